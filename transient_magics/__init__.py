@@ -1,7 +1,8 @@
 """transient_magics: train on cheap, revocable GPU servers without leaving the notebook.
 
-In a notebook: `%load_ext transient_magics`. In Python: `import transient_magics as tm`, then `tm.cluster("name")`,
-`tm.run("name")` and the other names of the stub (`__init__.pyi`), each imported when it is first used.
+In a notebook: `%load_ext transient_magics`. In Python: `import transient_magics as tm`, then
+`tm.cluster("name")`, `tm.run("name")` and the other names of the stub (`__init__.pyi`), each
+imported when it is first used.
 """
 
 from __future__ import annotations

@@ -1,15 +1,19 @@
 """The emulated clock: how fast time passes for the cloud, while it passes as ever for the work.
 
-It is this machine's clock, run faster from the moment at which `hours_per_minute` was set; it never jumps. On it run:
+It is this machine's clock, run faster from the moment at which `hours_per_minute` was set; it never
+jumps. On it run:
 
 - lifetimes of VMs (published ones, those of a file, the 24 hours of preemptible VMs),
 - boot times,
-- time limits: `terminationTime` (what is left of it at the insert, counted from there), `maxRunDuration`,
-- what is billed, and the limits on hours and cost: `anchors` tell how much emulated time lies between two moments.
+- time limits: `terminationTime` (what is left of it at the insert, counted from there),
+  `maxRunDuration`,
+- what is billed, and the limits on hours and cost: `anchors` tell how much emulated time lies
+  between two moments.
 
-By this machine's own clock go: the notice of a preemption (unless notices scale), the work, idleness, `every=`, the
-delays and ends of stockouts, the API's latency, and every timestamp that the API writes (clients compare them with
-their own clocks). Moments on either clock are seconds since 1970. On Google the two are the same.
+By this machine's own clock go: the notice of a preemption (unless notices scale), the work,
+idleness, `every=`, the delays and ends of stockouts, the API's latency, and every timestamp that
+the API writes (clients compare them with their own clocks). Moments on either clock are seconds
+since 1970. On Google the two are the same.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ _SECONDS_PER_MINUTE = 60.0
 
 def rate_of(hours_per_minute: float | None) -> float:
     """Emulated seconds per second."""
-    return 1.0 if hours_per_minute is None else hours_per_minute * SECONDS_PER_HOUR / _SECONDS_PER_MINUTE
+    if hours_per_minute is None:
+        return 1.0
+    return hours_per_minute * SECONDS_PER_HOUR / _SECONDS_PER_MINUTE
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,9 @@ class Clock:
 
     def at(self, moment: float) -> float:
         """What the emulated clock shows (or showed) at a moment of this machine's clock."""
-        here, there, rate = self.anchors[max(bisect_right(self.anchors, (moment, float("inf"), 0.0)) - 1, 0)]
+        here, there, rate = self.anchors[
+            max(bisect_right(self.anchors, (moment, float("inf"), 0.0)) - 1, 0)
+        ]
         return there + (moment - here) * rate
 
     def between(self, earlier: float, later: float) -> float:
@@ -61,4 +69,6 @@ class Clock:
 
     def running_at(self, rate: float, moment: float) -> Clock:
         """The same clock, with another rate from this moment on."""
-        return self if rate == self.rate else Clock((*self.anchors, (moment, self.at(moment), rate)))
+        if rate == self.rate:
+            return self
+        return Clock((*self.anchors, (moment, self.at(moment), rate)))

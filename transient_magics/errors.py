@@ -1,7 +1,8 @@
 """Every error a user can meet, as one small tree.
 
-Each error says in one sentence what is wrong, where, and how to fix it. Branches are named after what the caller can do
-about them. In a cell they show that sentence and no traceback; everywhere else they are ordinary exceptions.
+Each error says in one sentence what is wrong, where, and how to fix it. Branches are named after
+what the caller can do about them. In a cell they show that sentence and no traceback; everywhere
+else they are ordinary exceptions.
 """
 
 from __future__ import annotations
@@ -21,17 +22,26 @@ _DIGITS = re.compile(r"\d+")
 class TransientError(Exception):
     """Root of all errors of this package.
 
-    `what` is the sentence, `where` the place (a column, a VM, a file), `fix` the next thing to do. Both may be empty.
+    `what` is the sentence, `where` the place (a column, a VM, a file), `fix` the next thing to do.
+    Both may be empty.
     """
 
     def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
-        self.what, self.where, self.fix = what, where, fix
+        self.what = what
+        self.where = where
+        self.fix = fix
         super().__init__(what, where, fix)
 
     def __str__(self) -> str:
         """The whole of it, with what a VM or a service may have said of it in plain text."""
-        place = f" ({self.where})" if self.where else ""
-        remedy = f" {self.fix}" if self.fix else ""
+        if self.where:
+            place = f" ({self.where})"
+        else:
+            place = ""
+        if self.fix:
+            remedy = f" {self.fix}"
+        else:
+            remedy = ""
         return all_plain(f"{self.what.rstrip('.')}{place}.{remedy}")
 
     def _render_traceback_(self) -> list[str]:
@@ -64,11 +74,15 @@ class UnknownWorkError(ClusterError):
 
 
 class HomeError(ClusterError):
-    """The folder in which everything of this user is kept cannot be read or written: it is read-only, or another's."""
+    """The folder in which everything of this user is kept cannot be read or written: it is
+    read-only, or another's.
+    """
 
 
 class AgreementError(ClusterError):
-    """What would be done is decided by a stranger (a VM, a bucket), and this machine's user has not agreed to it."""
+    """What would be done is decided by a stranger (a VM, a bucket), and this machine's user has not
+    agreed to it.
+    """
 
 
 class ControllerError(ClusterError):
@@ -92,17 +106,25 @@ class CloudError(TransientError):
 
 
 class StockoutError(CloudError):
-    """The zone has no capacity for this machine now. Another zone (`zones`: those that have some), or later."""
+    """The zone has no capacity for this machine now. Another zone (`zones`: those that have some),
+    or later.
+    """
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "", zones: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, what: str, *, where: str = "", fix: str = "", zones: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(what, where=where, fix=fix)
         self.zones = zones
 
 
 class QuotaError(CloudError):
-    """The project's quota does not allow it (`everywhere`: that of all regions). Ask for more, or fewer machines."""
+    """The project's quota does not allow it (`everywhere`: that of all regions). Ask for more, or
+    fewer machines.
+    """
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "", everywhere: bool = False) -> None:
+    def __init__(
+        self, what: str, *, where: str = "", fix: str = "", everywhere: bool = False
+    ) -> None:
         super().__init__(what, where=where, fix=fix)
         self.everywhere = everywhere
 
@@ -116,7 +138,9 @@ class AccessError(CloudError):
 
 
 class ConsumerError(AccessError):
-    """The project that a request is charged to does not serve it: no API, no billing, no right to use the project."""
+    """The project that a request is charged to does not serve it: no API, no billing, no right to
+    use the project.
+    """
 
 
 class CredentialsError(AccessError):
@@ -136,7 +160,9 @@ class ChangedError(CloudError):
 
 
 class NotReadyError(CloudError):
-    """What the request is about is being made, changed or ended just now. In a moment it may be had."""
+    """What the request is about is being made, changed or ended just now. In a moment it may be
+    had.
+    """
 
 
 class UnreachableError(CloudError):
@@ -156,11 +182,15 @@ class HostKeyError(RemoteError):
 
 
 class ForeignError(RemoteError):
-    """A VM says or holds what is not taken from one: too much of it, or under a name that leads elsewhere."""
+    """A VM says or holds what is not taken from one: too much of it, or under a name that leads
+    elsewhere.
+    """
 
 
 class RoomError(RemoteError):
-    """What a VM holds cannot be taken yet: the disk of this machine has no room for it. To be tried again."""
+    """What a VM holds cannot be taken yet: the disk of this machine has no room for it. To be tried
+    again.
+    """
 
 
 class CommandError(RemoteError):
@@ -168,13 +198,22 @@ class CommandError(RemoteError):
 
 
 def named(kind: object, otherwise: type[TransientError]) -> type[TransientError]:
-    """The error of this name in here, as other processes and machines call it; `otherwise` where there is none."""
-    found = globals().get(kind) if isinstance(kind, str) else None
-    return found if isinstance(found, type) and issubclass(found, TransientError) else otherwise
+    """The error of this name in here, as other processes and machines call it; `otherwise` where
+    there is none.
+    """
+    if isinstance(kind, str):
+        found = globals().get(kind)
+    else:
+        found = None
+    if isinstance(found, type) and issubclass(found, TransientError):
+        return found
+    return otherwise
 
 
 def told(error: Exception) -> dict[str, str]:
-    """An error as it is told to another process or machine, with all its parts; `heard` makes it again there."""
+    """An error as it is told to another process or machine, with all its parts; `heard` makes it
+    again there.
+    """
     kind = type(error).__name__
     if isinstance(error, TransientError):
         return {"error": error.what, "where": error.where, "fix": error.fix, "kind": kind}
@@ -192,16 +231,22 @@ def heard(values: Mapping[str, Any], otherwise: type[TransientError]) -> Transie
 
 def joined(errors: Sequence[TransientError]) -> TransientError:
     """What several acts failed with, as one error; the only one stays what it is."""
-    return errors[0] if len(errors) == 1 else ClusterError(" ".join(map(str, errors)))
+    if len(errors) == 1:
+        return errors[0]
+    return ClusterError(" ".join(map(str, errors)))
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an optional part (`[project.optional-dependencies]`) from a checkout."""
+    """Return the command that installs an optional part (`[project.optional-dependencies]`) from a
+    checkout.
+    """
     return f'Run in the checkout: pip install ".[{extra}]"'
 
 
 def granted(answer: dict[str, Any]) -> dict[str, Any]:
-    """A controller's answer to a command, as `serve` gives it; raises the error in it if that is what it holds."""
+    """A controller's answer to a command, as `serve` gives it; raises the error in it if that is
+    what it holds.
+    """
     if not answer.pop("ok", False):
         raise heard({"error": "The controller refused", **answer}, ClusterError)
     return answer
@@ -233,12 +278,15 @@ def unknown(
     otherwise
         What to type where no known name is close (default: some of the known names).
     numbered
-        Whether numbers count the names, as in `run-1`. A name that differs in its number alone was not mistyped, so
-        the latest names are listed instead of the closest one.
+        Whether numbers count the names, as in `run-1`. A name that differs in its number alone was
+        not mistyped, so the latest names are listed instead of the closest one.
     error
         The type of the error.
     """
-    what = f"{at}: unknown {kind} '{name}'" if at else f"Unknown {kind} '{name}'"
+    if at:
+        what = f"{at}: unknown {kind} '{name}'"
+    else:
+        what = f"Unknown {kind} '{name}'"
     return error(what, where=where, fix=_suggestion(name, list(known), otherwise, numbered))
 
 

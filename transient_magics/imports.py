@@ -17,10 +17,12 @@ _NAME = re.compile(r"^from \.(\S*) import (\w+) as (\w+)$", re.MULTILINE)
 
 
 def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` of a package that imports its public names when they are first used.
+    """Return `__getattr__` and `__dir__` of a package that imports its public names when they are
+    first used.
 
-    The names stand in the package's stub alone, each as `from .module import name as name`; `__all__` has them too.
-    The public names of all kinds of work are among them (`kinds.public_names`).
+    The names stand in the package's stub alone, each as `from .module import name as name`;
+    `__all__` has them too. The public names of all kinds of work are among them
+    (`kinds.public_names`).
 
     Parameters
     ----------
@@ -58,8 +60,8 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
 def uncollected() -> Generator[None]:
     """Let no garbage collector go through what is imported: nothing of that is ever thrown away.
 
-    It takes up to a quarter of their time. What is there at the end is not looked through later either, and so stays
-    shared with a process that was forked from this one.
+    It takes up to a quarter of their time. What is there at the end is not looked through later
+    either, and so stays shared with a process that was forked from this one.
     """
     collecting = gc.isenabled()
     gc.disable()

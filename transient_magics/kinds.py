@@ -1,7 +1,9 @@
-"""The registry of the kinds of work that a cluster can have: one line for each, and the one place that lists them.
+"""The registry of the kinds of work that a cluster can have: one line for each, and the one place
+that lists them.
 
-The bottom layer: protocol, journal, client and controller learn from here which kinds exist. What a kind does is in its
-package, whose parts `load` imports when they are needed, so that a kernel never imports the controller's part of it.
+The bottom layer: protocol, journal, client and controller learn from here which kinds exist. What a
+kind does is in its package, whose parts `load` imports when they are needed, so that a kernel never
+imports the controller's part of it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Kind:
     moves: bool = False
     """Whether it continues, and may begin, while its cluster moves to other VMs."""
     saves: bool = False
-    """Whether a cluster that ends keeps its VMs until such work has saved its results and is over."""
+    """Whether a cluster that ends keeps its VMs until such work has saved its results and is over.
+    """
     needs_server: bool = False
     """Whether it cannot continue without the VM of the first parameter server."""
     typed: tuple[str, ...] | None = None
@@ -51,7 +54,8 @@ class Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        # A kind whose work begins other work stands before that: the control loop takes them in this order.
+        # A kind whose work begins other work stands before that: the control loop takes them in
+        # this order.
         Kind(
             "study",
             "studies",
@@ -97,7 +101,9 @@ KINDS: dict[str, Kind] = {
 """All kinds by name. A measurement of stalls is a run."""
 
 
-WORK_MAGICS = tuple(name for kind in KINDS.values() for name in ((kind.name,) if kind.typed is None else kind.typed))
+WORK_MAGICS = tuple(
+    name for kind in KINDS.values() for name in ((kind.name,) if kind.typed is None else kind.typed)
+)
 """The names of the cell magics that declare work, such as `job` of `%%job`."""
 
 
@@ -109,7 +115,9 @@ def checked_kind(value: object) -> str:
 
 
 def load(kind: str, part: str) -> ModuleType:
-    """Import a part, such as `conduct`, of a kind's package. Raises ModuleNotFoundError where the kind has none."""
+    """Import a part, such as `conduct`, of a kind's package. Raises ModuleNotFoundError where the
+    kind has none.
+    """
     found = find(kind, part)
     if found is None:
         raise ModuleNotFoundError(f"{KINDS[kind].package} has no {part}")
@@ -118,7 +126,9 @@ def load(kind: str, part: str) -> ModuleType:
 
 @cache
 def find(kind: str, part: str) -> ModuleType | None:
-    """Import a part of a kind's package; None where the kind has no such part, or this machine has none of it."""
+    """Import a part of a kind's package; None where the kind has no such part, or this machine has
+    none of it.
+    """
     name = f"{KINDS[kind].package}.{part}"
     try:
         return importlib.import_module(name)
@@ -142,9 +152,11 @@ def parts(part: str) -> Mapping[str, ModuleType]:
 
 @cache
 def public_names() -> Mapping[str, tuple[str, str]]:
-    """Return where the public names of all kinds are, such as `declare_job`: by name the module and the name there.
+    """Return where the public names of all kinds are, such as `declare_job`: by name the module and
+    the name there.
 
-    The stub of a kind's package has them, each as `from .module import name as name`. A VM has no such stubs.
+    The stub of a kind's package has them, each as `from .module import name as name`. A VM has no
+    such stubs.
     """
     root = Path(__file__).parent.parent
     found: dict[str, tuple[str, str]] = {}

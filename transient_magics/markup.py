@@ -1,4 +1,5 @@
-"""HTML of values that a notebook shows: text and tables in the colours of JupyterLab's theme, with fallbacks.
+"""HTML of values that a notebook shows: text and tables in the colours of JupyterLab's theme, with
+fallbacks.
 
 All of it is well-formed XML too, so that a parser finds mistakes.
 """
@@ -18,7 +19,9 @@ _CELL = "padding:2px 12px 2px 0;vertical-align:top;white-space:normal"
 
 
 def escape(text: str) -> str:
-    """Return text as HTML. JupyterLab reads text between two dollar signs as a formula, unless tags separate them."""
+    """Return text as HTML. JupyterLab reads text between two dollar signs as a formula, unless tags
+    separate them.
+    """
     return html.escape(text).replace("$", "<span>$</span>")
 
 
@@ -38,7 +41,9 @@ def title(text: str) -> str:
 
 
 def cells(parts: Sequence[str], tag: str = "td", numbers: Collection[int] = ()) -> str:
-    """Return the cells of a row from parts that are HTML; those at `numbers` are aligned to the right."""
+    """Return the cells of a row from parts that are HTML; those at `numbers` are aligned to the
+    right.
+    """
     row = ""
     for place, part in enumerate(parts):
         side = "right" if place in numbers else "left"

@@ -1,7 +1,7 @@
 """Where things lie on this machine: clusters, runs, sockets, the emulator's state.
 
-`TRANSIENT_MAGICS_HOME` moves all of it below one directory (tests and demonstrations use that). Directories that are
-made here have mode 0700, because a cluster's key lies in one of them.
+`TRANSIENT_MAGICS_HOME` moves all of it below one directory (tests and demonstrations use that).
+Directories that are made here have mode 0700, because a cluster's key lies in one of them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ def home() -> Path:
 
 
 def identity() -> str:
-    """The number of this home: 16 hexadecimal digits, drawn when it is first asked for, and kept in `id` there."""
+    """The number of this home: 16 hexadecimal digits, drawn when it is first asked for, and kept in
+    `id` there.
+    """
     path = private(home()) / "id"
     if not path.exists():
-        drawn = path.with_name(f".id-{secrets.token_hex(4)}.{os.getpid()}")  # threads have one process id
+        drawn = path.with_name(
+            f".id-{secrets.token_hex(4)}.{os.getpid()}"
+        )  # threads have one process id
         drawn.touch(mode=0o600)
         drawn.write_text(secrets.token_hex(8), encoding="utf-8")
         with contextlib.suppress(FileExistsError):  # another process was first
@@ -44,7 +48,8 @@ def identity() -> str:
 
 
 def private(directory: Path) -> Path:
-    """Make `directory` if needed, readable by this user alone, and return it; so are the parents that it makes.
+    """Make `directory` if needed, readable by this user alone, and return it; so are the parents
+    that it makes.
 
     What is there already keeps its mode.
     """
@@ -60,12 +65,16 @@ def reporting() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None and isinstance(error, PermissionError):  # `sockets` says what is wrong
+        if error.errno is None and isinstance(
+            error, PermissionError
+        ):  # `sockets` says what is wrong
             raise HomeError(str(error)) from error
         if not _is_own(error.filename):
             raise
         what = f"{error.filename} cannot be read or written: {error.strerror}"
-        raise HomeError(what, fix=f"Free or repair it, or set {_VARIABLE} to another folder.") from error
+        raise HomeError(
+            what, fix=f"Free or repair it, or set {_VARIABLE} to another folder."
+        ) from error
 
 
 def _is_own(path: object) -> bool:
@@ -97,7 +106,9 @@ def build(name: str) -> Path:
 
 
 def measurements() -> Path:
-    """The directory with one folder per measurement of availability that was begun from this machine."""
+    """The directory with one folder per measurement of availability that was begun from this
+    machine.
+    """
     return home() / "availability"
 
 
@@ -112,7 +123,8 @@ def sockets() -> Path:
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     try:
-        # Others may write into the directory above, so what has this name may be theirs, or a link of theirs.
+        # Others may write into the directory above, so what has this name may be theirs, or a link
+        # of theirs.
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         raise PermissionError(f"{directory} is no directory; {_ELSEWHERE}") from None
@@ -128,7 +140,10 @@ def sockets() -> Path:
 def _sockets() -> Path:
     identity = hashlib.sha256(str(home()).encode()).hexdigest()[:8]
     base = os.environ.get("XDG_RUNTIME_DIR")
-    parent = Path(base) if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir())
+    if base and os.access(base, os.W_OK):
+        parent = Path(base)
+    else:
+        parent = Path(tempfile.gettempdir())
     return parent / f"transient-{os.getuid()}-{identity}"
 
 
@@ -142,6 +157,10 @@ EMULATOR_HOLDERS = "holders.lock"
 
 
 def emulator() -> Path:
-    """The state directory of this user's emulator; `TRANSIENT_MAGICS_EMULATOR` names another home's."""
+    """The state directory of this user's emulator; `TRANSIENT_MAGICS_EMULATOR` names another
+    home's.
+    """
     chosen = os.environ.get(_EMULATOR_VARIABLE)
-    return Path(chosen).expanduser().absolute() if chosen else home() / "emulator"
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return home() / "emulator"

@@ -1,13 +1,13 @@
 """The points that a study tries, and the trials that it need not finish.
 
-Optuna has a study of its own of what the journal has. A twin is made from a journal's fold and follows it: trials are
-asked for, their evaluations reported and their ends told in the order in which they happened, under the same numbers.
-So whoever makes another one (a controller after another's death) has the same study. Optuna is imported when the first
-twin is made.
+Optuna has a study of its own of what the journal has. A twin is made from a journal's fold and
+follows it: trials are asked for, their evaluations reported and their ends told in the order in
+which they happened, under the same numbers. So whoever makes another one (a controller after
+another's death) has the same study. Optuna is imported when the first twin is made.
 
-The points of a grid and of chance are a pure function of the declaration and the trial's number. So a study whose
-controller is killed asks for exactly the same trials again. Optuna has samplers for both, too; theirs draw from a state
-that is lost with the process.
+The points of a grid and of chance are a pure function of the declaration and the trial's number. So
+a study whose controller is killed asks for exactly the same trials again. Optuna has samplers for
+both, too; theirs draw from a state that is lost with the process.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ def missing(spec: StudySpec) -> str:
 
 
 def distributions(spec: StudySpec) -> dict[str, optuna.distributions.BaseDistribution]:
-    """The study's space as Optuna has it, by the parameters' names. Raises ImportError where it is not installed."""
-    return {each.name: _distribution(each) for each in spec.dimensions}
+    """The study's space as Optuna has it, by the parameters' names. Raises ImportError where it is
+    not installed.
+    """
+    return {dimension.name: _distribution(dimension) for dimension in spec.dimensions}
 
 
 def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
@@ -59,11 +61,15 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
 
 def for_optuna(value: Value) -> bool | int | float | str | None:
     """The value as Optuna's stores and plots take it: a list or tuple as its text."""
-    return value_text(value) if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return value_text(value)
+    return value
 
 
 class Twin:
-    """The Optuna study of a study with this declaration; `study` is the real `optuna.Study`, in memory."""
+    """The Optuna study of a study with this declaration; `study` is the real `optuna.Study`, in
+    memory.
+    """
 
     def __init__(self, spec: StudySpec) -> None:
         """Raises DeclarationError where Optuna is not installed."""
@@ -72,8 +78,12 @@ class Twin:
         except ImportError:
             raise DeclarationError("Optuna is not installed", fix=install_extra("sweep")) from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna, self._spec = optuna, spec
-        self._steps = max(1, spec.run.train_steps // spec.run.eval_steps) if spec.run.eval_steps else 1
+        self._optuna = optuna
+        self._spec = spec
+        if spec.run.eval_steps:
+            self._steps = max(1, spec.run.train_steps // spec.run.eval_steps)
+        else:
+            self._steps = 1
         self._trials: list[optuna.Trial] = []
         self._reported: dict[int, tuple[float, int]] = {}
         self._told: set[int] = set()
@@ -85,8 +95,9 @@ class Twin:
         )
 
     def catch_up(self, study: StudyState, runs: Mapping[str, RunState]) -> set[int]:
-        """Follow what has happened since, and return the numbers of trials that the pruner would end now, by the last
-        evaluation of each."""
+        """Follow what has happened since, and return the numbers of trials that the pruner would
+        end now, by the last evaluation of each.
+        """
         to_end: set[int] = set()
         happened: list[tuple[float, int, int, Any]] = []
         for trial in study.trials.values():
@@ -95,9 +106,21 @@ class Twin:
             if trial.number not in self._told:
                 if len(trial.runs) == 1 and (run := runs.get(trial.runs[0])):
                     happened += self._evaluations(trial.number, run)
-                if trial.told:  # by the controller's clock; its evaluations, which were before, by a VM's
-                    latest = max((time for time, _, number, _ in happened if number == trial.number), default=0.0)
-                    happened.append((max(trial.told_at, latest), _TOLD, trial.number, (trial.state, trial.value)))
+                if (
+                    trial.told
+                ):  # by the controller's clock; its evaluations, which were before, by a VM's
+                    latest = max(
+                        (time for time, _, number, _ in happened if number == trial.number),
+                        default=0.0,
+                    )
+                    happened.append(
+                        (
+                            max(trial.told_at, latest),
+                            _TOLD,
+                            trial.number,
+                            (trial.state, trial.value),
+                        )
+                    )
         for _, kind, number, what in sorted(happened, key=lambda each: each[:3]):
             if kind == _ASKED:
                 self._ask(what)
@@ -113,14 +136,16 @@ class Twin:
         """The next trial's point, as the sampler has it after all that the twin has followed."""
         seed = (self._spec.seed + len(self._trials)) % 2**32
         samplers = self._optuna.samplers
-        self.study.sampler = (
-            samplers.GPSampler(seed=seed)
-            if self._spec.sampler == "gp"
-            else samplers.TPESampler(seed=seed, constant_liar=True)
-        )
+        if self._spec.sampler == "gp":
+            self.study.sampler = samplers.GPSampler(seed=seed)
+        else:
+            self.study.sampler = samplers.TPESampler(seed=seed, constant_liar=True)
         trial = self.study.ask(self._distributions)
         self._trials.append(trial)
-        return {each.name: _chosen(each, trial.params[each.name]) for each in self._spec.dimensions}
+        return {
+            dimension.name: _chosen(dimension, trial.params[dimension.name])
+            for dimension in self._spec.dimensions
+        }
 
     def _ask(self, params: Mapping[str, Value]) -> None:
         self.study.sampler = self._optuna.samplers.RandomSampler(seed=0)  # nothing is drawn
@@ -128,8 +153,11 @@ class Twin:
         self._trials.append(self.study.ask(self._distributions))
 
     def _evaluations(self, number: int, run: RunState) -> list[tuple[float, int, int, Any]]:
-        """Those that were not reported yet, each with how many are due until then: steps themselves differ a little."""
-        known, metric = self._reported.get(number, (-math.inf, -1)), self._spec.goal.metric
+        """Those that were not reported yet, each with how many are due until then: steps themselves
+        differ a little.
+        """
+        known = self._reported.get(number, (-math.inf, -1))
+        metric = self._spec.goal.metric
         every = self._spec.run.eval_steps or max(run.step, 1)
         return [
             (time, _REPORTED, number, (time, step, round(step / every), values[metric]))
@@ -140,7 +168,8 @@ class Twin:
     def _report(self, number: int, time: float, step: int, place: int, value: float) -> bool:
         self._reported[number] = (time, step)
         trial = self._trials[number]
-        # `study.trials` copies every trial with all its values, which is too slow for each evaluation of a long study.
+        # `study.trials` copies every trial with all its values, which is too slow for each
+        # evaluation of a long study.
         trials = self.study.get_trials(deepcopy=False)
         if place < 1 or place in trials[number].intermediate_values:
             return False
@@ -171,8 +200,9 @@ def _chosen(dimension: Dimension, value: Value) -> Value:
 
 
 def point(spec: StudySpec, number: int) -> dict[str, Value] | None:
-    """The `number`-th point of a study; None where it depends on the trials before. Raises ValueError where a grid has
-    none."""
+    """The `number`-th point of a study; None where it depends on the trials before. Raises
+    ValueError where a grid has none.
+    """
     match spec.sampler:
         case "none":
             return {}
@@ -185,8 +215,9 @@ def point(spec: StudySpec, number: int) -> dict[str, Value] | None:
 
 
 def grid_point(space: Sequence[Dimension], number: int) -> dict[str, Value]:
-    """The `number`-th point of all, from 0 on, of which the last parameter changes fastest. Raises ValueError where
-    there is none."""
+    """The `number`-th point of all, from 0 on, of which the last parameter changes fastest. Raises
+    ValueError where there is none.
+    """
     point: dict[str, Value] = {}
     for dimension in reversed(space):
         values = _values(dimension)
@@ -200,7 +231,8 @@ def grid_point(space: Sequence[Dimension], number: int) -> dict[str, Value]:
 def random_point(space: Sequence[Dimension], seed: int, number: int) -> dict[str, Value]:
     """A point that is drawn, each parameter by itself."""
     return {
-        dimension.name: _drawn(dimension, random.Random(f"{seed} {number} {dimension.name}")) for dimension in space
+        dimension.name: _drawn(dimension, random.Random(f"{seed} {number} {dimension.name}"))
+        for dimension in space
     }
 
 

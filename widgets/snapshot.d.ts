@@ -7,8 +7,8 @@ export type Point = [number, number];
 export type Parameter = number | string;
 export type BagPoint = [string, number, (number | string)[], (number | null)[], (number | null)[]];
 
-/** A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several where
- * trials share it; `leaves_at`: when it is taken, 0 without a notice. */
+/** A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several
+ * where trials share it; `leaves_at`: when it is taken, 0 without a notice. */
 export interface Lane {
   name: string;
   first: boolean;
@@ -25,7 +25,8 @@ export interface Lane {
   life: Part[];
 }
 
-/** US dollars, per hour where it says so; `pace`: seconds of the bill's clock per second; `limit_used`: 0 to 1. */
+/** US dollars, per hour where it says so; `pace`: seconds of the bill's clock per second;
+ * `limit_used`: 0 to 1. */
 export interface Cost {
   limit_words: string;
   limit_used: number;
@@ -43,7 +44,8 @@ export interface Cost {
   source: string;
 }
 
-/** Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per second. */
+/** Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per
+ * second. */
 export interface End {
   time: number;
   step: number;
@@ -51,8 +53,9 @@ export interface End {
   speed: Figure;
 }
 
-/** Other workers for a run with a deadline, or those that are to be given up: the `number` by which it is agreed to,
- * what and why, how it is agreed to in a cell, and until when it can be, in seconds since 1970. */
+/** Other workers for a run with a deadline, or those that are to be given up: the `number` by
+ * which it is agreed to, what and why, how it is agreed to in a cell, and until when it can be, in
+ * seconds since 1970. */
 export interface Proposal {
   number: number;
   text: string;
@@ -60,8 +63,9 @@ export interface Proposal {
   until: number;
 }
 
-/** A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it reads records that
- * come in blocks, empty for others; `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`). */
+/** A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it
+ * reads records that come in blocks, empty for others; `proposal`: what can be agreed to; `end`:
+ * where the curves end (`curves.end_of`). */
 export interface Training {
   name: string;
   title: string;
@@ -79,9 +83,11 @@ export interface Training {
   stoppable: boolean;
 }
 
-/** A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask cluster.
+/** A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask
+ * cluster.
  *
- * `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further work. */
+ * `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further
+ * work. */
 export interface WorkLine {
   name: string;
   phase: string;
@@ -107,7 +113,8 @@ export interface Said {
   family: string;
 }
 
-/** A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster goes on.
+/** A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster
+ * goes on.
  *
  * `proposal`: which workers are to be given up, where that can be agreed to. */
 export interface View {
@@ -176,15 +183,16 @@ export interface Frame {
   heard: string;
 }
 
-/** Columns of one worker: steps per second; where a run is shown by itself also examples or tokens per step, and
- * steps of others meanwhile. */
+/** Columns of one worker: steps per second; where a run is shown by itself also examples or
+ * tokens per step, and steps of others meanwhile. */
 export interface OfWorker {
   speed: Figure[];
   batch?: Figure[];
   staleness?: Figure[];
 }
 
-/** A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say it and its parts. */
+/** A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say
+ * it and its parts. */
 export interface Bar {
   worker: string;
   step: string;
@@ -192,7 +200,8 @@ export interface Bar {
   words: string;
 }
 
-/** Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers have no bar. */
+/** Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers
+ * have no bar. */
 export interface Split {
   names: string[];
   words: string;
@@ -200,7 +209,8 @@ export interface Split {
   more: number;
 }
 
-/** Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers could be. */
+/** Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers
+ * could be. */
 export interface Columns {
   time: number[];
   step: number[];
@@ -212,8 +222,9 @@ export interface Columns {
 
 /** What the charts of `run` are drawn from.
  *
- * `below`: the share of the expected speed below which the run is called slow (0: never); `width`: seconds of a row
- * (0: not told); `unnamed`: there are more workers than are told apart; `split`: None before a step was split. */
+ * `below`: the share of the expected speed below which the run is called slow (0: never); `width`:
+ * seconds of a row (0: not told); `unnamed`: there are more workers than are told apart; `split`:
+ * None before a step was split. */
 export interface Curves {
   time: number[];
   step: number[];
@@ -248,10 +259,11 @@ export interface Base {
   number: number;
 }
 
-/** What came behind a base since: rows that take the place of those of the base of that number from row `keep` on.
+/** What came behind a base since: rows that take the place of those of the base of that number
+ * from row `keep` on.
  *
- * `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they are others than the
- * base's. */
+ * `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they
+ * are others than the base's. */
 export interface Tail {
   time: number[];
   step: number[];
@@ -267,8 +279,8 @@ export interface Tail {
   marks?: Mark[];
 }
 
-/** Of a run whose curves are not drawn: steps per second of its workers, for their lanes; `width`: seconds of a
- * row. */
+/** Of a run whose curves are not drawn: steps per second of its workers, for their lanes;
+ * `width`: seconds of a row. */
 export interface Speeds {
   run: string;
   width: number;
@@ -276,8 +288,9 @@ export interface Speeds {
   workers: Record<string, Figure[]>;
 }
 
-/** A trial of a study. `params` in the order of the study's; `value` of its objective so far; `hours`, `dollars` and
- * `revocations` of its runs together; `curve`: (step, value), empty where it is not drawn. */
+/** A trial of a study. `params` in the order of the study's; `value` of its objective so far;
+ * `hours`, `dollars` and `revocations` of its runs together; `curve`: (step, value), empty where
+ * it is not drawn. */
 export interface TrialLine {
   number: number;
   state: string;
@@ -292,8 +305,9 @@ export interface TrialLine {
   curve: Point[];
 }
 
-/** A study. `told` of `wanted` trials have ended; `metric` is that of its objective, `direction` max or min,
- * `curves_of` what the trials' curves are of; `best_so_far`: number and value of each trial better than all before. */
+/** A study. `told` of `wanted` trials have ended; `metric` is that of its objective, `direction`
+ * max or min, `curves_of` what the trials' curves are of; `best_so_far`: number and value of each
+ * trial better than all before. */
 export interface Study {
   name: string;
   phase: string;
@@ -313,8 +327,8 @@ export interface Study {
   best_so_far: Point[];
 }
 
-/** What points are placed by: a parameter, or an output. `kind`: even, log or choice (`choices` then; else from
- * `low` to `high`); `named`: where on it, from 0 to 1, which value stands. */
+/** What points are placed by: a parameter, or an output. `kind`: even, log or choice (`choices`
+ * then; else from `low` to `high`); `named`: where on it, from 0 to 1, which value stands. */
 export interface BagAxis {
   name: string;
   output: boolean;
@@ -325,8 +339,9 @@ export interface BagAxis {
   named: [number, string][];
 }
 
-/** How good a surrogate is by its last batch, for one output: the share inside the 90% intervals, the median
- * residual in its own standard deviations, the largest standard deviation, and below which of these it is `good`. */
+/** How good a surrogate is by its last batch, for one output: the share inside the 90%
+ * intervals, the median residual in its own standard deviations, the largest standard deviation,
+ * and below which of these it is `good`. */
 export interface BagTried {
   output: string;
   coverage: Figure;
@@ -336,8 +351,8 @@ export interface BagTried {
   good: boolean;
 }
 
-/** A VM of a bag, how old it is, and the number of the job that it holds (None: none), in words where, and since
- * when. */
+/** A VM of a bag, how old it is, and the number of the job that it holds (None: none), in words
+ * where, and since when. */
 export interface BagVm {
   name: string;
   age: string;
@@ -347,8 +362,8 @@ export interface BagVm {
   words: string;
 }
 
-/** A bag. `results` of `wanted` ones are there; `per_result`: US dollars; `counts` of points by their states; `more`
- * VMs have no row; `tried_words` are empty without a surrogate. */
+/** A bag. `results` of `wanted` ones are there; `per_result`: US dollars; `counts` of points by
+ * their states; `more` VMs have no row; `tried_words` are empty without a surrogate. */
 export interface Bag {
   name: string;
   phase: string;
@@ -369,8 +384,9 @@ export interface Bag {
   stoppable: boolean;
 }
 
-/** A part of a step: its `seconds` in the mean, the same in words with their interval, its share of the step, and
- * what of a dollar it takes, or why that is not said. `sure`: it stands out of the noise. */
+/** A part of a step: its `seconds` in the mean, the same in words with their interval, its share
+ * of the step, and what of a dollar it takes, or why that is not said. `sure`: it stands out of
+ * the noise. */
 export interface StallPart {
   name: string;
   seconds: Figure;
@@ -380,8 +396,8 @@ export interface StallPart {
   sure: boolean;
 }
 
-/** A kind of VM, its step and the parts of that; `advice` is empty while too little was measured. `reads`: its
- * workers read files, so a cache or a disk matters. */
+/** A kind of VM, its step and the parts of that; `advice` is empty while too little was
+ * measured. `reads`: its workers read files, so a cache or a disk matters. */
 export interface StallBar {
   vm: string;
   heading: string;
@@ -398,8 +414,8 @@ export interface Stalls {
   below: string[];
 }
 
-/** What a step would take with a change that was `asked` for: in words, and of which parts (name, seconds); or an
- * `error`. */
+/** What a step would take with a change that was `asked` for: in words, and of which parts
+ * (name, seconds); or an `error`. */
 export interface StallAnswer {
   asked: number;
   error: string;

@@ -72,7 +72,7 @@ class Uses(ast.NodeVisitor):
             for one, other in zip(target.elts, value.elts, strict=True):
                 self._assign(one, other)
         elif isinstance(target, ast.Name) and (services := self._services(value)):
-            self._names[target.id] = services
+            self._names[target.id] = self._names.get(target.id, set()) | services  # of both branches
 
     def _services(self, value: ast.expr) -> set[str]:
         """The services whose client an expression is."""

@@ -1,4 +1,6 @@
-"""Arrays that come from VMs as npz files: bounded before anything is unpacked, of plain numbers, never unpickled."""
+"""Arrays that come from VMs as npz files: bounded before anything is unpacked, of plain numbers,
+never unpickled.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,34 @@ from ..protocol.bag.events import MOST_ARRAY_BYTES
 MOST_ARRAYS = 4096
 MOST_UNPACKED_BYTES = 4 * MOST_ARRAY_BYTES
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.npy", re.ASCII)
-_BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, MemoryError)
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    MemoryError,
+)
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""How NumPy packs; what undoes others raises errors of its own, and takes memory as the file says."""
+"""How NumPy packs; what undoes others raises errors of its own, and takes memory as the file says.
+"""
 _ENTRY = b"PK\x01\x02"
 _LENGTHS = {(1, 0): 2, (2, 0): 4}
 _HEADER = re.compile(
     rb"\{'descr': '([<>|=]?[biufc][0-9]{1,2})', 'fortran_order': (?:True|False), "
     rb"'shape': \(((?:[0-9]{1,19}, )*(?:[0-9]{1,19},?)?)\), \} *\n"
 )
-"""As NumPy writes it, of booleans, whole numbers, numbers, and complex ones. NumPy itself evaluates what is there."""
+"""As NumPy writes it, of booleans, whole numbers, numbers, and complex ones. NumPy itself evaluates
+what is there.
+"""
 
 
 def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
     """The arrays of an npz file by their names.
 
-    Raises ValueError, a clause, for a file that is none, is too large, or holds anything but arrays of numbers.
+    Raises ValueError, a clause, for a file that is none, is too large, or holds anything but arrays
+    of numbers.
     """
     if len(packed) > MOST_ARRAY_BYTES:
         raise ValueError(f"arrays of {len(packed)} bytes, where {MOST_ARRAY_BYTES} are let in")
@@ -42,9 +56,13 @@ def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
             entries = archive.infolist()
-            if len(entries) > MOST_ARRAYS or len({each.filename for each in entries}) < len(entries):
+            if len(entries) > MOST_ARRAYS or len({entry.filename for entry in entries}) < len(
+                entries
+            ):
                 raise ValueError(f"{len(entries)} arrays, or one twice")
-            if wrong := next((each for each in entries if not _NAME.fullmatch(each.filename)), None):
+            if wrong := next(
+                (each for each in entries if not _NAME.fullmatch(each.filename)), None
+            ):
                 raise ValueError(f"no name of an array: {wrong.filename!r:.80}")
             if other := next((each for each in entries if each.compress_type not in _PACKED), None):
                 raise ValueError(f"{other.filename} is packed as no array is")

@@ -1,4 +1,6 @@
-"""What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no network."""
+"""What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no
+network.
+"""
 
 from .accelerators import (
     ACCELERATORS,

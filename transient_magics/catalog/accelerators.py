@@ -1,16 +1,18 @@
 """GPUs that Compute Engine attaches to VMs, the machine of each, and the software that its VM runs.
 
-The machines stay within Compute Engine's limits of vCPUs and memory per GPU (`machines`). `withdrawn` GPUs run on the
-emulator only. Of `spot_only` GPUs Compute Engine sells the machine that we rent as Spot or Flex-start, never on demand,
-though it lists a price for that.
-`relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one parameter server),
-CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one. `teraflops` is the peak in single
-precision: the K80's (one of its two chips) and the P100's as CM-DARE took them, the others' by NVIDIA's data sheets.
+The machines stay within Compute Engine's limits of vCPUs and memory per GPU (`machines`).
+`withdrawn` GPUs run on the emulator only. Of `spot_only` GPUs Compute Engine sells the machine that
+we rent as Spot or Flex-start, never on demand, though it lists a price for that.
+`relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one
+parameter server), CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one.
+`teraflops` is the peak in single precision: the K80's (one of its two chips) and the P100's as
+CM-DARE took them, the others' by NVIDIA's data sheets.
 
-The software is NVIDIA's driver, TensorFlow's kernels, and the CUDA libraries of `locks/cuda.txt`. TensorFlow's wheel
-has kernels in binary form for some compute capabilities; a binary runs on that one and on later minors of the same
-major. For the rest it has PTX, which the driver compiles if it knows the version that CUDA `TENSORFLOW_CUDA` writes.
-Libraries of CUDA 12.x run on every driver from 525 on. cuDNN 9.11 gave up Pascal and Volta.
+The software is NVIDIA's driver, TensorFlow's kernels, and the CUDA libraries of `locks/cuda.txt`.
+TensorFlow's wheel has kernels in binary form for some compute capabilities; a binary runs on that
+one and on later minors of the same major. For the rest it has PTX, which the driver compiles if it
+knows the version that CUDA `TENSORFLOW_CUDA` writes. Libraries of CUDA 12.x run on every driver
+from 525 on. cuDNN 9.11 gave up Pascal and Volta.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from ..errors import unknown
 class Accelerator:
     """One GPU model, and the machine with one of it that we rent by default.
 
-    `compute_engine_name` is the API's name (empty: no GPU). `vcpus` and `memory_gb` are the machine's,
-    `gpu_memory_gb` is the GPU's own. A `bundled` GPU comes with machine types of its own and is not attached to others.
-    `compute_capability` is NVIDIA's name for what kernels it runs (`gpu_stack`).
+    `compute_engine_name` is the API's name (empty: no GPU). `vcpus` and `memory_gb` are the
+    machine's, `gpu_memory_gb` is the GPU's own. A `bundled` GPU comes with machine types of its own
+    and is not attached to others. `compute_capability` is NVIDIA's name for what kernels it runs
+    (`gpu_stack`).
     """
 
     name: str
@@ -48,27 +51,78 @@ class Accelerator:
 _TABLE = (
     Accelerator("cpu", "", "n1-standard-4", 4, 15),
     Accelerator(
-        "k80", "nvidia-tesla-k80", "n1-standard-4", 4, 15, 12, "3.7",
-        withdrawn="May 2024", alternatives=("t4", "l4"), relative_step_seconds=0.2193, teraflops=4.113,
+        "k80",
+        "nvidia-tesla-k80",
+        "n1-standard-4",
+        4,
+        15,
+        12,
+        "3.7",
+        withdrawn="May 2024",
+        alternatives=("t4", "l4"),
+        relative_step_seconds=0.2193,
+        teraflops=4.113,
     ),
     Accelerator(
-        "p100", "nvidia-tesla-p100", "n1-standard-8", 8, 30, 16, "6.0",
-        relative_step_seconds=0.0820, teraflops=9.526,
+        "p100",
+        "nvidia-tesla-p100",
+        "n1-standard-8",
+        8,
+        30,
+        16,
+        "6.0",
+        relative_step_seconds=0.0820,
+        teraflops=9.526,
     ),
     Accelerator(
-        "v100", "nvidia-tesla-v100", "n1-standard-8", 8, 30, 16, "7.0",
-        relative_step_seconds=0.0641, teraflops=14.1,
+        "v100",
+        "nvidia-tesla-v100",
+        "n1-standard-8",
+        8,
+        30,
+        16,
+        "7.0",
+        relative_step_seconds=0.0641,
+        teraflops=14.1,
     ),
     Accelerator("p4", "nvidia-tesla-p4", "n1-standard-4", 4, 15, 8, "6.1", teraflops=5.5),
     Accelerator("t4", "nvidia-tesla-t4", "n1-standard-4", 4, 15, 16, "7.5", teraflops=8.1),
     Accelerator("l4", "nvidia-l4", "g2-standard-4", 4, 16, 24, "8.9", bundled=True, teraflops=30.3),
-    Accelerator("a100", "nvidia-tesla-a100", "a2-highgpu-1g", 12, 85, 40, "8.0", bundled=True, teraflops=19.5),
-    Accelerator("a100-80gb", "nvidia-a100-80gb", "a2-ultragpu-1g", 12, 170, 80, "8.0", bundled=True, teraflops=19.5),
     Accelerator(
-        "h100", "nvidia-h100-80gb", "a3-highgpu-1g", 26, 234, 80, "9.0",
-        bundled=True, spot_only=True, teraflops=66.9,
+        "a100",
+        "nvidia-tesla-a100",
+        "a2-highgpu-1g",
+        12,
+        85,
+        40,
+        "8.0",
+        bundled=True,
+        teraflops=19.5,
     ),
-)  # fmt: skip
+    Accelerator(
+        "a100-80gb",
+        "nvidia-a100-80gb",
+        "a2-ultragpu-1g",
+        12,
+        170,
+        80,
+        "8.0",
+        bundled=True,
+        teraflops=19.5,
+    ),
+    Accelerator(
+        "h100",
+        "nvidia-h100-80gb",
+        "a3-highgpu-1g",
+        26,
+        234,
+        80,
+        "9.0",
+        bundled=True,
+        spot_only=True,
+        teraflops=66.9,
+    ),
+)
 
 ACCELERATORS: dict[str, Accelerator] = {entry.name: entry for entry in _TABLE}
 
@@ -82,7 +136,9 @@ def accelerator(name: str) -> Accelerator:
 
 
 def living_alternative(name: str) -> str:
-    """The sentence that refuses a withdrawn GPU on Google's own Compute Engine, or nothing for one that can be had."""
+    """The sentence that refuses a withdrawn GPU on Google's own Compute Engine, or nothing for one
+    that can be had.
+    """
     entry = accelerator(name)
     if not entry.withdrawn:
         return ""
@@ -90,13 +146,13 @@ def living_alternative(name: str) -> str:
 
 
 def never_on_demand(names: Iterable[str]) -> str:
-    """What there is to say of those GPUs among these that are not sold on demand (a sentence), or nothing."""
+    """What there is to say of those GPUs among these that are not sold on demand (a sentence), or
+    nothing.
+    """
     found = [name.upper() for name in dict.fromkeys(names) if accelerator(name).spot_only]
     if not found:
         return ""
-    return (
-        f"{' and '.join(found)}: sold as Spot only; the price on demand is on Google's list, but no VM is had for it."
-    )
+    return f"{' and '.join(found)}: sold as Spot only; the price on demand is on Google's list, but no VM is had for it."
 
 
 @dataclass(frozen=True)
@@ -112,7 +168,8 @@ class Driver:
     repository
         The address of the repository of packages for the VMs' Debian.
     key, fingerprint
-        The name of the repository's signing key there, and the fingerprint by which a VM accepts it.
+        The name of the repository's signing key there, and the fingerprint by which a VM accepts
+        it.
     """
 
     branch: int
@@ -129,10 +186,13 @@ DRIVER = Driver(
     key="3bf863cc.pub",
     fingerprint="EB693B3035CD5710E231E123A4B469963BF863CC",
 )
-"""The last branch for Pascal and Volta, and the first that runs CUDA 13 (`docs/gpus.md` has the sources)."""
+"""The last branch for Pascal and Volta, and the first that runs CUDA 13 (`docs/gpus.md` has the
+sources).
+"""
 TENSORFLOW_CUDA = "12.5"
 """With which CUDA TensorFlow's wheel was built."""
-BINARIES, PTX = ("6.0", "7.0", "8.0", "8.9"), "9.0"
+BINARIES = ("6.0", "7.0", "8.0", "8.9")
+PTX = "9.0"
 """The compute capabilities that TensorFlow's wheel has kernels for."""
 CUDNN = "9.3"
 """Of the lock. It supports compute capabilities from 5.0 to 9.0."""
@@ -141,12 +201,20 @@ CUDA_13_CAPABILITY = "7.5"
 
 
 def kernels(name: str) -> str:
-    """Return the kernels of TensorFlow that a GPU runs: `sm_70` (binary), `compute_90` (PTX), or nothing."""
+    """Return the kernels of TensorFlow that a GPU runs: `sm_70` (binary), `compute_90` (PTX), or
+    nothing.
+    """
     asked = _version(accelerator(name).compute_capability)
-    fitting = [each for each in BINARIES if _version(each)[0] == asked[0] and _version(each) <= asked]
+    fitting = [
+        binary
+        for binary in BINARIES
+        if _version(binary)[0] == asked[0] and _version(binary) <= asked
+    ]
     if fitting:
         return f"sm_{fitting[-1].replace('.', '')}"
-    return f"compute_{PTX.replace('.', '')}" if asked >= _version(PTX) else ""
+    if asked >= _version(PTX):
+        return f"compute_{PTX.replace('.', '')}"
+    return ""
 
 
 def runs_cuda_13(name: str) -> bool:

@@ -1,8 +1,9 @@
 """Which prices a cluster is computed with.
 
-ICAC'19's own (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit prices; whole servers, host
-included) serve clusters that contain a K80, which has no price today, so that a bill can be laid beside the paper's.
-Everything else has the newest list prices of the zone it runs in, with the VM's disk and external address (`extras`).
+ICAC'19's own (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit prices;
+whole servers, host included) serve clusters that contain a K80, which has no price today, so that a
+bill can be laid beside the paper's. Everything else has the newest list prices of the zone it runs
+in, with the VM's disk and external address (`extras`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ def _icac19(on_demand: float, transient: float) -> VmPrice:
     return VmPrice(on_demand, transient, "ICAC'19 prices (2019)", "2019", "2019", published=True)
 
 
-_ICAC19_SERVERS = {"k80": _icac19(0.723, 0.256), "p100": _icac19(1.43, 0.551), "v100": _icac19(2.144, 0.861)}
+_ICAC19_SERVERS = {
+    "k80": _icac19(0.723, 0.256),
+    "p100": _icac19(1.43, 0.551),
+    "v100": _icac19(2.144, 0.861),
+}
 _ICAC19_PARAMETER_SERVER = _icac19(0.143, 0.041)  # 4 vCPUs, 16 GB
 
 
@@ -37,10 +42,10 @@ _ICAC19_PARAMETER_SERVER = _icac19(0.143, 0.041)  # 4 vCPUs, 16 GB
 class PriceList:
     """Hourly prices of whole VMs in US dollars.
 
-    `servers` and `parameter_server_4_vcpu` stand for themselves wherever a VM runs; what they lack has the list price
-    of the zone that is asked for, else of `zone`, else of the GPU's default zone. `machines`: by GPU, of workers that
-    have another machine than the catalog's. `disk_gb` and `disk_type`: what was declared of the disks of workers and
-    parameter servers; 0: the usual.
+    `servers` and `parameter_server_4_vcpu` stand for themselves wherever a VM runs; what they lack
+    has the list price of the zone that is asked for, else of `zone`, else of the GPU's default
+    zone. `machines`: by GPU, of workers that have another machine than the catalog's. `disk_gb` and
+    `disk_type`: what was declared of the disks of workers and parameter servers; 0: the usual.
     """
 
     zone: str = ""
@@ -58,7 +63,8 @@ class PriceList:
 
     def worker_price(self, gpu: str, zone: str = "") -> VmPrice:
         """The price of a worker VM with this GPU. Raises DeclarationError where none is known."""
-        place, machine = zone or self.zone or default_zone([gpu]), self.machines.get(gpu, "")
+        place = zone or self.zone or default_zone([gpu])
+        machine = self.machines.get(gpu, "")
         if known := self.servers.get(gpu):
             return self._published(known, place, gpu, machine)
         return self._whole(worker_machine_price(gpu, machine, place), place, self.machine(gpu))
@@ -71,7 +77,9 @@ class PriceList:
         """The price of a parameter server with `cores` vCPUs and 4 GB each."""
         place = self._place(zone)
         if four := self.parameter_server_4_vcpu:
-            scaled = replace(four, on_demand=four.on_demand * cores / 4, transient=four.transient * cores / 4)
+            scaled = replace(
+                four, on_demand=four.on_demand * cores / 4, transient=four.transient * cores / 4
+            )
             return self._published(scaled, place)
         return self._whole(parameter_server_price(cores, place), place)
 
@@ -83,27 +91,40 @@ class PriceList:
     def controller_price(self, zone: str = "") -> VmPrice:
         """The list price of the VM that a controller has for itself; no published study had one."""
         place = self._place(zone)
-        return with_extras(controller_price(place), place, gb=CONTROLLER_DISK_GB, external_ip=self.external_ip)
+        return with_extras(
+            controller_price(place), place, gb=CONTROLLER_DISK_GB, external_ip=self.external_ip
+        )
 
     def _place(self, zone: str) -> str:
         return zone or self.zone or default_zone(["cpu"])
 
     def _whole(self, price: VmPrice, place: str, machine: str = "") -> VmPrice:
         return with_extras(
-            price, place, gb=self.disk_gb or DISK_GB, kind=self.disk_type, external_ip=self.external_ip, machine=machine
+            price,
+            place,
+            gb=self.disk_gb or DISK_GB,
+            kind=self.disk_type,
+            external_ip=self.external_ip,
+            machine=machine,
         )
 
     def _published(self, price: VmPrice, place: str, gpu: str = "", machine: str = "") -> VmPrice:
-        """A published price, with what another machine costs more, and with a disk that was declared."""
+        """A published price, with what another machine costs more, and with a disk that was
+        declared.
+        """
         if machine:
-            other, usual = worker_machine_price(gpu, machine, place), worker_machine_price(gpu, "", place)
+            other = worker_machine_price(gpu, machine, place)
+            usual = worker_machine_price(gpu, "", place)
             price = replace(
-                price, on_demand=price.on_demand + other.on_demand - usual.on_demand,
+                price,
+                on_demand=price.on_demand + other.on_demand - usual.on_demand,
                 transient=price.transient + other.transient - usual.transient,
                 source=f"{price.source}, {machine} by {other.source}",
-            )  # fmt: skip
+            )
         if self.disk_gb:
-            whole = with_extras(price, place, gb=self.disk_gb, kind=self.disk_type, external_ip=False)
+            whole = with_extras(
+                price, place, gb=self.disk_gb, kind=self.disk_type, external_ip=False
+            )
             price = replace(whole, source=f"{price.source}, disks by list prices")
         return price
 
@@ -129,6 +150,13 @@ def price_list(
     disk_gb: int = 0,
     disk_type: str = DISK_TYPE,
 ) -> PriceList:
-    """The prices for a cluster with these GPUs: ICAC'19's where a K80 is among them, else the list prices of `zone`."""
-    lines = ICAC19 if "k80" in set(accelerators) else PriceList(zone)
-    return replace(lines, external_ip=external_ip, machines=machines, disk_gb=disk_gb, disk_type=disk_type)
+    """The prices for a cluster with these GPUs: ICAC'19's where a K80 is among them, else the list
+    prices of `zone`.
+    """
+    if "k80" in set(accelerators):
+        lines = ICAC19
+    else:
+        lines = PriceList(zone)
+    return replace(
+        lines, external_ip=external_ip, machines=machines, disk_gb=disk_gb, disk_type=disk_type
+    )

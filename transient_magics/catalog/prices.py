@@ -1,32 +1,36 @@
 """What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
 
-`prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU, or one vCPU or one
-GB of memory of an N1 or N2 machine; `pd-balanced`, `local-ssd` and the like are one GiB of such a disk for a month,
-`external-ipv4` an address for as long as a VM has it, everywhere (`global`). `transient` is the price of
-Spot VMs, before 2022 that of preemptible ones; today's preemptible VMs have the price of Spot VMs. The region `us`
-stands for the list price of the United States. A date with `~` is ours: the source itself has none. That of SkyPilot's
-catalog v9 is the day for which others quote the same prices on demand; its Spot prices differ from those quoted for
-later days. A row `quoted` is the GPU's part of the price of a whole machine. N1's prices per vCPU and GB follow from
-those of n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd
-of an e2-standard-16's, of which it has that share (SkyPilot counts both of its vCPUs whole). A larger machine of a GPU
-that is bundled has as much memory for each vCPU, and costs by its vCPUs.
+`prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU,
+or one vCPU or one GB of memory of an N1 or N2 machine; `pd-balanced`, `local-ssd` and the like are
+one GiB of such a disk for a month, `external-ipv4` an address for as long as a VM has it,
+everywhere (`global`). `transient` is the price of Spot VMs, before 2022 that of preemptible ones;
+today's preemptible VMs have the price of Spot VMs. The region `us` stands for the list price of the
+United States. A date with `~` is ours: the source itself has none. That of SkyPilot's catalog v9 is
+the day for which others quote the same prices on demand; its Spot prices differ from those quoted
+for later days. A row `quoted` is the GPU's part of the price of a whole machine. N1's prices per
+vCPU and GB follow from those of n1-standard-96 and n1-ultramem-160, N2's from those of
+n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd of an e2-standard-16's, of which it has that
+share (SkyPilot counts both of its vCPUs whole). A larger machine of a GPU that is bundled has as
+much memory for each vCPU, and costs by its vCPUs.
 
-`learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the newest row counts.
+`learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the
+newest row counts.
 
-Prices age: Spot prices change up to once a day, and those of two machines were 9 % higher than the table a month later.
-`drift` says how far off an old one may be. No price has taxes, another currency, negotiated prices or sustained-use
-discounts in it.
+Prices age: Spot prices change up to once a day, and those of two machines were 9 % higher than the
+table a month later. `drift` says how far off an old one may be. No price has taxes, another
+currency, negotiated prices or sustained-use discounts in it.
 
-A region without a known price takes the whole price of the nearest one that has it, and the source says so. A VM's date
-is its GPU's.
+A region without a known price takes the whole price of the nearest one that has it, and the source
+says so. A VM's date is its GPU's.
 
-Parts of every VM have prices of their own: its boot disk, an external address and Local SSDs.
-Disks are sold by GiB and month, counted as 730 hours, and cost the same under Spot VMs. VMs that boot from an image
-have a disk of the image's size; it is taken for that of the images that we bake. Some machine types bring Local SSDs
-along ("Accelerator-optimized machine family", docs.cloud.google.com/compute/docs/accelerator-optimized-machines), which
-are billed beside the machine. They are computed at the list price of us-central1 on demand, as no other is known. What
-Google gives an account for
-nothing each month (an address on demand for as many hours as a month has) is not taken off: others may have used it.
+Parts of every VM have prices of their own: its boot disk, an external address and Local SSDs. Disks
+are sold by GiB and month, counted as 730 hours, and cost the same under Spot VMs. VMs that boot
+from an image have a disk of the image's size; it is taken for that of the images that we bake. Some
+machine types bring Local SSDs along ("Accelerator-optimized machine family",
+docs.cloud.google.com/compute/docs/accelerator-optimized-machines), which are billed beside the
+machine. They are computed at the list price of us-central1 on demand, as no other is known. What
+Google gives an account for nothing each month (an address on demand for as many hours as a month
+has) is not taken off: others may have used it.
 """
 
 from __future__ import annotations
@@ -51,14 +55,18 @@ from .regions import nearest, region
 STALE_DAYS = 60
 """From which age on a price comes with a warning."""
 REFRESH = "They may have changed: transient catalog --project PROJECT asks Google for today's."
-_DRIFT_PER_MONTH, _MOST_DRIFT = 0.08, 0.3
-"""Standard deviations of the logarithm of a Spot price. Two of two prices that others quote were 9 % higher within a
-month or two; a catalog's next version had the host of an A2 at -12.5 %."""
+_DRIFT_PER_MONTH = 0.08
+_MOST_DRIFT = 0.3
+"""Standard deviations of the logarithm of a Spot price. Two of two prices that others quote were 9
+% higher within a month or two; a catalog's next version had the host of an A2 at -12.5 %.
+"""
 _DAYS_PER_MONTH = 365.25 / 12
 CONTROLLER_MACHINE = "e2-small"
 """On which a controller runs that has a VM of its own: half a vCPU in all, 2 GB."""
 _CUSTOM = 1.05
-"""How many times the price of a predefined machine's vCPUs and memory those of a custom N1 or N2 cost."""
+"""How many times the price of a predefined machine's vCPUs and memory those of a custom N1 or N2
+cost.
+"""
 _LEARNED = "prices.csv"
 SOURCES = {
     "skypilot-v9": "SkyPilot's catalog v9 (skypilot-org/skypilot-catalog 2c3d7ea)",
@@ -76,7 +84,9 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """One row of the table: US dollars per hour, None where the source has none that can be believed."""
+    """One row of the table: US dollars per hour, None where the source has none that can be
+    believed.
+    """
 
     item: str
     region: str
@@ -90,8 +100,9 @@ class PriceRow:
 class VmPrice:
     """What a whole VM costs, in US dollars per hour; `source` says whose price it is and of when.
 
-    `on_demand_as_of` and `transient_as_of` are the date of each, and ` of REGION` where it is another region's price.
-    `on_demand_extras` and `transient_extras`: what of them is for its disk and its external address, if they are in it.
+    `on_demand_as_of` and `transient_as_of` are the date of each, and ` of REGION` where it is
+    another region's price. `on_demand_extras` and `transient_extras`: what of them is for its disk
+    and its external address, if they are in it.
     """
 
     on_demand: float
@@ -107,7 +118,9 @@ class VmPrice:
     @property
     def drift(self) -> float:
         """How far off the Spot price may be by now (`drift`)."""
-        return 0.0 if self.published else drift(self.transient_as_of)
+        if self.published:
+            return 0.0
+        return drift(self.transient_as_of)
 
     @property
     def age_words(self) -> str:
@@ -116,7 +129,9 @@ class VmPrice:
             return ""
         days = age_days(self.transient_as_of)
         said = f"Spot prices are of {self.transient_as_of}, {days:.0f} days old"
-        return f"{said}. {REFRESH}" if days > STALE_DAYS else f"{said}."
+        if days > STALE_DAYS:
+            return f"{said}. {REFRESH}"
+        return f"{said}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,59 +150,92 @@ def worker_price(gpu: str, place: str) -> VmPrice:
 
 
 def priced(entry: Accelerator, place: str) -> VmPrice:
-    """The same of an entry of the catalog, which may be in another machine than the catalog's (`shapes`)."""
-    return _vm_price(place, _worker_quote(entry, place, "on_demand"), _worker_quote(entry, place, "transient"))
+    """The same of an entry of the catalog, which may be in another machine than the catalog's
+    (`shapes`).
+    """
+    return _vm_price(
+        place, _worker_quote(entry, place, "on_demand"), _worker_quote(entry, place, "transient")
+    )
 
 
 def parameter_server_price(cores: int, place: str) -> VmPrice:
-    """The newest list price of a parameter server with `cores` vCPUs and 4 GB each, a custom N1, in a zone or region.
+    """The newest list price of a parameter server with `cores` vCPUs and 4 GB each, a custom N1, in
+    a zone or region.
 
     One with a single vCPU is an n1-standard-1.
     """
-    return parts_price("n1", cores, 4.0 * cores, place, custom=True) if cores > 1 else parts_price("n1", 1, 3.75, place)
+    if cores > 1:
+        return parts_price("n1", cores, 4.0 * cores, place, custom=True)
+    return parts_price("n1", 1, 3.75, place)
 
 
-def parts_price(family: str, vcpus: int, memory_gb: float, place: str, *, custom: bool = False) -> VmPrice:
+def parts_price(
+    family: str, vcpus: int, memory_gb: float, place: str, *, custom: bool = False
+) -> VmPrice:
     """The newest list price of so many vCPUs and GB of N1, N2 or E2 in a zone or region.
 
-    Those of `custom` N1 and N2 machines cost 5% more than those of predefined ones ("General-purpose machine family").
-    Of E2 a VM with 4 GB per vCPU has a price: an e2-small is a certain share of it.
+    Those of `custom` N1 and N2 machines cost 5% more than those of predefined ones
+    ("General-purpose machine family"). Of E2 a VM with 4 GB per vCPU has a price: an e2-small is a
+    certain share of it.
     """
     columns = ("on_demand", "transient")
-    return _vm_price(place, *(_machine_quote(family, vcpus, memory_gb, place, each, custom=custom) for each in columns))
+    return _vm_price(
+        place,
+        *(
+            _machine_quote(family, vcpus, memory_gb, place, column, custom=custom)
+            for column in columns
+        ),
+    )
 
 
 def controller_price(place: str) -> VmPrice:
     """The newest list price of the VM that a controller has for itself, in a zone or region."""
-    return _vm_price(place, *(_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient")))
+    return _vm_price(
+        place, *(_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient"))
+    )
 
 
 def item_price(item: str, place: str) -> tuple[float, float]:
-    """The newest (on demand, transient) price of an item of the table in a zone or region, or the nearest that has one.
+    """The newest (on demand, transient) price of an item of the table in a zone or region, or the
+    nearest that has one.
 
     In the item's own unit. Raises DeclarationError where no price of it is known anywhere.
     """
-    on_demand, transient = (_quote(item, place, column).dollars for column in ("on_demand", "transient"))
+    on_demand, transient = (
+        _quote(item, place, column).dollars for column in ("on_demand", "transient")
+    )
     return on_demand, transient
 
 
 def age_days(as_of: str, now: float | None = None) -> float:
-    """Return how many days ago a price was dated `as_of` (`2026-09-01`, `~2024`, `2022 of us-east1`), at the moment
-    `now` (seconds since 1970). One of a month counts from its first day, one of a year from the first of July."""
+    """Return how many days ago a price was dated `as_of` (`2026-09-01`, `~2024`, `2022 of
+    us-east1`), at the moment `now` (seconds since 1970). One of a month counts from its first day,
+    one of a year from the first of July.
+    """
     year, *rest = as_of.removeprefix("~").split()[0].split("-")
-    month, day = (*map(int, rest), 1)[:2] if rest else (7, 1)
+    if rest:
+        month, day = (*map(int, rest), 1)[:2]
+    else:
+        month = 7
+        day = 1
     dated = datetime(int(year), min(month, 12), day, tzinfo=UTC)
     return max((time.time() if now is None else now) - dated.timestamp(), 0.0) / 86400.0
 
 
 def drift(as_of: str, now: float | None = None) -> float:
-    """Return how far off a Spot price dated `as_of` may be: the standard deviation of its logarithm."""
+    """Return how far off a Spot price dated `as_of` may be: the standard deviation of its
+    logarithm.
+    """
     return min(_DRIFT_PER_MONTH * age_days(as_of, now) / _DAYS_PER_MONTH, _MOST_DRIFT)
 
 
 def price_history(gpu: str) -> tuple[PriceRow, ...]:
-    """All that is known of the price of this GPU alone in the United States or us-central1, oldest first."""
-    return tuple(sorted((row for row in _rows(gpu) if row.region in ("us", "us-central1")), key=_year))
+    """All that is known of the price of this GPU alone in the United States or us-central1, oldest
+    first.
+    """
+    return tuple(
+        sorted((row for row in _rows(gpu) if row.region in ("us", "us-central1")), key=_year)
+    )
 
 
 def priced_regions(item: str) -> tuple[str, ...]:
@@ -201,10 +249,12 @@ def price_table() -> tuple[PriceRow, ...]:
 
 
 def learn(rows: Iterable[PriceRow]) -> None:
-    """Keep these rows for all who ask for prices on this machine from now on, in place of those learned before."""
+    """Keep these rows for all who ask for prices on this machine from now on, in place of those
+    learned before.
+    """
     file = places.private(places.home()) / _LEARNED
     out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, [each.name for each in fields(PriceRow)])
+    writer = csv.DictWriter(out, [field.name for field in fields(PriceRow)])
     writer.writeheader()
     writer.writerows(asdict(row) for row in rows)
     write_atomically(file, out.getvalue(), durable=False)
@@ -212,11 +262,15 @@ def learn(rows: Iterable[PriceRow]) -> None:
 
 def learned_seconds_ago() -> float:
     """How old what was learned is, in seconds; infinite where nothing was."""
-    return time.time() - _learned()[1] / 1e9 if _learned()[1] else float("inf")
+    if _learned()[1]:
+        return time.time() - _learned()[1] / 1e9
+    return float("inf")
 
 
 def _learned() -> tuple[Path, int]:
-    """The file of what was learned, and when (ns; 0: there is none), by which every cache knows that it is stale."""
+    """The file of what was learned, and when (ns; 0: there is none), by which every cache knows
+    that it is stale.
+    """
     file = places.home() / _LEARNED
     try:
         return file, file.stat().st_mtime_ns
@@ -226,15 +280,29 @@ def _learned() -> tuple[Path, int]:
 
 @lru_cache(maxsize=2)
 def _table(file: Path, learned: int) -> tuple[PriceRow, ...]:
-    text = resources.files("transient_magics.catalog").joinpath("prices.csv").read_text(encoding="utf-8")
-    own = file.read_text(encoding="utf-8").splitlines()[1:] if learned else []
+    text = (
+        resources.files("transient_magics.catalog")
+        .joinpath("prices.csv")
+        .read_text(encoding="utf-8")
+    )
+    if learned:
+        own = file.read_text(encoding="utf-8").splitlines()[1:]
+    else:
+        own = []
 
     def number(cell: str) -> float | None:
-        return float(cell) if cell else None
+        if cell:
+            return float(cell)
+        return None
 
     return tuple(
         PriceRow(
-            row["item"], row["region"], number(row["on_demand"]), number(row["transient"]), row["as_of"], row["source"]
+            row["item"],
+            row["region"],
+            number(row["on_demand"]),
+            number(row["transient"]),
+            row["as_of"],
+            row["source"],
         )
         for row in csv.DictReader([*text.splitlines(), *own])
     )
@@ -244,7 +312,9 @@ def _worker_quote(entry: Accelerator, place: str, column: str) -> _Quote:
     if not entry.compute_engine_name:
         return _host_quote(entry, place, column)
     gpu = _quote(entry.name, place, column)
-    return _Quote(gpu.dollars + _host_quote(entry, gpu.region, column).dollars, gpu.region, gpu.as_of)
+    return _Quote(
+        gpu.dollars + _host_quote(entry, gpu.region, column).dollars, gpu.region, gpu.as_of
+    )
 
 
 def _host_quote(entry: Accelerator, place: str, column: str) -> _Quote:
@@ -253,11 +323,14 @@ def _host_quote(entry: Accelerator, place: str, column: str) -> _Quote:
         usual = accelerator(entry.name)
         host = _quote(usual.machine_type, place, column)
         return replace(host, dollars=host.dollars * entry.vcpus / usual.vcpus)
-    family, custom = entry.machine_type.partition("-")[0].replace("custom", "n1"), "custom-" in entry.machine_type
+    family = entry.machine_type.partition("-")[0].replace("custom", "n1")
+    custom = "custom-" in entry.machine_type
     return _machine_quote(family, entry.vcpus, entry.memory_gb, place, column, custom=custom)
 
 
-def _machine_quote(family: str, vcpus: int, memory_gb: float, place: str, column: str, *, custom: bool) -> _Quote:
+def _machine_quote(
+    family: str, vcpus: int, memory_gb: float, place: str, column: str, *, custom: bool
+) -> _Quote:
     if family == "e2":
         share = _quote(CONTROLLER_MACHINE, place, column)
         return replace(share, dollars=share.dollars * 2 * vcpus)
@@ -272,10 +345,14 @@ def _parts_quote(family: str, vcpus: float, memory_gb: float, place: str, column
 
 
 def _quote(item: str, place: str, column: str) -> _Quote:
-    """The newest price of an item in the region of `place`, else in the nearest region that has one."""
+    """The newest price of an item in the region of `place`, else in the nearest region that has
+    one.
+    """
     known = _newest(item, column, *_learned())
     if not known:
-        raise DeclarationError(f"No price of {item} is known", fix="What it costs cannot be told beforehand.")
+        raise DeclarationError(
+            f"No price of {item} is known", fix="What it costs cannot be told beforehand."
+        )
     return known[nearest(place, known)]
 
 
@@ -292,14 +369,17 @@ def _newest(item: str, column: str, file: Path, learned: int) -> dict[str, _Quot
 def _vm_price(place: str, on_demand: _Quote, transient: _Quote) -> VmPrice:
     asked = region(place)
     dates = [
-        quote.as_of if quote.region == asked else f"{quote.as_of} of {quote.region}" for quote in (on_demand, transient)
+        quote.as_of if quote.region == asked else f"{quote.as_of} of {quote.region}"
+        for quote in (on_demand, transient)
     ]
     if dates[0] != dates[1]:
         source = f"list prices of {asked} (on demand {dates[0]}, Spot {dates[1]})"
     elif transient.region == asked:
         source = f"list prices of {asked}, {transient.as_of}"
     else:
-        source = f"list prices of {transient.region}, the nearest known to {asked}, {transient.as_of}"
+        source = (
+            f"list prices of {transient.region}, the nearest known to {asked}, {transient.as_of}"
+        )
     return VmPrice(on_demand.dollars, transient.dollars, source, dates[0], dates[1])
 
 
@@ -321,10 +401,16 @@ def _year(row: PriceRow) -> str:
 
 DISK_TYPE = "pd-balanced"
 DISK_TYPES = (DISK_TYPE, "pd-ssd", "pd-standard")
-DISK_GB, CONTROLLER_DISK_GB = 50, 20
-_LEAST_DISK_GB, _MOST_DISK_GB = 20, 65536
+DISK_GB = 50
+CONTROLLER_DISK_GB = 20
+_LEAST_DISK_GB = 20
+_MOST_DISK_GB = 65536
 _HOURS_PER_MONTH = 730.0
-_MIB_PER_SECOND = {"pd-balanced": (140.0, 0.28), "pd-ssd": (240.0, 0.48), "pd-standard": (0.0, 0.12)}
+_MIB_PER_SECOND = {
+    "pd-balanced": (140.0, 0.28),
+    "pd-ssd": (240.0, 0.48),
+    "pd-standard": (0.0, 0.12),
+}
 """Of any disk, and for each of its GiB."""
 _MOST_MIB_PER_SECOND = ((16, 1200.0), (8, 800.0), (0, 240.0))
 """By the least vCPUs of the machine."""
@@ -336,15 +422,24 @@ _DISK = re.compile(r"(\d{1,6})\s*(gb|tb)?(?::(?:pd-)?([a-z]+))?")
 
 
 def parse_disk(text: str, option: str = "--disk") -> tuple[int, str]:
-    """GB and Compute Engine's name of the kind of a disk, as `200GB`, `200GB:ssd`, `1TB:standard`. DeclarationError."""
+    """GB and Compute Engine's name of the kind of a disk, as `200GB`, `200GB:ssd`, `1TB:standard`.
+    DeclarationError.
+    """
     found = _DISK.fullmatch(text.strip().lower())
-    kind = f"pd-{found[3]}" if found and found[3] else DISK_TYPE
+    if found and found[3]:
+        kind = f"pd-{found[3]}"
+    else:
+        kind = DISK_TYPE
     if not found or kind not in DISK_TYPES:
-        kinds = ", ".join(each.removeprefix("pd-") for each in DISK_TYPES)
-        raise DeclarationError(f"Invalid disk '{text}'", where=option, fix=f"Write 200GB, or 200GB:KIND ({kinds}).")
+        kinds = ", ".join(disk_type.removeprefix("pd-") for disk_type in DISK_TYPES)
+        raise DeclarationError(
+            f"Invalid disk '{text}'", where=option, fix=f"Write 200GB, or 200GB:KIND ({kinds})."
+        )
     gb = int(found[1]) * (1024 if found[2] == "tb" else 1)
     if not _LEAST_DISK_GB <= gb <= _MOST_DISK_GB:
-        raise DeclarationError(f"A disk has {_LEAST_DISK_GB} GB to {_MOST_DISK_GB // 1024} TB", where=option)
+        raise DeclarationError(
+            f"A disk has {_LEAST_DISK_GB} GB to {_MOST_DISK_GB // 1024} TB", where=option
+        )
     return gb, kind
 
 
@@ -361,13 +456,21 @@ def local_ssd_gb(machine_type: str) -> int:
 def local_ssd_hourly(machine_type: str) -> float:
     """Return the US dollars per hour of the Local SSDs that a machine type brings along."""
     gb = local_ssd_gb(machine_type)
-    return gb * item_price("local-ssd", "global")[0] / _HOURS_PER_MONTH if gb else 0.0
+    if gb:
+        return gb * item_price("local-ssd", "global")[0] / _HOURS_PER_MONTH
+    return 0.0
 
 
 def disk_speed(text: str, vcpus: int) -> float:
-    """MiB that a boot disk as `--disk` says it (empty: the usual) reads in a second at most, on a machine with so many
-    vCPUs: by Google's tables of persistent disks' performance, with the limits of N1."""
-    gb, kind = parse_disk(text) if text else (DISK_GB, DISK_TYPE)
+    """MiB that a boot disk as `--disk` says it (empty: the usual) reads in a second at most, on a
+    machine with so many vCPUs: by Google's tables of persistent disks' performance, with the limits
+    of N1.
+    """
+    if text:
+        gb, kind = parse_disk(text)
+    else:
+        gb = DISK_GB
+        kind = DISK_TYPE
     base, each = _MIB_PER_SECOND[kind]
     most = next(limit for least, limit in _MOST_MIB_PER_SECOND if vcpus >= least)
     return min(base + each * gb, most)
@@ -387,12 +490,19 @@ def with_extras(
     external_ip: bool = True,
     machine: str = "",
 ) -> VmPrice:
-    """Return the price of a VM in a zone or region with its disk, its external address if it has one, and the Local
-    SSDs of its `machine` type."""
+    """Return the price of a VM in a zone or region with its disk, its external address if it has
+    one, and the Local SSDs of its `machine` type.
+    """
     disks = disk_hourly(place, gb, kind) + local_ssd_hourly(machine)
-    address = address_hourly() if external_ip else (0.0, 0.0)
+    if external_ip:
+        address = address_hourly()
+    else:
+        address = (0.0, 0.0)
     on_demand, transient = (disks + each for each in address)
     return replace(
-        price, on_demand=price.on_demand + on_demand, transient=price.transient + transient,
-        on_demand_extras=on_demand, transient_extras=transient,
-    )  # fmt: skip
+        price,
+        on_demand=price.on_demand + on_demand,
+        transient=price.transient + transient,
+        on_demand_extras=on_demand,
+        transient_extras=transient,
+    )

@@ -1,17 +1,18 @@
-"""What was measured on Google's preemptible VMs in 2018 and 2019, as tables: how long they lived, how long they took
-to start.
+"""What was measured on Google's preemptible VMs in 2018 and 2019, as tables: how long they lived,
+how long they took to start.
 
 Figures derived from the data sets of two papers of the Cake Lab at WPI, under Apache-2.0:
 
-- revocations: CM-DARE (Li, Walls, Guo, "Characterizing and Modeling Distributed Training with Transient Cloud GPU
-  Servers", ICDCS 2020, github.com/cake-lab/CM-DARE), hourly revocation counts by GPU and region; CPU: ICAC'19 (Li,
-  Walls, Xu, Guo, "Speeding up Deep Learning with Transient Servers", github.com/cake-lab/transient-deep-learning), 348
-  VMs in us-east1-b;
+- revocations: CM-DARE (Li, Walls, Guo, "Characterizing and Modeling Distributed Training with
+  Transient Cloud GPU Servers", ICDCS 2020, github.com/cake-lab/CM-DARE), hourly revocation counts
+  by GPU and region; CPU: ICAC'19 (Li, Walls, Xu, Guo, "Speeding up Deep Learning with Transient
+  Servers", github.com/cake-lab/transient-deep-learning), 348 VMs in us-east1-b;
 - start-up: CM-DARE's `startup_time` (K80, P100) and its replacement requests (V100).
 
-All of them are preemptible VMs of that time, ended after 24 hours at the latest: a worked example, no forecast.
-The data's hour of day is not used: its time zone is not stated, and as the VMs were launched at a few hours of the day
-only, the hour mirrors the launches. Whether a VM was busy made no consistent difference.
+All of them are preemptible VMs of that time, ended after 24 hours at the latest: a worked example,
+no forecast. The data's hour of day is not used: its time zone is not stated, and as the VMs were
+launched at a few hours of the day only, the hour mirrors the launches. Whether a VM was busy made
+no consistent difference.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from itertools import pairwise
 HOUR = 3600.0
 LAST_HOUR = 24
 
-# (GPU, region): VMs launched, and how many of them had been revoked by the end of hour 1, 2, ... 24.
+# (GPU, region): VMs launched, and how many of them had been revoked by the end of hour 1, 2, ...
+# 24.
 _REVOKED: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {
     ("k80", "us-central1"): (48, (5, 5, 7, 7, 7, 8, *[13] * 7, 14, 15, *[22] * 5, *[23] * 3, 27)),
     ("k80", "us-west1"): (48, (2, 2, 7, *[8] * 8, *[9] * 4, *[10] * 5, *[11] * 4)),
@@ -45,13 +47,19 @@ _REVOKED: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {
 }
 
 WAVES = 0.25
-"""The share of a pool that one wave takes, on average. In the ICAC'19 data, of two VMs of one zone, GPU and campaign of
-which one is revoked the other goes within the same five minutes in 6.0 % of the cases (72 of 1206 pairs, GPUs only); in
-the emulator's process of revocations that is the square of this share."""
-LAUNCHED_TOGETHER, CPUS_LAUNCHED_TOGETHER = 8, 16
-"""How many VMs of one kind were asked for at once in one zone, with a GPU and without, in the ICAC'19 data."""
+"""The share of a pool that one wave takes, on average. In the ICAC'19 data, of two VMs of one zone,
+GPU and campaign of which one is revoked the other goes within the same five minutes in 6.0 % of the
+cases (72 of 1206 pairs, GPUs only); in the emulator's process of revocations that is the square of
+this share.
+"""
+LAUNCHED_TOGETHER = 8
+CPUS_LAUNCHED_TOGETHER = 16
+"""How many VMs of one kind were asked for at once in one zone, with a GPU and without, in the
+ICAC'19 data.
+"""
 
-# (GPU, transient, coast): seconds in PROVISIONING, in STAGING, from RUNNING until SSH answers; deviation of the sum.
+# (GPU, transient, coast): seconds in PROVISIONING, in STAGING, from RUNNING until SSH answers;
+# deviation of the sum.
 _STARTUP: dict[tuple[str, bool, str], tuple[float, float, float, float]] = {
     ("k80", True, "us-east1"): (1.58, 41.35, 37.73, 3.4),
     ("p100", True, "us-east1"): (1.72, 48.78, 41.38, 3.2),
@@ -65,27 +73,54 @@ _STARTUP: dict[tuple[str, bool, str], tuple[float, float, float, float]] = {
 # A V100 was measured as a replacement only, 70.9 s in all; how it divides is taken from the P100.
 _V100_STARTUP = (1.33, 37.64, 31.93, 8.6)
 
-# On the emulator a GPU without published figures has those of another: the measured one closest in age and demand.
+# On the emulator a GPU without published figures has those of another: the measured one closest in
+# age and demand.
 _STAND_IN = {"p4": "p100"}
 _OTHERWISE = "v100"
 
-# Where the regions are (degrees north and east, Google's list of locations), to find the nearest one with figures.
+# Where the regions are (degrees north and east, Google's list of locations), to find the nearest
+# one with figures.
 _PLACES = {
-    "asia-east1": (24.1, 120.5), "asia-east2": (22.3, 114.2), "asia-northeast1": (35.7, 139.7),
-    "asia-northeast2": (34.7, 135.5), "asia-northeast3": (37.6, 127.0), "asia-south1": (19.1, 72.9),
-    "asia-south2": (28.6, 77.2), "asia-southeast1": (1.3, 103.7), "asia-southeast2": (-6.2, 106.8),
-    "australia-southeast1": (-33.9, 151.2), "australia-southeast2": (-37.8, 145.0), "europe-central2": (52.2, 21.0),
-    "europe-north1": (60.6, 27.2), "europe-southwest1": (40.4, -3.7), "europe-west1": (50.4, 3.8),
-    "europe-west2": (51.5, -0.1), "europe-west3": (50.1, 8.7), "europe-west4": (53.4, 6.8),
-    "europe-west6": (47.4, 8.5), "europe-west8": (45.5, 9.2), "europe-west9": (48.9, 2.4),
-    "europe-west10": (52.5, 13.4), "europe-west12": (45.1, 7.7), "me-central1": (25.3, 51.5),
-    "me-central2": (26.4, 50.1), "me-west1": (32.1, 34.8), "northamerica-northeast1": (45.5, -73.6),
-    "northamerica-northeast2": (43.7, -79.4), "southamerica-east1": (-23.5, -46.6),
+    "asia-east1": (24.1, 120.5),
+    "asia-east2": (22.3, 114.2),
+    "asia-northeast1": (35.7, 139.7),
+    "asia-northeast2": (34.7, 135.5),
+    "asia-northeast3": (37.6, 127.0),
+    "asia-south1": (19.1, 72.9),
+    "asia-south2": (28.6, 77.2),
+    "asia-southeast1": (1.3, 103.7),
+    "asia-southeast2": (-6.2, 106.8),
+    "australia-southeast1": (-33.9, 151.2),
+    "australia-southeast2": (-37.8, 145.0),
+    "europe-central2": (52.2, 21.0),
+    "europe-north1": (60.6, 27.2),
+    "europe-southwest1": (40.4, -3.7),
+    "europe-west1": (50.4, 3.8),
+    "europe-west2": (51.5, -0.1),
+    "europe-west3": (50.1, 8.7),
+    "europe-west4": (53.4, 6.8),
+    "europe-west6": (47.4, 8.5),
+    "europe-west8": (45.5, 9.2),
+    "europe-west9": (48.9, 2.4),
+    "europe-west10": (52.5, 13.4),
+    "europe-west12": (45.1, 7.7),
+    "me-central1": (25.3, 51.5),
+    "me-central2": (26.4, 50.1),
+    "me-west1": (32.1, 34.8),
+    "northamerica-northeast1": (45.5, -73.6),
+    "northamerica-northeast2": (43.7, -79.4),
+    "southamerica-east1": (-23.5, -46.6),
     "southamerica-west1": (-33.4, -70.7),
-    "us-central1": (41.3, -95.9), "us-east1": (33.2, -80.0), "us-east4": (39.0, -77.5), "us-east5": (40.0, -83.0),
-    "us-south1": (32.8, -96.8), "us-west1": (45.6, -121.2), "us-west2": (34.1, -118.2), "us-west3": (40.8, -111.9),
+    "us-central1": (41.3, -95.9),
+    "us-east1": (33.2, -80.0),
+    "us-east4": (39.0, -77.5),
+    "us-east5": (40.0, -83.0),
+    "us-south1": (32.8, -96.8),
+    "us-west1": (45.6, -121.2),
+    "us-west2": (34.1, -118.2),
+    "us-west3": (40.8, -111.9),
     "us-west4": (36.2, -115.1),
-}  # fmt: skip
+}
 
 
 _FROM_ALL_REGIONS = 2.0
@@ -93,18 +128,26 @@ _FROM_ALL_REGIONS = 2.0
 
 @dataclass(frozen=True)
 class Tail:
-    """What was seen of the oldest VMs: so many revocations (`events`) in so many `hours` of all their lives."""
+    """What was seen of the oldest VMs: so many revocations (`events`) in so many `hours` of all
+    their lives.
+    """
 
     events: float
     hours: float
 
     @property
     def rate(self) -> float:
-        """Revocations per hour of a VM's life; half of one where there was none, because no VM is immortal."""
-        return max(self.events, 0.5) / self.hours if self.hours > 0 else 0.0
+        """Revocations per hour of a VM's life; half of one where there was none, because no VM is
+        immortal.
+        """
+        if self.hours > 0:
+            return max(self.events, 0.5) / self.hours
+        return 0.0
 
     def among(self, others: Tail) -> Tail:
-        """The same with two revocations more, at the rate of `others` of its kind: as much as few VMs say little."""
+        """The same with two revocations more, at the rate of `others` of its kind: as much as few
+        VMs say little.
+        """
         if others.rate <= 0:
             return self
         return Tail(self.events + _FROM_ALL_REGIONS, self.hours + _FROM_ALL_REGIONS / others.rate)
@@ -124,20 +167,25 @@ class Lifetimes:
         hour, part = divmod(max(age, 0.0) / HOUR, 1.0)
         if hour >= LAST_HOUR:
             return self.revoked[-1] / self.launched
-        before = self.revoked[int(hour) - 1] if hour >= 1 else 0
+        if hour >= 1:
+            before = self.revoked[int(hour) - 1]
+        else:
+            before = 0
         return (before + part * (self.revoked[int(hour)] - before)) / self.launched
 
     @property
     def median(self) -> float:
-        """The age in seconds by which half were revoked; 24 hours where most lived as long as they were watched."""
+        """The age in seconds by which half were revoked; 24 hours where most lived as long as they
+        were watched.
+        """
         hours = (hour for hour in range(1, LAST_HOUR) if self.fraction(hour * HOUR) >= 0.5)
         return next(hours, LAST_HOUR) * HOUR
 
     def risk(self, begin: float, end: float) -> float:
         """The probability that a VM alive at age `begin` is revoked by age `end` (seconds).
 
-        Nobody saw a VM older than 24 hours: from there on the mean rate of hours 12 to 24 goes on, a little of it that
-        of the same GPU in all regions (`Tail.among`).
+        Nobody saw a VM older than 24 hours: from there on the mean rate of hours 12 to 24 goes on,
+        a little of it that of the same GPU in all regions (`Tail.among`).
         """
         wall = LAST_HOUR * HOUR
         inside = 1 - self._alive(min(end, wall)) / self._alive(min(begin, wall))
@@ -148,13 +196,16 @@ class Lifetimes:
     def tail(self) -> Tail:
         """Hours 12 to 24, counted as even within each."""
         middle = LAST_HOUR // 2
-        hours = sum(self.launched - (low + high) / 2 for low, high in pairwise(self.revoked[middle - 1 : LAST_HOUR]))
+        hours = sum(
+            self.launched - (low + high) / 2
+            for low, high in pairwise(self.revoked[middle - 1 : LAST_HOUR])
+        )
         return Tail(self.revoked[-1] - self.revoked[middle - 1], hours)
 
     @cached_property
     def _late_rate(self) -> float:
-        tails = [each.tail for each in tables() if each.gpu == self.gpu]
-        pooled = Tail(sum(each.events for each in tails), sum(each.hours for each in tails))
+        tails = [table.tail for table in tables() if table.gpu == self.gpu]
+        pooled = Tail(sum(tail.events for tail in tails), sum(each.hours for each in tails))
         return self.tail.among(pooled).rate
 
     def _alive(self, age: float) -> float:
@@ -175,7 +226,9 @@ def lifetimes(gpu: str, region: str) -> Lifetimes:
 
 
 def startup(gpu: str, transient: bool, region: str) -> tuple[float, float, float, float]:
-    """Mean seconds of provisioning, staging and booting until SSH answers, and the standard deviation of their sum."""
+    """Mean seconds of provisioning, staging and booting until SSH answers, and the standard
+    deviation of their sum.
+    """
     if gpu == "v100" and transient:
         return _V100_STARTUP
     kind = "k80" if gpu in ("k80", "cpu") else "p100"
@@ -185,15 +238,17 @@ def startup(gpu: str, transient: bool, region: str) -> tuple[float, float, float
 def nearest_region(region: str, candidates: list[str]) -> str:
     """The candidate closest on the globe; the first one for a region whose place is not known."""
     if region in candidates or region not in _PLACES:
-        return region if region in candidates else candidates[0]
+        if region in candidates:
+            return region
+        return candidates[0]
     return min(candidates, key=lambda other: _distance(_PLACES[region], _PLACES[other]))
 
 
 def stand_in_tables(gpu: str, region: str) -> list[Lifetimes]:
     """Return the tables that stand in where no lifetimes were published; empty where they were.
 
-    All tables with a GPU stand in for each GPU, because regions differ more than GPUs do: within 24 hours 23 to 67 % of
-    the K80s were revoked, 27 to 70 % of the P100s, 43 to 73 % of the V100s.
+    All tables with a GPU stand in for each GPU, because regions differ more than GPUs do: within 24
+    hours 23 to 67 % of the K80s were revoked, 27 to 70 % of the P100s, 43 to 73 % of the V100s.
     """
     if (gpu, region) in _REVOKED:
         return []
@@ -208,10 +263,19 @@ def stand_in_words(gpu: str, region: str, *, short: bool = False) -> str:
     used = stand_in_tables(gpu, region)
     if not used:
         return ""
-    vms = "VMs without a GPU" if gpu == "cpu" else f"the {gpu.upper()}"
-    where = f" in {region}" if any(name == gpu for name, _ in _REVOKED) else ""
+    if gpu == "cpu":
+        vms = "VMs without a GPU"
+    else:
+        vms = f"the {gpu.upper()}"
+    if any(name == gpu for name, _ in _REVOKED):
+        where = f" in {region}"
+    else:
+        where = ""
     kinds = list(dict.fromkeys(table.gpu.upper() for table in used if table.gpu != "cpu"))
-    of = f"with {', '.join(kinds[:-1])} or {kinds[-1]}" if kinds else f"in {used[0].region}"
+    if kinds:
+        of = f"with {', '.join(kinds[:-1])} or {kinds[-1]}"
+    else:
+        of = f"in {used[0].region}"
     pool = f"{sum(table.launched for table in used)} preemptible VMs {of}"
     if short:
         return f"no lifetimes of {vms}{where} were published: those of {pool} stand in"
@@ -222,23 +286,34 @@ def stand_in_words(gpu: str, region: str, *, short: bool = False) -> str:
 def _revoked_within(used: list[Lifetimes], hours: int) -> str:
     """`22% within 1 h (0% to 67% by region)`."""
     shares = [table.revoked[hours - 1] / table.launched for table in used]
-    all_of_them = sum(table.revoked[hours - 1] for table in used) / sum(table.launched for table in used)
-    between = f" ({min(shares):.0%} to {max(shares):.0%} by region)" if len(shares) > 1 else ""
+    all_of_them = sum(table.revoked[hours - 1] for table in used) / sum(
+        table.launched for table in used
+    )
+    if len(shares) > 1:
+        between = f" ({min(shares):.0%} to {max(shares):.0%} by region)"
+    else:
+        between = ""
     return f"{all_of_them:.0%} within {hours} h{between}"
 
 
 def stand_ins(gpu: str, region: str) -> str:
-    """Return as a clause what the emulator uses where no figures were published; empty where they were."""
+    """Return as a clause what the emulator uses where no figures were published; empty where they
+    were.
+    """
     used = lifetimes(gpu, region)
     what = [
         *([f"the {used.gpu.upper()}"] if used.gpu != gpu else []),
         *([used.region] if used.region != region else []),
     ]
-    return f"{gpu.upper()} in {region} as {' in '.join(what)}" if what else ""
+    if what:
+        return f"{gpu.upper()} in {region} as {' in '.join(what)}"
+    return ""
 
 
 def _measured(gpu: str) -> str:
-    return gpu if any(name == gpu for name, _ in _REVOKED) else _STAND_IN.get(gpu, _OTHERWISE)
+    if any(name == gpu for name, _ in _REVOKED):
+        return gpu
+    return _STAND_IN.get(gpu, _OTHERWISE)
 
 
 def _distance(one: tuple[float, float], other: tuple[float, float]) -> float:

@@ -13,25 +13,60 @@ HOME_CONTINENT = "North America"
 
 _ZONE = re.compile(r"(?P<region>[a-z]+-[a-z]+\d+)-[a-z]")
 _CONTINENTS = {
-    "us": "North America", "northamerica": "North America", "southamerica": "South America", "europe": "Europe",
-    "me": "Middle East", "africa": "Africa", "asia": "Asia", "australia": "Oceania",
-}  # fmt: skip
+    "us": "North America",
+    "northamerica": "North America",
+    "southamerica": "South America",
+    "europe": "Europe",
+    "me": "Middle East",
+    "africa": "Africa",
+    "asia": "Asia",
+    "australia": "Oceania",
+}
 # Latitude and longitude in degrees of the town that Google names for the region.
 _PLACES: dict[str, tuple[float, float]] = {
-    "us-central1": (41.3, -95.9), "us-east1": (33.2, -80.0), "us-east4": (39.0, -77.5), "us-east5": (40.0, -83.0),
-    "us-south1": (32.8, -96.8), "us-west1": (45.6, -121.2), "us-west2": (34.1, -118.2), "us-west3": (40.8, -111.9),
-    "us-west4": (36.2, -115.1), "northamerica-northeast1": (45.5, -73.6), "northamerica-northeast2": (43.7, -79.4),
-    "northamerica-south1": (20.6, -100.4), "southamerica-east1": (-23.5, -46.8), "southamerica-west1": (-33.4, -70.7),
-    "europe-central2": (52.2, 21.0), "europe-north1": (60.6, 27.2), "europe-north2": (59.3, 18.1),
-    "europe-southwest1": (40.4, -3.7), "europe-west1": (50.4, 3.8), "europe-west2": (51.5, -0.1),
-    "europe-west3": (50.1, 8.7), "europe-west4": (53.4, 6.8), "europe-west6": (47.4, 8.5), "europe-west8": (45.5, 9.2),
-    "europe-west9": (48.9, 2.4), "europe-west10": (52.5, 13.4), "europe-west12": (45.1, 7.7),
-    "me-west1": (32.1, 34.8), "me-central1": (25.3, 51.5), "me-central2": (26.4, 50.1), "africa-south1": (-26.2, 28.0),
-    "asia-east1": (24.1, 120.5), "asia-east2": (22.3, 114.2), "asia-northeast1": (35.7, 139.7),
-    "asia-northeast2": (34.7, 135.5), "asia-northeast3": (37.6, 127.0), "asia-south1": (19.1, 72.9),
-    "asia-south2": (28.6, 77.2), "asia-southeast1": (1.4, 103.8), "asia-southeast2": (-6.2, 106.8),
-    "australia-southeast1": (-33.9, 151.2), "australia-southeast2": (-37.8, 145.0),
-}  # fmt: skip
+    "us-central1": (41.3, -95.9),
+    "us-east1": (33.2, -80.0),
+    "us-east4": (39.0, -77.5),
+    "us-east5": (40.0, -83.0),
+    "us-south1": (32.8, -96.8),
+    "us-west1": (45.6, -121.2),
+    "us-west2": (34.1, -118.2),
+    "us-west3": (40.8, -111.9),
+    "us-west4": (36.2, -115.1),
+    "northamerica-northeast1": (45.5, -73.6),
+    "northamerica-northeast2": (43.7, -79.4),
+    "northamerica-south1": (20.6, -100.4),
+    "southamerica-east1": (-23.5, -46.8),
+    "southamerica-west1": (-33.4, -70.7),
+    "europe-central2": (52.2, 21.0),
+    "europe-north1": (60.6, 27.2),
+    "europe-north2": (59.3, 18.1),
+    "europe-southwest1": (40.4, -3.7),
+    "europe-west1": (50.4, 3.8),
+    "europe-west2": (51.5, -0.1),
+    "europe-west3": (50.1, 8.7),
+    "europe-west4": (53.4, 6.8),
+    "europe-west6": (47.4, 8.5),
+    "europe-west8": (45.5, 9.2),
+    "europe-west9": (48.9, 2.4),
+    "europe-west10": (52.5, 13.4),
+    "europe-west12": (45.1, 7.7),
+    "me-west1": (32.1, 34.8),
+    "me-central1": (25.3, 51.5),
+    "me-central2": (26.4, 50.1),
+    "africa-south1": (-26.2, 28.0),
+    "asia-east1": (24.1, 120.5),
+    "asia-east2": (22.3, 114.2),
+    "asia-northeast1": (35.7, 139.7),
+    "asia-northeast2": (34.7, 135.5),
+    "asia-northeast3": (37.6, 127.0),
+    "asia-south1": (19.1, 72.9),
+    "asia-south2": (28.6, 77.2),
+    "asia-southeast1": (1.4, 103.8),
+    "asia-southeast2": (-6.2, 106.8),
+    "australia-southeast1": (-33.9, 151.2),
+    "australia-southeast2": (-37.8, 145.0),
+}
 
 
 _GOOGLE = "Google Cloud VPC network pricing"
@@ -41,16 +76,22 @@ _UNCONFIRMED = "unconfirmed"
 def region(place: str) -> str:
     """`us-west1` for the zone `us-west1-b`; a region's own name stays as it is."""
     match = _ZONE.fullmatch(place)
-    return match["region"] if match else place
+    if match:
+        return match["region"]
+    return place
 
 
 def continent(place: str) -> str:
-    """`Europe` for the region `europe-west4` or one of its zones; nothing where the name tells none."""
+    """`Europe` for the region `europe-west4` or one of its zones; nothing where the name tells
+    none.
+    """
     return _CONTINENTS.get(place.partition("-")[0], "")
 
 
 def nearest(place: str, regions: Collection[str]) -> str:
-    """The one of `regions` that is nearest to a zone or region: itself, else on its continent, else by distance."""
+    """The one of `regions` that is nearest to a zone or region: itself, else on its continent, else
+    by distance.
+    """
     here = region(place)
     if here in regions:
         return here
@@ -63,23 +104,30 @@ def nearest(place: str, regions: Collection[str]) -> str:
 
 
 def home_first(zones: Iterable[str], home: str) -> tuple[str, ...]:
-    """The zone `home`, then those of its region, whose traffic is cheapest, then the others; else in their order."""
+    """The zone `home`, then those of its region, whose traffic is cheapest, then the others; else
+    in their order.
+    """
     return tuple(sorted(zones, key=lambda zone: (zone != home, region(zone) != region(home))))
 
 
 def degrees(one: str, other: str) -> float:
-    """The angle between two regions on the globe, in degrees; nothing where a region is too new to be on our map."""
+    """The angle between two regions on the globe, in degrees; nothing where a region is too new to
+    be on our map.
+    """
     if one not in _PLACES or other not in _PLACES:
         return 0.0
     (north, east), (other_north, other_east) = _PLACES[one], _PLACES[other]
-    a, b, turn = math.radians(north), math.radians(other_north), math.radians(other_east - east)
+    a = math.radians(north)
+    b = math.radians(other_north)
+    turn = math.radians(other_east - east)
     cosine = math.sin(a) * math.sin(b) + math.cos(a) * math.cos(b) * math.cos(turn)
     return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
 
 
 def apart(one: str, other: str) -> float:
-    """Return the angle between two regions on the globe, in degrees. A region that is too new for our map is taken to
-    be as far away as the regions of its continent are in the median."""
+    """Return the angle between two regions on the globe, in degrees. A region that is too new for
+    our map is taken to be as far away as the regions of its continent are in the median.
+    """
     if one == other:
         return 0.0
     pairs = [(a, b) for a in _possible(one) for b in _possible(other) if a != b]
@@ -87,7 +135,9 @@ def apart(one: str, other: str) -> float:
 
 
 def _possible(place: str) -> list[str]:
-    """The region itself, or the regions of its continent where it is not on the map; all regions without either."""
+    """The region itself, or the regions of its continent where it is not on the map; all regions
+    without either.
+    """
     if place in _PLACES:
         return [place]
     near = [known for known in _PLACES if continent(known) == continent(place)]
@@ -96,18 +146,18 @@ def _possible(place: str) -> list[str]:
 
 # The price of traffic between VMs, and the limits on what a VM sends within its network.
 #
-# Prices are in US dollars per GiB in each direction, over internal addresses of one network. Limits are by family and
-# number of vCPUs, without the extra tier. The figure of n1-standard-8 was found in Google's pages in 2026; the others
-# were not looked up. They decide only whether runs may begin beside each other. What a VM receives has no limit of
-# its own there; it is taken to be the same.
+# Prices are in US dollars per GiB in each direction, over internal addresses of one network. Limits
+# are by family and number of vCPUs, without the extra tier. The figure of n1-standard-8 was found
+# in Google's pages in 2026; the others were not looked up. They decide only whether runs may begin
+# beside each other. What a VM receives has no limit of its own there; it is taken to be the same.
 
 
 @dataclass(frozen=True, slots=True)
 class TransferPrice:
     """Dollars per GiB that leaves one VM for another; the way back is charged again.
 
-    `dollars_per_gib` is what to compute with: the highest where only a range from `at_least` on is known. A price that
-    is not `confirmed` was not read on any price list.
+    `dollars_per_gib` is what to compute with: the highest where only a range from `at_least` on is
+    known. A price that is not `confirmed` was not read on any price list.
     """
 
     dollars_per_gib: float
@@ -128,21 +178,27 @@ SAME_CONTINENT = TransferPrice(0.08, 0.02, "regions of another continent", "", _
 
 CONTINENTS = TransferPrice(0.15, 0.05, "continents", "", _UNCONFIRMED, False)
 
-INTERNET = TransferPrice(0.12, 0.085, "a VM and a machine outside Google Cloud", "", _UNCONFIRMED, False)
+INTERNET = TransferPrice(
+    0.12, 0.085, "a VM and a machine outside Google Cloud", "", _UNCONFIRMED, False
+)
 """What leaves Google's network; nothing is charged for the way in."""
 
 TRANSFER_PRICES = (SAME_ZONE, SAME_REGION, NORTH_AMERICA, SAME_CONTINENT, CONTINENTS)
 
 
 def transfer_price(zone: str, other: str) -> TransferPrice:
-    """The price of traffic from a VM in one zone to a VM in another; it is the same in both directions."""
+    """The price of traffic from a VM in one zone to a VM in another; it is the same in both
+    directions.
+    """
     if zone == other:
         return SAME_ZONE
     if region(zone) == region(other):
         return SAME_REGION
     if not continent(zone) or continent(zone) != continent(other):
         return CONTINENTS
-    return NORTH_AMERICA if continent(zone) == "North America" else SAME_CONTINENT
+    if continent(zone) == "North America":
+        return NORTH_AMERICA
+    return SAME_CONTINENT
 
 
 _GBIT = 1e9 / 8
@@ -156,6 +212,8 @@ _EGRESS: dict[str, tuple[tuple[int, float], ...]] = {
 
 
 def egress(family: str, vcpus: int) -> float:
-    """Bytes per second that a VM may send; of a family that is not known, what the slowest of them may."""
+    """Bytes per second that a VM may send; of a family that is not known, what the slowest of them
+    may.
+    """
     steps = _EGRESS.get(family) or min(_EGRESS.values(), key=lambda each: each[-1][1])
     return max(rate for least, rate in steps if vcpus >= least or least == steps[0][0]) * _GBIT

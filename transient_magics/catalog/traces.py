@@ -4,13 +4,15 @@ A CSV file holds one or more traces, a row each time a number changes:
 
     zone,gpu,gpus_per_vm,seconds,available
 
-`seconds` count from a trace's start, which is 0; its last row has no number and says where it ends. Rows of one trace
-(zone, gpu, gpus_per_vm) stand together, in the order of time. Whoever measured saw one zone of one cloud in one year:
-a trace tells what such a market looks like, and forecasts none.
+`seconds` count from a trace's start, which is 0; its last row has no number and says where it ends.
+Rows of one trace (zone, gpu, gpus_per_vm) stand together, in the order of time. Whoever measured
+saw one zone of one cloud in one year: a trace tells what such a market looks like, and forecasts
+none.
 
-The package has a table of Spot capacity that was measured. It (`google-h100-2025.csv`, which names its source) has
-transitions of a Markov chain on the number of VMs, in levels, by zone. Drawn from it, traces have the shares of time
-and the mean spells of the counts that were published; they are examples of such a market, and no forecast of a zone.
+The package has a table of Spot capacity that was measured. It (`google-h100-2025.csv`, which names
+its source) has transitions of a Markov chain on the number of VMs, in levels, by zone. Drawn from
+it, traces have the shares of time and the mean spells of the counts that were published; they are
+examples of such a market, and no forecast of a zone.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ class Trace:
         return self.numbers[bisect_right(self.seconds, second % self.end) - 1]
 
     def changes(self, second: float) -> float:
-        """The next moment after that second at which a row says something, or at which it begins again."""
+        """The next moment after that second at which a row says something, or at which it begins
+        again.
+        """
         rounds, within = divmod(second, self.end)
         place = bisect_right(self.seconds, within)
         return rounds * self.end + (self.seconds[place] if place < len(self.seconds) else self.end)
@@ -63,15 +67,19 @@ class Trace:
     def to_csv(self) -> str:
         """The text of a file with this trace alone."""
         kind = f"{self.zone},{self.gpu},{self.gpus_per_vm}"
-        rows = [f"{kind},{at!r},{number}" for at, number in zip(self.seconds, self.numbers, strict=True)]
+        rows = [
+            f"{kind},{at!r},{number}" for at, number in zip(self.seconds, self.numbers, strict=True)
+        ]
         return "\n".join([",".join(COLUMNS), *rows, f"{kind},{self.end!r},", ""])
 
 
 def sampled(zone: str, gpu: str, seen: Sequence[tuple[float, int]], every: float) -> Trace | None:
-    """What was seen of a zone as a trace: `seen` has moments (seconds) and how many VMs it gave then, in order.
+    """What was seen of a zone as a trace: `seen` has moments (seconds) and how many VMs it gave
+    then, in order.
 
-    A number holds until the next look, the last one for `every` seconds. Where nobody looked for far longer than that
-    nothing is known: of the stretches between such gaps the longest counts. None where there is no look at all.
+    A number holds until the next look, the last one for `every` seconds. Where nobody looked for
+    far longer than that nothing is known: of the stretches between such gaps the longest counts.
+    None where there is no look at all.
     """
     stretches: list[list[tuple[float, int]]] = []
     for at, number in seen:
@@ -82,10 +90,18 @@ def sampled(zone: str, gpu: str, seen: Sequence[tuple[float, int]], every: float
         return None
     longest = max(stretches, key=lambda each: each[-1][0] - each[0][0])
     begin = longest[0][0]
-    changes = [longest[0], *(later for earlier, later in pairwise(longest) if later[1] != earlier[1])]
+    changes = [
+        longest[0],
+        *(later for earlier, later in pairwise(longest) if later[1] != earlier[1]),
+    ]
     seconds = tuple(round(at - begin, 3) for at, _ in changes)
     return Trace(
-        zone, gpu, 1, seconds, tuple(number for _, number in changes), round(longest[-1][0] - begin + every, 3)
+        zone,
+        gpu,
+        1,
+        seconds,
+        tuple(number for _, number in changes),
+        round(longest[-1][0] - begin + every, 3),
     )
 
 
@@ -96,7 +112,9 @@ def to_csv(traces: Sequence[Trace]) -> str:
 
 
 def read_traces(text: str, name: str) -> tuple[Trace, ...]:
-    """The traces of a file in their order. Raises DeclarationError, which names the file, the row and what is wrong."""
+    """The traces of a file in their order. Raises DeclarationError, which names the file, the row
+    and what is wrong.
+    """
     table = csv.DictReader(text.splitlines())
     columns = tuple(table.fieldnames or ())
     if wrong := [column for column in columns if column not in COLUMNS]:
@@ -110,7 +128,9 @@ def read_traces(text: str, name: str) -> tuple[Trace, ...]:
         rows.append((number, {key: value.strip() for key, value in row.items()}))
         if len(rows) > _MOST:
             raise _wrong(name, f"more than {_MOST:,} rows")
-    found = tuple(_trace(name, list(part)) for _, part in groupby(rows, key=lambda row: _kind(row[1])))
+    found = tuple(
+        _trace(name, list(part)) for _, part in groupby(rows, key=lambda row: _kind(row[1]))
+    )
     if not found:
         raise _wrong(name, "no rows")
     names = [trace.name for trace in found]
@@ -137,8 +157,14 @@ def _trace(name: str, rows: list[_Row]) -> Trace:
     if rows[-1][1]["available"] or len(rows) < 2:
         raise _wrong(name, f"the trace of {zone} has no end", "Its last row has an empty number.")
     if gaps := [number for number, row in rows[:-1] if not row["available"]]:
-        raise _wrong(name, f"row {gaps[0]}: a gap in the trace of {zone}", "Only its last row has an empty number.")
-    numbers = tuple(_count(name, number, "available", row["available"]) for number, row in rows[:-1])
+        raise _wrong(
+            name,
+            f"row {gaps[0]}: a gap in the trace of {zone}",
+            "Only its last row has an empty number.",
+        )
+    numbers = tuple(
+        _count(name, number, "available", row["available"]) for number, row in rows[:-1]
+    )
     return Trace(zone, gpu, per_vm, tuple(at[:-1]), numbers, at[-1])
 
 
@@ -149,7 +175,9 @@ def _seconds(name: str, rows: list[_Row]) -> Iterator[float]:
         except ValueError:
             seconds = math.nan
         if not 0 <= seconds < math.inf:
-            raise _wrong(name, f"row {number}: seconds must be a number from 0 on, not '{row['seconds']}'")
+            raise _wrong(
+                name, f"row {number}: seconds must be a number from 0 on, not '{row['seconds']}'"
+            )
         yield seconds
 
 
@@ -176,12 +204,17 @@ _Chain = Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]
 
 def table() -> Path:
     """The file in the package."""
-    return Path(str(resources.files("transient_magics.catalog").joinpath(f"{GOOGLE_H100_2025}.csv")))
+    return Path(
+        str(resources.files("transient_magics.catalog").joinpath(f"{GOOGLE_H100_2025}.csv"))
+    )
 
 
 def drawn(seed: int = 0, days: float = DAYS) -> tuple[Trace, ...]:
     """A trace of each zone, in the order of the table."""
-    return tuple(_drawn(zone, chain, random.Random(f"{seed} {zone}"), days) for zone, chain in _chains().items())
+    return tuple(
+        _drawn(zone, chain, random.Random(f"{seed} {zone}"), days)
+        for zone, chain in _chains().items()
+    )
 
 
 def _drawn(zone: str, chain: _Chain, chance: random.Random, days: float) -> Trace:
@@ -198,15 +231,20 @@ def _drawn(zone: str, chain: _Chain, chance: random.Random, days: float) -> Trac
 
 
 def numbers_while_any(rounds: Sequence[bool], chance: random.Random) -> list[int]:
-    """Draw how many of 16 requested VMs there are in each of these rounds, which say whether there are any.
+    """Draw how many of 16 requested VMs there are in each of these rounds, which say whether there
+    are any.
 
-    They change like in one of the table's zones while it had any, each zone being as likely as another.
+    They change like in one of the table's zones while it had any, each zone being as likely as
+    another.
     """
     chain = chance.choice(_while_any())
     found: list[int] = []
     number = 0
     for any_ in rounds:
-        number = chance.choices(*chain[number])[0] if any_ else 0
+        if any_:
+            number = chance.choices(*chain[number])[0]
+        else:
+            number = 0
         found.append(number)
     return found
 
@@ -217,7 +255,9 @@ def _while_any() -> tuple[_Chain, ...]:
     return tuple({vms: _some(*ways) for vms, ways in chain.items()} for chain in _chains().values())
 
 
-def _some(thens: tuple[int, ...], rounds: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _some(
+    thens: tuple[int, ...], rounds: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     ways = [(then, count) for then, count in zip(thens, rounds, strict=True) if then]
     return tuple(then for then, _ in ways), tuple(count for _, count in ways)
 
@@ -227,10 +267,13 @@ def _chains() -> dict[str, _Chain]:
     """By zone, to which numbers each number changes, and how often."""
     found: dict[str, dict[int, list[tuple[int, int]]]] = {}
     for row in _rows():
-        found.setdefault(row["zone"], {}).setdefault(int(row["vms"]), []).append((int(row["then"]), int(row["rounds"])))
+        found.setdefault(row["zone"], {}).setdefault(int(row["vms"]), []).append(
+            (int(row["then"]), int(row["rounds"]))
+        )
     return {
         zone: {
-            vms: (tuple(then for then, _ in ways), tuple(rounds for _, rounds in ways)) for vms, ways in chain.items()
+            vms: (tuple(then for then, _ in ways), tuple(rounds for _, rounds in ways))
+            for vms, ways in chain.items()
         }
         for zone, chain in found.items()
     }

@@ -1,4 +1,5 @@
-"""Zones and the GPUs that each of them has, as read in 2026 (the K80's: 2022, before it was withdrawn).
+"""Zones and the GPUs that each of them has, as read in 2026 (the K80's: 2022, before it was
+withdrawn).
 
 The H100's zones are those that offer it one by one (a3-highgpu-1g).
 """
@@ -32,7 +33,8 @@ _BY_ACCELERATOR: dict[str, str] = {
     "europe-west3-c europe-west4-bc europe-west9-c asia-east1-c asia-northeast1-b asia-south1-c asia-south2-b "
     "asia-southeast1-bc australia-southeast1-c",
 }
-# The published measurements with the K80 come from us-west1; us-central1 is Compute Engine's own example.
+# The published measurements with the K80 come from us-west1; us-central1 is Compute Engine's own
+# example.
 _HOME = {"k80": "us-west1", "cpu": "us-central1"}
 
 
@@ -41,7 +43,9 @@ def _zones(text: str) -> frozenset[str]:
     return frozenset(f"{place}-{letter}" for place, _, letters in pieces for letter in letters)
 
 
-_GPU_ZONES: dict[str, frozenset[str]] = {name: _zones(text) for name, text in _BY_ACCELERATOR.items()}
+_GPU_ZONES: dict[str, frozenset[str]] = {
+    name: _zones(text) for name, text in _BY_ACCELERATOR.items()
+}
 
 ZONES: tuple[str, ...] = tuple(sorted({zone for zones in _GPU_ZONES.values() for zone in zones}))
 """Every zone that a declaration can name."""
@@ -49,9 +53,11 @@ ZONES: tuple[str, ...] = tuple(sorted({zone for zones in _GPU_ZONES.values() for
 
 @cache
 def zones_with(accelerator: str) -> tuple[str, ...]:
-    """Zones that have this GPU (`cpu`: N1 machines), best first: in North America by Spot price, then elsewhere.
+    """Zones that have this GPU (`cpu`: N1 machines), best first: in North America by Spot price,
+    then elsewhere.
 
-    A zone without N1 machines, on which parameter servers run, comes after those of its continent that have them.
+    A zone without N1 machines, on which parameter servers run, comes after those of its continent
+    that have them.
     """
     n1 = priced_regions("n1-vcpu")
     zones = _GPU_ZONES.get(accelerator) or {zone for zone in ZONES if region(zone) in n1}
@@ -78,4 +84,11 @@ def has_gpu(zone: str, accelerator: str) -> bool:
 def default_zone(accelerators: list[str]) -> str:
     """The first zone that has all these GPUs, else the first that has the first of them."""
     candidates = zones_with(accelerators[0])
-    return next((zone for zone in candidates if all(has_gpu(zone, each) for each in accelerators)), candidates[0])
+    return next(
+        (
+            zone
+            for zone in candidates
+            if all(has_gpu(zone, accelerator) for accelerator in accelerators)
+        ),
+        candidates[0],
+    )

@@ -1,4 +1,6 @@
-"""What verbs answer with where no value of the client shows itself: each is text as `str`; notebooks add an HTML."""
+"""What verbs answer with where no value of the client shows itself: each is text as `str`;
+notebooks add an HTML.
+"""
 
 from __future__ import annotations
 
@@ -63,9 +65,14 @@ class Listing(Sequence[Cluster]):
     """Clusters, as a sequence of handles that shows itself as a table."""
 
     def __init__(
-        self, clusters: Sequence[Cluster], unreadable: Sequence[str] = (), unattended: Sequence[str] = ()
+        self,
+        clusters: Sequence[Cluster],
+        unreadable: Sequence[str] = (),
+        unattended: Sequence[str] = (),
     ) -> None:
-        """`unreadable`: what to say of those that are passed over. `unattended`: of those without a controller."""
+        """`unreadable`: what to say of those that are passed over. `unattended`: of those without a
+        controller.
+        """
         self._clusters = list(clusters)
         self.unreadable = list(unreadable)
         self.unattended = list(unattended)
@@ -82,12 +89,12 @@ class Listing(Sequence[Cluster]):
     @property
     def data(self) -> list[dict[str, Any]]:
         """A dict for each cluster, whose values JSON can express."""
-        return [_cluster_data(*each) for each in self._states()]
+        return [_cluster_data(*state) for state in self._states()]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One dict per cluster, as it is now."""
-        return [text.listing_row(*each) for each in self._states()]
+        return [text.listing_row(*state) for state in self._states()]
 
     def _states(self) -> Iterator[tuple[str, ClusterState, Bill]]:
         now = time.time()
@@ -102,7 +109,9 @@ class Snapshot:
     `unattended`: a sentence where no controller was running.
     """
 
-    def __init__(self, cluster: Cluster, state: ClusterState, forecast: str = "", unattended: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, state: ClusterState, forecast: str = "", unattended: str = ""
+    ) -> None:
         self.cluster = cluster
         self.state = state
         self.unattended = unattended
@@ -138,11 +147,15 @@ class Snapshot:
 
     def __repr__(self) -> str:
         status = text.status(self.state, bill(self.state, self.at), self.at, self.forecast)
-        return f"{self.unattended}\n{status}" if self.unattended else status
+        if self.unattended:
+            return f"{self.unattended}\n{status}"
+        return status
 
 
 def _cluster_data(name: str, state: ClusterState, so_far: Bill) -> dict[str, Any]:
-    """Return what lists and states of clusters have in JSON: times in seconds since 1970, money in US dollars."""
+    """Return what lists and states of clusters have in JSON: times in seconds since 1970, money in
+    US dollars.
+    """
     spec = state.spec
     return {
         "name": name,

@@ -1,9 +1,11 @@
-"""How a line of a cell or a terminal is read, by the table of sub-commands and options that `options` declares.
+"""How a line of a cell or a terminal is read, by the table of sub-commands and options that
+`options` declares.
 
-A line of text goes in (`split`), its words go through `parse`, and a `Command` comes out: a verb and the values that
-were given, named as the client's functions name them. What was not given is not among the values, so that every default
-lives in one place, the client. A mistake is a DeclarationError with the nearest valid word. Nothing here prints, exits,
-or reads more than the catalog.
+A line of text goes in (`split`), its words go through `parse`, and a `Command` comes out: a verb
+and the values that were given, named as the client's functions name them. What was not given is not
+among the values, so that every default lives in one place, the client. A mistake is a
+DeclarationError with the nearest valid word. Nothing here prints, exits, or reads more than the
+catalog.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ from . import options
 from .help import Help, Overview, help_of
 from .option import Option
 
-__all__ = ["Command", "Option", "explain", "parse", "split", "verbs", "without_comment", "words_of_table"]
+__all__ = [
+    "Command",
+    "Option",
+    "explain",
+    "parse",
+    "split",
+    "verbs",
+    "without_comment",
+    "words_of_table",
+]
 
 _TERMINAL_ONLY = ("catalog", "export", "tensorboard")
 _UNEXPANDED = re.compile(r"\$[A-Za-z_]\w*|\{[^{}]*\}")
@@ -32,7 +43,9 @@ _ARGPARSE = re.compile(r"argument (?P<option>[^:]+): (?P<problem>.*)", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one line asks for. `verb` is a sub-command, `declare`, `train`, or `help` (then `values` has `help`)."""
+    """What one line asks for. `verb` is a sub-command, `declare`, `train`, or `help` (then `values`
+    has `help`).
+    """
 
     verb: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -43,17 +56,21 @@ class Command:
 
 
 def verbs(magic: str = "cluster") -> tuple[str, ...]:
-    """The sub-commands of `cluster` or `image`, those of the terminal's `transient` for `transient`."""
-    return {"cluster": options.CLUSTER_VERBS, "image": options.IMAGE_VERBS}.get(magic) or options.program_verbs()
+    """The sub-commands of `cluster` or `image`, those of the terminal's `transient` for
+    `transient`.
+    """
+    return {"cluster": options.CLUSTER_VERBS, "image": options.IMAGE_VERBS}.get(
+        magic
+    ) or options.program_verbs()
 
 
 def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = False) -> Command:
     """Read the words behind a magic's or program's name.
 
-    `verb` is `cluster` (a SPEC or a sub-command comes first), `image` (a sub-command comes first; the command's verb is
-    then `image build`, say), `train` or `catalog`; `called` is what the
-    user typed before the words, for messages; with `file`, a run's source is its first word (as in the terminal).
-    Raises DeclarationError.
+    `verb` is `cluster` (a SPEC or a sub-command comes first), `image` (a sub-command comes first;
+    the command's verb is then `image build`, say), `train` or `catalog`; `called` is what the user
+    typed before the words, for messages; with `file`, a run's source is its first word (as in the
+    terminal). Raises DeclarationError.
     """
     called = called or f"transient {verb}"
     if words and words[0] == "help" and verb in ("cluster", "image"):
@@ -73,7 +90,8 @@ def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = Fal
 
 
 def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
-    """Return the help of the command that `words` name, such as `cluster resize`; without words, the overview.
+    """Return the help of the command that `words` name, such as `cluster resize`; without words,
+    the overview.
 
     Raises DeclarationError for an unknown command.
     """
@@ -85,26 +103,33 @@ def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
         return Overview(notebook)
     verb = options.aliases().get(typed, typed)
     if verb == "emulator":
-        raise DeclarationError("The emulator is a command of the terminal only", fix="Type: transient emulator -h")
+        raise DeclarationError(
+            "The emulator is a command of the terminal only", fix="Type: transient emulator -h"
+        )
     if verb not in options.program_verbs():
         raise unknown("command", typed, [*options.program_verbs(), *options.aliases()])
     file = verb in options.from_files() and not notebook
     called = f"transient {typed}"
     if notebook and verb not in _TERMINAL_ONLY:
         work = options.work_commands().get(verb)
-        called = work.magic if work and not work.research else f"%transient_{verb}"
+        if work and not work.research:
+            called = work.magic
+        else:
+            called = f"%transient_{verb}"
     return parse(verb, [*words[1:], "-h"], called=called, file=file).values["help"]
 
 
 def split(line: str) -> list[str]:
-    """The words of a magic's line: blanks separate, quotes keep together, a trailing `# comment` and `;` go.
+    """The words of a magic's line: blanks separate, quotes keep together, a trailing `# comment`
+    and `;` go.
 
-    Raises DeclarationError for a quote that is never closed, and for a `$name` or `{expr}` that IPython left standing
-    because it could not be evaluated.
+    Raises DeclarationError for a quote that is never closed, and for a `$name` or `{expr}` that
+    IPython left standing because it could not be evaluated.
     """
     words: list[str] = []
     word: str | None = None
-    quote, opened = "", 0
+    quote = ""
+    opened = 0
     for column, letter in enumerate(without_comment(line), 1):
         if quote:
             if letter == quote:
@@ -112,7 +137,9 @@ def split(line: str) -> list[str]:
             else:
                 word = (word or "") + letter
         elif letter in "'\"":
-            quote, opened, word = letter, column, word or ""
+            quote = letter
+            opened = column
+            word = word or ""
         elif letter.isspace():
             if word is not None:
                 words.append(word)
@@ -130,7 +157,9 @@ def split(line: str) -> list[str]:
     for each in words:
         if match := _UNEXPANDED.search(each):
             raise DeclarationError(
-                f"'{match[0]}' cannot be evaluated", where=each, fix="Define it in a cell above, or write the value."
+                f"'{match[0]}' cannot be evaluated",
+                where=each,
+                fix="Define it in a cell above, or write the value.",
             )
     return words
 
@@ -149,7 +178,9 @@ def without_comment(line: str) -> str:
 
 
 def words_of_table(table: Mapping[str, Any]) -> list[str]:
-    """The words that say the same as a table read from TOML: `spec`, or `group` tables, and the options by name."""
+    """The words that say the same as a table read from TOML: `spec`, or `group` tables, and the
+    options by name.
+    """
     words = []
     if groups := table.get("group"):
         words.append("+".join(_group_text(group) for group in groups))
@@ -173,12 +204,16 @@ def words_of_table(table: Mapping[str, Any]) -> list[str]:
 def _group_text(group: Any) -> str:
     if not isinstance(group, Mapping) or not group.get("gpu"):
         raise DeclarationError(
-            "A [[group]] needs a gpu", fix='For example: gpu = "k80", count = 2, zone = "us-west1-b"'
+            "A [[group]] needs a gpu",
+            fix='For example: gpu = "k80", count = 2, zone = "us-west1-b"',
         )
     if odd := set(group) - {"gpu", "count", "zone"}:
         key = sorted(odd)[0]
         raise unknown("key", key, ("gpu", "count", "zone"), where="[[group]]")
-    zone = f"@{group['zone']}" if group.get("zone") else ""
+    if group.get("zone"):
+        zone = f"@{group['zone']}"
+    else:
+        zone = ""
     return f"{group['gpu']}x{group.get('count', 1)}{zone}"
 
 
@@ -189,19 +224,29 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
         return Command("help", {"help": help_of(parser, declared)})
     try:
         namespace, others = parser.parse_known_intermixed_args(_joined(words, declared))
-    except argparse.ArgumentError as error:  # what argparse raises instead of calling error() in a few places
+    except (
+        argparse.ArgumentError
+    ) as error:  # what argparse raises instead of calling error() in a few places
         parser.error(str(error))
     if others:
         _refuse_unknown(others, declared, called)
-    values = {key: value for key, value in vars(namespace).items() if value is not None and value != []}
+    values = {
+        key: value for key, value in vars(namespace).items() if value is not None and value != []
+    }
     for option in declared:
         if option.required and option.name not in values:
-            missing = [each.flags[-1] for each in declared if each.required and each.name not in values]
+            missing = [
+                each.flags[-1] for each in declared if each.required and each.name not in values
+            ]
             example = f"{called} {'cell.py ' if file else ''}{options.example(verb)}"
-            raise DeclarationError(f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}")
+            raise DeclarationError(
+                f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}"
+            )
     if check := options.check_of(verb):
         check(values, called)
-    common = {name: values.pop(name) for name in ("dry_run", "wait", "json", "output") if name in values}
+    common = {
+        name: values.pop(name) for name in ("dry_run", "wait", "json", "output") if name in values
+    }
     return Command(verb, values, **common)
 
 
@@ -209,7 +254,11 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     """argparse's formatter, which keeps the lines of an option's help."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return [part for line in text.splitlines() for part in super(_Formatter, self)._split_lines(line, width)]
+        return [
+            part
+            for line in text.splitlines()
+            for part in super(_Formatter, self)._split_lines(line, width)
+        ]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -217,7 +266,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if match := _ARGPARSE.match(message):
-            problem = re.sub(r"expected (one|at least one) argument", "a value must follow", match["problem"])
+            problem = re.sub(
+                r"expected (one|at least one) argument", "a value must follow", match["problem"]
+            )
             message = f"{match['option'].split('/')[-1]}: {problem}"
         message = message.replace("the following arguments are required:", "it needs")
         raise DeclarationError(f"{self.prog}: {message}", fix="-h lists what it takes.")
@@ -228,7 +279,10 @@ def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
         return _Formatter(prog, max_help_position=30, width=_WIDTH)
 
     by_position = [option for option in declared if option.is_position]
-    words = [f"[{option.metavar}]" if option.many == "?" else option.metavar or "" for option in by_position]
+    words = [
+        f"[{option.metavar}]" if option.many == "?" else option.metavar or ""
+        for option in by_position
+    ]
     parser = _Parser(
         prog=called,
         usage=" ".join([called, *words, "[options]"]).replace("%", "%%"),
@@ -246,8 +300,16 @@ def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
 
 
 def _joined(words: Sequence[str], declared: Iterable[Option]) -> list[str]:
-    """`--option=value` where the value begins with '-', which argparse would take for an option of its own."""
-    single = {flag for option in declared if option.takes_value for flag in option.flags if flag.startswith("-")}
+    """`--option=value` where the value begins with '-', which argparse would take for an option of
+    its own.
+    """
+    single = {
+        flag
+        for option in declared
+        if option.takes_value
+        for flag in option.flags
+        if flag.startswith("-")
+    }
     joined: list[str] = []
     for word in words:
         if joined and joined[-1] in single and re.match(r"-\d", word):
@@ -264,39 +326,66 @@ def _refuse_unknown(words: Sequence[str], declared: Iterable[Option], called: st
             name = word.partition("=")[0]
             if elsewhere := _whose(name, called):
                 raise unknown("option", name, (), where=called, otherwise=elsewhere)
-            raise unknown("option", name, flags, where=called, otherwise="" if flags else _beside(name, called))
+            raise unknown(
+                "option",
+                name,
+                flags,
+                where=called,
+                otherwise="" if flags else _beside(name, called),
+            )
     quoted = any(option.name == "command" for option in declared)
-    fix = 'Put the whole command in quotes, as "python train.py".' if quoted else "-h shows what it takes."
+    if quoted:
+        fix = 'Put the whole command in quotes, as "python train.py".'
+    else:
+        fix = "-h shows what it takes."
     raise DeclarationError(f"'{words[0]}' is one word too many for {called}", fix=fix)
 
 
 def _whose(flag: str, called: str) -> str:
     """Where this flag is an option, if it is one elsewhere."""
     terminal = not called.startswith("%")
-    found = [names[terminal] for verb, names in options.lines().items()
-             if any(flag in option.spellings for option in options.declared(verb))]  # fmt: skip
+    found = [
+        names[terminal]
+        for verb, names in options.lines().items()
+        if any(flag in option.spellings for option in options.declared(verb))
+    ]
     *others, last = found or [""]
-    return f"{', '.join(others)} and {last} have it." if others else f"{last} has it." if last else ""
+    if others:
+        return f"{', '.join(others)} and {last} have it."
+    if last:
+        return f"{last} has it."
+    return ""
 
 
 def _beside(flag: str, called: str) -> str:
-    """What to say of this flag to a sub-command of a cluster that has no options, naming those that have it."""
+    """What to say of this flag to a sub-command of a cluster that has no options, naming those that
+    have it.
+    """
     above, _, verb = called.rpartition(" ")
     if verb not in options.CLUSTER_VERBS:
         return "It has none."
     others = [
-        each for each in options.CLUSTER_VERBS if any(flag in option.spellings for option in options.declared(each))
+        cluster_verb
+        for cluster_verb in options.CLUSTER_VERBS
+        if any(flag in option.spellings for option in options.declared(cluster_verb))
     ]
     if not others:
         return "It has none."
-    return f"It has none; {above} {' and '.join(others)} {'has' if len(others) == 1 else 'have'} it."
+    return (
+        f"It has none; {above} {' and '.join(others)} {'has' if len(others) == 1 else 'have'} it."
+    )
 
 
 def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:
     from ..catalog import ACCELERATORS
 
-    first = words[0].lower() if words else ""
+    if words:
+        first = words[0].lower()
+    else:
+        first = ""
     if not first.isalpha() or first in ACCELERATORS:
         return
-    if difflib.get_close_matches(first, options.CLUSTER_VERBS, n=1, cutoff=0.7):  # else it may be a mistyped SPEC
+    if difflib.get_close_matches(
+        first, options.CLUSTER_VERBS, n=1, cutoff=0.7
+    ):  # else it may be a mistyped SPEC
         raise unknown("sub-command", first, options.CLUSTER_VERBS, where=called)

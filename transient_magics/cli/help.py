@@ -1,6 +1,8 @@
-"""The texts of `-h` and `help`: the options of one sub-command in groups, and all commands in two tiers.
+"""The texts of `-h` and `help`: the options of one sub-command in groups, and all commands in two
+tiers.
 
-Both are text as `str`; a notebook shows their HTML, in which the defaults have a column of their own.
+Both are text as `str`; a notebook shows their HTML, in which the defaults have a column of their
+own.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ class Help:
         if rows:
             parts.append(markup.table([head, *rows]))
         if self.epilog:
-            parts.append(f"<pre style='{markup.STYLE};{_EPILOG}'>{markup.escape(self.epilog)}</pre>")
+            parts.append(
+                f"<pre style='{markup.STYLE};{_EPILOG}'>{markup.escape(self.epilog)}</pre>"
+            )
         return "".join(parts)
 
 
@@ -49,7 +53,10 @@ def _option_cells(option: Option) -> str:
     if option.is_position:
         names = markup.code(option.metavar or option.name)
     else:
-        value = f" {option.metavar}" if option.takes_value and option.metavar else ""
+        if option.takes_value and option.metavar:
+            value = f" {option.metavar}"
+        else:
+            value = ""
         names = markup.code(", ".join(option.spellings) + value)
     default = "required" if option.required else option.default
     meaning = "<br/>".join(map(markup.escape, option.help.splitlines()))
@@ -74,12 +81,18 @@ class Overview:
     notebook: bool = False
 
     def __repr__(self) -> str:
-        first = "Magics of transient_magics" if self.notebook else "usage: transient COMMAND ..."
+        if self.notebook:
+            first = "Magics of transient_magics"
+        else:
+            first = "usage: transient COMMAND ..."
         parts = [first]
         for title, entries in self._tiers():
             typed = [self._typed(entry) for entry in entries]
             width = max(map(len, typed))
-            rows = [f"  {line:<{width}}  {entry.summary}" for line, entry in zip(typed, entries, strict=True)]
+            rows = [
+                f"  {line:<{width}}  {entry.summary}"
+                for line, entry in zip(typed, entries, strict=True)
+            ]
             parts.append("\n".join([f"{title}:", *rows]))
         return "\n\n".join([*parts, self._end])
 
@@ -88,7 +101,9 @@ class Overview:
         for title, entries in self._tiers():
             rows.append(markup.title(title))
             for entry in entries:
-                rows.append(markup.cells([markup.code(self._typed(entry)), markup.escape(entry.summary)]))
+                rows.append(
+                    markup.cells([markup.code(self._typed(entry)), markup.escape(entry.summary)])
+                )
         return markup.table(rows) + markup.block(markup.escape(self._end))
 
     @property

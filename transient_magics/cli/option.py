@@ -23,7 +23,9 @@ from ..spec.units import parse_deadline
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the overview: what is typed in a terminal (`line`) and in a cell (`magic`), where it exists there."""
+    """A line of the overview: what is typed in a terminal (`line`) and in a cell (`magic`), where
+    it exists there.
+    """
 
     line: str
     magic: str
@@ -43,8 +45,8 @@ class Option:
     group : str
         The title under which a help lists it.
     completes : str
-        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `work`, `image`, `path`, or
-        nothing.
+        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `work`,
+        `image`, `path`, or nothing.
     """
 
     name: str
@@ -70,7 +72,9 @@ class Option:
         """Its help and its default, as a terminal shows them."""
         if self.required:
             return f"{self.help} (required)"
-        return f"{self.help} (default: {self.default})" if self.default else self.help
+        if self.default:
+            return f"{self.help} (default: {self.default})"
+        return self.help
 
     @property
     def takes_value(self) -> bool:
@@ -83,7 +87,9 @@ class Option:
         return (*self.flags, *(f"--no-{flag[2:]}" for flag in self.flags if self.negated))
 
     def for_argparse(self) -> dict[str, Any]:
-        """The keyword arguments with which argparse declares it. Nothing is set that the user did not give."""
+        """The keyword arguments with which argparse declares it. Nothing is set that the user did
+        not give.
+        """
         import argparse
 
         common: dict[str, Any] = {"help": self.explanation.replace("%", "%%")}
@@ -92,7 +98,11 @@ class Option:
         if self.negated:
             return {**common, "action": argparse.BooleanOptionalAction}
         if self.read is None:
-            return {**common, "action": "store_const", "const": not self.flags[0].startswith("--no-")}
+            return {
+                **common,
+                "action": "store_const",
+                "const": not self.flags[0].startswith("--no-"),
+            }
         if self.many == "extend":
             common |= {"nargs": "+", "action": "extend"}
         elif self.many:
@@ -101,12 +111,22 @@ class Option:
 
 
 def flag(
-    flags: str, help: str, read: Callable[[str], Any] | None = None, *, name: str = "", metavar: str = "", **more: Any
+    flags: str,
+    help: str,
+    read: Callable[[str], Any] | None = None,
+    *,
+    name: str = "",
+    metavar: str = "",
+    **more: Any,
 ) -> Option:
     """An option that begins with `--` (or `-x --long`); without `read` a switch."""
     spelled = tuple(flags.split())
-    long = spelled[-1].removeprefix("--").removeprefix("no-" if read is None else "").replace("-", "_")
-    return Option(name or long, spelled, help, read, metavar or long.rpartition("_")[2].upper(), **more)
+    long = (
+        spelled[-1].removeprefix("--").removeprefix("no-" if read is None else "").replace("-", "_")
+    )
+    return Option(
+        name or long, spelled, help, read, metavar or long.rpartition("_")[2].upper(), **more
+    )
 
 
 def word(name: str, metavar: str, help: str, **more: Any) -> Option:
@@ -183,7 +203,10 @@ def batch_bounds(text: str) -> dict[str, Any]:
     """The least and the most examples of a mini-batch, as `16,256`; either may be left out."""
     least, comma, most = (each.strip() for each in text.partition(","))
     read = whole("--batch-bounds")
-    found = {"batch_least": read(least)} if least else {}
+    if least:
+        found = {"batch_least": read(least)}
+    else:
+        found = {}
     found |= {"batch_most": read(most)} if most else {}
     if not comma or not found or (least and most and int(least) > int(most)):
         raise DeclarationError(f"Invalid --batch-bounds '{text}'", fix="For example: 16,256")
@@ -257,9 +280,12 @@ def fallback(text: str) -> float | None:
         return None
     if word != "on-demand":
         raise DeclarationError(
-            f"Invalid --fallback '{text}'", fix="Write on-demand, or on-demand=10m for another time."
+            f"Invalid --fallback '{text}'",
+            fix="Write on-demand, or on-demand=10m for another time.",
         )
-    return parse_duration(time, "--fallback", unit="m") if time else 600.0
+    if time:
+        return parse_duration(time, "--fallback", unit="m")
+    return 600.0
 
 
 def preemption_notice(text: str) -> int:
@@ -268,7 +294,9 @@ def preemption_notice(text: str) -> int:
         return 0
     seconds = parse_duration(text, "--preemption-notice", unit="s")
     if seconds not in (0, 120):
-        raise DeclarationError(f"Invalid --preemption-notice '{text}'", fix="Compute Engine takes 120s or none.")
+        raise DeclarationError(
+            f"Invalid --preemption-notice '{text}'", fix="Compute Engine takes 120s or none."
+        )
     return int(seconds)
 
 
@@ -281,7 +309,9 @@ def address_ranges(text: str) -> tuple[str, ...]:
         try:
             ipaddress.ip_network(each)
         except ValueError as error:
-            raise DeclarationError(f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24.") from None
+            raise DeclarationError(
+                f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24."
+            ) from None
     return tuple(found)
 
 
@@ -301,7 +331,9 @@ def bucket(text: str) -> str:
     """The name of a bucket, with a folder in it or without."""
     from ..spec import parse_bucket
 
-    return "none" if text.strip().lower() == "none" else parse_bucket(text, "--bucket")
+    if text.strip().lower() == "none":
+        return "none"
+    return parse_bucket(text, "--bucket")
 
 
 def which_checkpoint(text: str) -> str | int:
@@ -309,7 +341,9 @@ def which_checkpoint(text: str) -> str | int:
     word = text.strip().lower()
     if word not in ("last", "best") and not word.isdecimal():
         raise DeclarationError(f"--checkpoint takes last, best or a step, not '{text}'")
-    return int(word) if word.isdecimal() else word
+    if word.isdecimal():
+        return int(word)
+    return word
 
 
 def variable(text: str) -> str:
@@ -392,8 +426,12 @@ def evaluate_every(text: str) -> int:
     """Every how many steps to evaluate; 0: at the end."""
     word = text.strip().lower()
     if word != "end" and (not word.isdigit() or int(word) < 1):
-        raise DeclarationError(f"--eval-every takes a whole number of steps from 1 on, or end, not '{text}'")
-    return 0 if word == "end" else int(word)
+        raise DeclarationError(
+            f"--eval-every takes a whole number of steps from 1 on, or end, not '{text}'"
+        )
+    if word == "end":
+        return 0
+    return int(word)
 
 
 def objective(option: str) -> Callable[[str], str]:
@@ -434,8 +472,12 @@ def evaluation_batches(text: str) -> int:
     """How many batches an evaluation takes; 0: all."""
     word = text.strip().lower()
     if word != "all" and (not word.isdigit() or int(word) < 1):
-        raise DeclarationError(f"--eval-batches takes a whole number from 1 on, or all, not '{text}'")
-    return 0 if word == "all" else int(word)
+        raise DeclarationError(
+            f"--eval-batches takes a whole number from 1 on, or all, not '{text}'"
+        )
+    if word == "all":
+        return 0
+    return int(word)
 
 
 def interval(text: str) -> dict[str, Any]:
@@ -446,14 +488,18 @@ def interval(text: str) -> dict[str, Any]:
     return {"checkpoint_steps": steps, "checkpoint_seconds": seconds}
 
 
-def setting(names: Collection[str], read: Callable[[str, str], Any]) -> Callable[[str], tuple[str, Any]]:
+def setting(
+    names: Collection[str], read: Callable[[str, str], Any]
+) -> Callable[[str], tuple[str, Any]]:
     """Return a reader of `NAME=VALUE` for `--set`. `read` makes a value of a name and its text."""
 
     def read_setting(text: str) -> tuple[str, Any]:
         name, equals, value = (part.strip() for part in text.partition("="))
         name = name.replace("-", "_").lower()
         if not equals or not value:
-            raise DeclarationError(f"Invalid --set '{text}'", fix=f"Write NAME=VALUE, such as {min(names)}=VALUE.")
+            raise DeclarationError(
+                f"Invalid --set '{text}'", fix=f"Write NAME=VALUE, such as {min(names)}=VALUE."
+            )
         if name not in names:
             raise unknown("setting", name, names, where="--set")
         return name, read(name, value)
@@ -472,7 +518,10 @@ def field(record: type) -> Callable[[str, str], Any]:
             return text
         try:
             number = float(text)
-            value = int(text) if text.isdecimal() else number
+            if text.isdecimal():
+                value = int(text)
+            else:
+                value = number
             return fields_of(record)[name](value)
         except ValueError as error:
             raise DeclarationError(f"Invalid --set {name}={text}: {error}") from None
@@ -484,7 +533,10 @@ def settings_help(meanings: Mapping[str, str], record: type | None = None) -> st
     """Return the help of `--set`: a line for each setting, with its default in `record`."""
     lines = ["change what is seldom changed; may be repeated"]
     for name, meaning in meanings.items():
-        default = f" (default: {record.__dataclass_fields__[name].default})" if record else ""
+        if record:
+            default = f" (default: {record.__dataclass_fields__[name].default})"
+        else:
+            default = ""
         lines.append(f"- {name}: {meaning}{default}")
     return "\n".join(lines)
 

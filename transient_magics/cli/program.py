@@ -1,8 +1,8 @@
 """The `transient` program: the magics' sub-commands and options in a terminal.
 
-Exit codes: 0 done, 1 the tool's or the cloud's failure (one line on stderr), 2 a mistake in what was typed, 130 an
-interrupt. `--dry-run` and the doctor end with 1 where a line says NOT GOOD. An interrupt ends the waiting only:
-clusters and runs go on.
+Exit codes: 0 done, 1 the tool's or the cloud's failure (one line on stderr), 2 a mistake in what
+was typed, 130 an interrupt. `--dry-run` and the doctor end with 1 where a line says NOT GOOD. An
+interrupt ends the waiting only: clusters and runs go on.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
-    except BrokenPipeError:  # whoever read our output has seen enough, as in `transient cluster events | head`
+    except (
+        BrokenPipeError
+    ):  # whoever read our output has seen enough, as in `transient cluster events | head`
         sys.stderr.close()
         return 0
 
@@ -61,7 +63,12 @@ def _print_any_character() -> None:
 
 
 def _run(words: list[str]) -> int:
-    first, rest = (words[0], words[1:]) if words else ("help", [])
+    if words:
+        first = words[0]
+        rest = words[1:]
+    else:
+        first = "help"
+        rest = []
     if first in ("-h", "--help", "help"):
         if rest == ["emulator"]:
             return _run(["emulator", "-h"])
@@ -80,7 +87,9 @@ def _run(words: list[str]) -> int:
     if verb not in arguments.verbs("transient"):
         known = [*arguments.verbs("transient"), *_BESIDE, *options.aliases()]
         raise unknown("command", first, known, otherwise="See transient -h.")
-    command = arguments.parse(verb, rest, called=f"transient {first}", file=verb in options.from_files())
+    command = arguments.parse(
+        verb, rest, called=f"transient {first}", file=verb in options.from_files()
+    )
     return _obey(command)
 
 
@@ -94,8 +103,13 @@ def _obey(command: Command) -> int:
         print(command.values["help"])
         return 0
     if command.output:
-        raise DeclarationError("-o binds a handle in a notebook; a terminal has none", fix="Leave it out.")
-    face = _begin if command.verb in options.work_commands() else _FACES.get(command.verb)
+        raise DeclarationError(
+            "-o binds a handle in a notebook; a terminal has none", fix="Leave it out."
+        )
+    if command.verb in options.work_commands():
+        face = _begin
+    else:
+        face = _FACES.get(command.verb)
     if face:
         return face(command) or 0
     answer = verbs.act(command)
@@ -109,7 +123,10 @@ def _declare(command: Command) -> int:
     if command.dry_run:
         print(answer)
         return 0 if answer.well else 1
-    print(f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.", flush=True)
+    print(
+        f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.",
+        flush=True,
+    )
     if command.wait:
         _show_until(answer, lambda state: state.phase in ("ready", "deleting", "deleted"))
         answer.wait(timeout=5.0)
@@ -123,14 +140,20 @@ def _of_file(command: Command) -> tuple[Command, str, Path]:
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = "it is no UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
     return replace(command, values=values), source, path.resolve().parent
 
 
 def _begin(command: Command) -> None:
-    """Declare work. With --wait, show its output until it is over, or its events where it has no output."""
-    source, folder = "", None
+    """Declare work. With --wait, show its output until it is over, or its events where it has no
+    output.
+    """
+    source = ""
+    folder = None
     if command.verb in options.from_files():
         command, source, folder = _of_file(command)
     called = f"transient {options.work_commands()[command.verb].name}"
@@ -156,7 +179,9 @@ def _attach(command: Command) -> None:
     found = verbs.act(command)
     if found.followed:
         print(f"Following {found.followed}.")
-    print(verbs.act(Command("status", {"name": found.name})), flush=True)  # a pipe would get it with the next event
+    print(
+        verbs.act(Command("status", {"name": found.name})), flush=True
+    )  # a pipe would get it with the next event
     _show_until(found, lambda state: state.over, None)
 
 
@@ -176,7 +201,9 @@ def _doctor(command: Command) -> int:
     return 0 if diagnosis.well else 1
 
 
-def _show_until(cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0) -> None:
+def _show_until(
+    cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0
+) -> None:
     """Print a line per event until the state is as wanted."""
     for event in watch(cluster, after=after, until=until):
         if event.kind == "train.progress" or event.kind not in text.quiet_kinds():

@@ -1,8 +1,9 @@
 """What each verb does, once for cells and terminals.
 
-The values of a Command go in, and a value that shows itself comes out: as text by `str`, in a notebook also as HTML or
-a panel. What comes bit by bit is an iterator of such values. Nothing here prints or waits for
-VMs and runs: how to show an answer, and how to wait, is for the face that asked (`program`, `magics`).
+The values of a Command go in, and a value that shows itself comes out: as text by `str`, in a
+notebook also as HTML or a panel. What comes bit by bit is an iterator of such values. Nothing here
+prints or waits for VMs and runs: how to show an answer, and how to wait, is for the face that asked
+(`program`, `magics`).
 """
 
 from __future__ import annotations
@@ -38,20 +39,28 @@ def act(command: Command) -> Any:
     """
     values = dict(command.values)
     answer = ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
-    return _as_json(answer) if command.json else answer
+    if command.json:
+        return _as_json(answer)
+    return answer
 
 
 def _as_json(answer: Any) -> Sentence | Iterator[Sentence]:
     """Return an answer as JSON: events a line each, all else as one value."""
     if isinstance(answer, Iterator):
-        return (Sentence(encode(line.event).decode().rstrip()) for line in answer if isinstance(line, EventLine))
+        return (
+            Sentence(encode(line.event).decode().rstrip())
+            for line in answer
+            if isinstance(line, EventLine)
+        )
     return Sentence(json.dumps(answer.data, indent=1))
 
 
 def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
     """Declare a cluster, or show what would be created."""
     declaration = client.Declaration(**values)
-    return foreseen(client.preview(declaration)) if dry_run else client.declare(declaration)
+    if dry_run:
+        return foreseen(client.preview(declaration))
+    return client.declare(declaration)
 
 
 def begin(command: Command, code: Code) -> Any:
@@ -61,7 +70,10 @@ def begin(command: Command, code: Code) -> Any:
     """
     before = {cluster.identity: cluster.state.seq for cluster in client.clusters()}
     found = options.work_commands()[command.verb]
-    how = {"dry_run": command.dry_run} if found.dry_run else {}
+    if found.dry_run:
+        how = {"dry_run": command.dry_run}
+    else:
+        how = {}
     answer = found.declare(dict(command.values), code, **how)
     if not isinstance(answer, client.Handle):
         return answer
@@ -86,7 +98,10 @@ def _status(name: str | None = None) -> Snapshot:
     state = present(cluster)
     unattended = " ".join(client.revive([cluster]))
     run = foreground.run(state)
-    forecast = forecast_line(cluster.run(run.name)) if run and not run.over else ""
+    if run and not run.over:
+        forecast = forecast_line(cluster.run(run.name))
+    else:
+        forecast = ""
     return Snapshot(cluster, state, forecast, unattended)
 
 
@@ -94,7 +109,9 @@ def _cost(name: str | None = None) -> Bill:
     return client.cluster(name).cost()
 
 
-def _resize(name: str, spec: str = "", ps: int | None = None, give_up: GiveUp | None = None) -> Sentence:
+def _resize(
+    name: str, spec: str = "", ps: int | None = None, give_up: GiveUp | None = None
+) -> Sentence:
     client.cluster(name).resize(spec, ps=ps, give_up=give_up)
     return Sentence(f"{name} will have {spec or text.count(ps or 0, 'parameter server')}.")
 
@@ -111,7 +128,9 @@ def _revoke(name: str, worker: str, seconds: float = 0.0) -> Sentence:
 def _move(name: str, run: str, before: str | None = None) -> Sentence:
     cluster = client.cluster(name)
     cluster.run(run).move(before)
-    return Sentence(f"Next on {name}: {', '.join(each.name for each in cluster.state.queue) or run}.")
+    return Sentence(
+        f"Next on {name}: {', '.join(each.name for each in cluster.state.queue) or run}."
+    )
 
 
 def _agree(name: str, run: str = "") -> Sentence:
@@ -141,7 +160,9 @@ def _logs(name: str, worker: str, lines: int = 200) -> Sentence:
     return Sentence(logged.rstrip("\n") or f"{worker} has logged nothing yet.")
 
 
-def _events(name: str | None = None, kind: str | None = None, follow: bool = False) -> Iterator[Sentence]:
+def _events(
+    name: str | None = None, kind: str | None = None, follow: bool = False
+) -> Iterator[Sentence]:
     cluster = client.cluster(name)
     before = cluster.events(kind)
     yield from map(Sentence, client.revive([cluster]))

@@ -1,8 +1,9 @@
 """What can be known about a training cell before anything is launched, without running it.
 
-The cell's code runs on the VMs, where nothing of the notebook exists. So its syntax is checked, and every name that it
-uses must be defined or imported in it, or be one of Python's own. Errors name the line as the user sees it in the
-notebook's cell: `line_offset` lines (the magic's own) lie above the body.
+The cell's code runs on the VMs, where nothing of the notebook exists. So its syntax is checked, and
+every name that it uses must be defined or imported in it, or be one of Python's own. Errors name
+the line as the user sees it in the notebook's cell: `line_offset` lines (the magic's own) lie above
+the body.
 """
 
 from __future__ import annotations
@@ -27,13 +28,32 @@ OURS = __name__.partition(".")[0]
 """The package that VMs have anyway."""
 MOST_PACKAGES_BYTES = 2**30
 _NAMES_SHOWN = 4
-# What every module has, and what IPython adds to the built-ins of this process but not to those of a VM.
-_OF_MODULES = {"__name__", "__file__", "__doc__", "__builtins__", "__package__", "__spec__", "__loader__"}
+# What every module has, and what IPython adds to the built-ins of this process but not to those of
+# a VM.
+_OF_MODULES = {
+    "__name__",
+    "__file__",
+    "__doc__",
+    "__builtins__",
+    "__package__",
+    "__spec__",
+    "__loader__",
+}
 _OF_IPYTHON = {"get_ipython", "display", "__IPYTHON__"}
 _BUILT_IN = (set(dir(builtins)) - _OF_IPYTHON) | _OF_MODULES
 _OF_NOTEBOOKS = re.compile(r"^[%!?]|=\s*[%!]|\?$")
-"""What IPython reads in a line, and Python does not: `%magic`, `!command`, `files = !ls` and `name?`."""
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""What IPython reads in a line, and Python does not: `%magic`, `!command`, `files = !ls` and
+`name?`.
+"""
+_SCOPES = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
 _READ_BY_US = {"batch_size"}
 """Names in a cell that mean something without being read in it."""
 _DYNAMIC = {"exec", "eval", "globals", "vars", "locals", "__import__"}
@@ -52,19 +72,26 @@ def check(
 ) -> None:
     """Check the body of a training cell (or a file, with `line_offset` 0).
 
-    With `own_model` it must define what is trained, as no model of Tensor2Tensor is named; `params` are names that it
-    has from its begin, all of which it has to read, each with the option that gives it. `hparams`: whether its first
-    line may hand over hyper-parameters.
+    With `own_model` it must define what is trained, as no model of Tensor2Tensor is named; `params`
+    are names that it has from its begin, all of which it has to read, each with the option that
+    gives it. `hparams`: whether its first line may hand over hyper-parameters.
 
-    `notebook` has the names that exist in the notebook; where it is a mapping to their values, the advice is more
-    precise. `folder` is where local modules lie. Raises CellError.
+    `notebook` has the names that exist in the notebook; where it is a mapping to their values, the
+    advice is more precise. `folder` is where local modules lie. Raises CellError.
     """
     if not source.strip():
-        raise CellError("The cell has no body", fix="Write the code of the model below the first line.")
+        raise CellError(
+            "The cell has no body", fix="Write the code of the model below the first line."
+        )
     tree = _parse(source, line_offset)
-    _check_local_imports(tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd())
+    _check_local_imports(
+        tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd()
+    )
     if not _has_unknowable_names(tree):
-        unread = _unread(source, params) if own_model else {}
+        if own_model:
+            unread = _unread(source, params)
+        else:
+            unread = {}
         _check_names(source, tree, notebook, line_offset, hparams and not own_model, params, unread)
         if own_model:
             _check_own_model(source)
@@ -74,8 +101,8 @@ def check(
 def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> None:
     """Check the names of hyper-parameters of Tensor2Tensor, which were typed at the option `where`.
 
-    One that the cell names is its own. Raises DeclarationError for one that Tensor2Tensor has nowhere; where it is not
-    installed here, the check of the run will.
+    One that the cell names is its own. Raises DeclarationError for one that Tensor2Tensor has
+    nowhere; where it is not installed here, the check of the run will.
     """
     known = hyperparameters.known()
     for name in names if known else ():
@@ -86,20 +113,28 @@ def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> N
 def check_syntax(source: str, line_offset: int = 0, file: str = "") -> None:
     """Raises CellError where the code of a job cannot be compiled, or there is none.
 
-    `line_offset`: how many lines a cell has above it; `file`: the name of the file in which the code is.
+    `line_offset`: how many lines a cell has above it; `file`: the name of the file in which the
+    code is.
     """
     if not source.strip():
-        what = f"{file} is empty" if file else "There is nothing to run"
+        if file:
+            what = f"{file} is empty"
+        else:
+            what = "There is nothing to run"
         raise CellError(what, fix="Name a command, or write code below the first line.")
     _parse(source, line_offset, file)
 
 
 def listed(given: str | Iterable[str]) -> tuple[str, ...]:
     """Files or packages as they were given: one alone may stand for itself."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    if isinstance(given, str):
+        return (given,)
+    return tuple(given)
 
 
-def packages(words: str | Iterable[str], folder: Path | None = None, *, build: bool = False) -> tuple[str, ...]:
+def packages(
+    words: str | Iterable[str], folder: Path | None = None, *, build: bool = False
+) -> tuple[str, ...]:
     """What --pip is to install: files and folders here as absolute paths, all else as pip reads it.
 
     With `build` also what has no wheel. Raises DeclarationError.
@@ -114,12 +149,17 @@ def packages(words: str | Iterable[str], folder: Path | None = None, *, build: b
 
 
 def files_of(packages: Iterable[str]) -> dict[str, Path]:
-    """Of what `packages` gave, the files on this machine, by the names that they get in the run's folder.
+    """Of what `packages` gave, the files on this machine, by the names that they get in the run's
+    folder.
 
     Raises DeclarationError.
     """
     found: dict[str, Path] = {}
-    for path in (Path(each) for each in dict.fromkeys(packages) if each.startswith("/") and Path(each).is_file()):
+    for path in (
+        Path(fromkey)
+        for fromkey in dict.fromkeys(packages)
+        if fromkey.startswith("/") and Path(fromkey).is_file()
+    ):
         if path.name in found:
             raise DeclarationError(f"Two files are called {path.name}", where="--pip")
         if not is_path(path.name):
@@ -127,39 +167,54 @@ def files_of(packages: Iterable[str]) -> dict[str, Path]:
         found[path.name] = path
     if sum(path.stat().st_size for path in found.values()) > MOST_PACKAGES_BYTES:
         raise DeclarationError(
-            f"The files of packages are larger than {MOST_PACKAGES_BYTES >> 20} MB", where="--pip",
+            f"The files of packages are larger than {MOST_PACKAGES_BYTES >> 20} MB",
+            where="--pip",
             fix="Name what is so large by its URL.",
-        )  # fmt: skip
+        )
     return found
 
 
 def as_declared(packages: Iterable[str], files: Mapping[str, Path]) -> tuple[str, ...]:
-    """What `packages` gave, as a declaration names it: of its `files` the names that they get in the folder."""
-    return tuple(Path(each).name if Path(each) in files.values() else each for each in packages)
+    """What `packages` gave, as a declaration names it: of its `files` the names that they get in
+    the folder.
+    """
+    return tuple(
+        Path(package).name if Path(package) in files.values() else package for package in packages
+    )
 
 
 def _parse(source: str, line_offset: int, file: str = "") -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a warning about the user's strings is nothing to do with launching
-            # Only the compiler refuses a top-level `return` or `await` and a late `from __future__`.
+            warnings.simplefilter(
+                "ignore"
+            )  # a warning about the user's strings is nothing to do with launching
+            # Only the compiler refuses a top-level `return` or `await` and a late `from
+            # __future__`.
             compile(source, "cell", "exec", dont_inherit=True)
             return ast.parse(source)
     except SyntaxError as error:
         number = error.lineno or 1
         line = (source.splitlines() or [""])[min(number, len(source.splitlines())) - 1].strip()
-        fix = f"It reads: {line}" if line else ""
+        if line:
+            fix = f"It reads: {line}"
+        else:
+            fix = ""
         if _OF_NOTEBOOKS.search(line):
             fix = "Lines with % and ! are the notebook's own; the VMs run plain Python. For packages: --pip."
         if re.search(r"await|async", error.msg):
             fix = "Only notebooks await at the top level: await in an async function, which asyncio.run(...) runs."
         raise CellError(f"{_place(number, line_offset, file)}: {error.msg}", fix=fix) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise CellError(f"{file or 'The cell'} cannot be compiled: {error or type(error).__name__}") from None
+        raise CellError(
+            f"{file or 'The cell'} cannot be compiled: {error or type(error).__name__}"
+        ) from None
 
 
 def _place(line: int, line_offset: int, file: str = "") -> str:
-    return f"cell line {line + line_offset}" if line_offset else f"{file} line {line}".lstrip()
+    if line_offset:
+        return f"cell line {line + line_offset}"
+    return f"{file} line {line}".lstrip()
 
 
 def _has_unknowable_names(tree: ast.Module) -> bool:
@@ -167,15 +222,24 @@ def _has_unknowable_names(tree: ast.Module) -> bool:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _DYNAMIC:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in _DYNAMIC
+        ):
             return True
     return False
 
 
 def _check_names(
-    source: str, tree: ast.Module, notebook: Collection[str], line_offset: int, hparams: bool,
-    params: Collection[str], unread: Mapping[str, str],
-) -> None:  # fmt: skip
+    source: str,
+    tree: ast.Module,
+    notebook: Collection[str],
+    line_offset: int,
+    hparams: bool,
+    params: Collection[str],
+    unread: Mapping[str, str],
+) -> None:
     module = symtable.symtable(source, "cell", "exec")
     scopes = list(_scopes(module))
     defined = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)} | {*params}
@@ -202,7 +266,10 @@ def _check_own_model(source: str) -> None:
     symbols = symtable.symtable(source, "cell", "exec").get_symbols()
     defined = {symbol.get_name() for symbol in symbols if _binds(symbol)}
     if "input_fn" not in defined or not {"model", "model_fn"} & defined:
-        missing = "input_fn" if "input_fn" not in defined else "model or model_fn"
+        if "input_fn" not in defined:
+            missing = "input_fn"
+        else:
+            missing = "model or model_fn"
         raise CellError(
             f"No --model is named, and the cell defines no {missing}",
             fix="Name one of Tensor2Tensor (--model, --hparams-set, --problem), or define input_fn(mode) and model (a "
@@ -211,15 +278,27 @@ def _check_own_model(source: str) -> None:
 
 
 def _check_params(source: str, tree: ast.Module, params: Collection[str], line_offset: int) -> None:
-    """A parameter that the cell never reads would change nothing, nor would one that it sets itself."""
+    """A parameter that the cell never reads would change nothing, nor would one that it sets
+    itself.
+    """
     module = symtable.symtable(source, "cell", "exec")
     bound = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
     unread = _unread(source, dict.fromkeys(params, ""))
     for name in params:
         if name in bound:
-            lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
-            place = f"{_place(min(lines), line_offset)}: " if lines else ""
-            raise CellError(f"{place}'{name}' is a parameter, and the cell sets it itself", fix="Leave that out.")
+            lines = [
+                node.lineno
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Name) and node.id == name
+            ]
+            if lines:
+                place = f"{_place(min(lines), line_offset)}: "
+            else:
+                place = ""
+            raise CellError(
+                f"{place}'{name}' is a parameter, and the cell sets it itself",
+                fix="Leave that out.",
+            )
         if name in unread:
             fix = f"Read it by its name, as in: keras.optimizers.Adam({name})"
             raise CellError(f"The cell does not read the parameter '{name}'", fix=fix)
@@ -228,14 +307,25 @@ def _check_params(source: str, tree: ast.Module, params: Collection[str], line_o
 def _unread(source: str, params: Mapping[str, str]) -> dict[str, str]:
     """Those parameters that the cell reads nowhere, by name the option that gives each."""
     scopes = _scopes(symtable.symtable(source, "cell", "exec"))
-    read = {symbol.get_name() for scope in scopes for symbol in scope.get_symbols() if symbol.is_referenced()}
-    return {name: option for name, option in params.items() if name not in read and name not in _READ_BY_US}
+    read = {
+        symbol.get_name()
+        for scope in scopes
+        for symbol in scope.get_symbols()
+        if symbol.is_referenced()
+    }
+    return {
+        name: option
+        for name, option in params.items()
+        if name not in read and name not in _READ_BY_US
+    }
 
 
 def _drop_unevaluated_annotations(tree: ast.Module) -> None:
     """With `from __future__ import annotations`, nobody looks up what an annotation names."""
     postponed = any(
-        isinstance(node, ast.ImportFrom) and node.module == "__future__" and node.names[0].name == "annotations"
+        isinstance(node, ast.ImportFrom)
+        and node.module == "__future__"
+        and node.names[0].name == "annotations"
         for node in tree.body
     )
     for node in ast.walk(tree) if postponed else ():
@@ -256,7 +346,9 @@ def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _uses(node: ast.AST, name: str) -> Iterator[int]:
-    """Lines on which `name` is looked up in the module, and not in a function or comprehension that binds it."""
+    """Lines on which `name` is looked up in the module, and not in a function or comprehension that
+    binds it.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
             yield child.lineno
@@ -276,13 +368,20 @@ def _bound_within(scope: ast.AST, name: str) -> bool:
 
 
 def _missing_names(
-    missing: Mapping[str, int], notebook: Collection[str], line_offset: int, hparams: bool, unread: Mapping[str, str]
+    missing: Mapping[str, int],
+    notebook: Collection[str],
+    line_offset: int,
+    hparams: bool,
+    unread: Mapping[str, str],
 ) -> CellError:
     in_order = sorted(missing.items(), key=lambda item: (item[1], item[0]))
     parts = []
     for name, line in in_order[:_NAMES_SHOWN]:
         known = name in notebook or name in _OF_IPYTHON
-        why = "exists in this notebook, but not on the VMs" if known else "is defined nowhere"
+        if known:
+            why = "exists in this notebook, but not on the VMs"
+        else:
+            why = "is defined nowhere"
         parts.append(f"{_place(line, line_offset)}: '{name}' {why}")
     if len(in_order) > _NAMES_SHOWN:
         parts.append(f"and {len(in_order) - _NAMES_SHOWN} more")
@@ -294,12 +393,20 @@ def _advice(name: str, notebook: Collection[str], hparams: bool, unread: Mapping
     if name in _OF_IPYTHON:
         return "The VMs run plain Python, without IPython."
     if given := next(iter(difflib.get_close_matches(name, unread, 1) or unread), ""):
-        return f"{unread[given]} gives '{given}', which the cell does not read: use one name in both."
+        return (
+            f"{unread[given]} gives '{given}', which the cell does not read: use one name in both."
+        )
     if name not in notebook:
         return "Import it in the cell, or define it there."
-    value = notebook[name] if isinstance(notebook, Mapping) else None
+    if isinstance(notebook, Mapping):
+        value = notebook[name]
+    else:
+        value = None
     if isinstance(value, ModuleType):
-        alias = "" if value.__name__ == name else f" as {name}"
+        if value.__name__ == name:
+            alias = ""
+        else:
+            alias = f" as {name}"
         return f"Write `import {value.__name__}{alias}` in the cell."
     if callable(value):
         return "Define it in the cell, or put it in a module: --include that file, and import it in the cell."
@@ -312,7 +419,9 @@ def _advice(name: str, notebook: Collection[str], hparams: bool, unread: Mapping
 
 
 def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], folder: Path) -> None:
-    """An import of a module that lies beside the notebook finds nothing on a VM, unless it is sent along."""
+    """An import of a module that lies beside the notebook finds nothing on a VM, unless it is sent
+    along.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -332,7 +441,10 @@ def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], fol
                 continue
             for path in (folder / f"{top}.py", folder / top / "__init__.py"):
                 if path.exists():
-                    shown = f"{top}.py" if path.name == f"{top}.py" else top
+                    if path.name == f"{top}.py":
+                        shown = f"{top}.py"
+                    else:
+                        shown = top
                     raise CellError(
                         f"{_place(node.lineno, line_offset)}: '{top}' lies beside the notebook, but not on the VMs",
                         fix=f"Send it along: --include {shown}",

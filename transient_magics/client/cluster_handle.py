@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class Cluster(BaseCluster):
-    """One cluster: the one that has the name when the handle is made, also once another cluster has taken that name.
+    """One cluster: the one that has the name when the handle is made, also once another cluster has
+    taken that name.
 
     As a context manager it is deleted at the end of the block, whatever happened there.
     """
@@ -50,18 +51,24 @@ class Cluster(BaseCluster):
         return ""
 
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
-        """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after `seconds`."""
+        """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after
+        `seconds`.
+        """
         commands.send(self.directory, Revoke(vm=worker, seconds=seconds))
 
     def agree(self, proposal: int | None = None) -> tuple[str, ...]:
-        """Give up the workers that are proposed where the provider wants some back (`--give-up ask`), or those of the
-        proposal of that number; return their names. To give up others, revoke them: they count.
+        """Give up the workers that are proposed where the provider wants some back (`--give-up
+        ask`), or those of the proposal of that number; return their names. To give up others,
+        revoke them: they count.
 
         Raises ClusterError where nothing is proposed, or something else by now.
         """
-        reclaim, going = self.state.reclaim, self.state.proposed_to_go
+        reclaim = self.state.reclaim
+        going = self.state.proposed_to_go
         if reclaim is None or reclaim.proposed is None or not going:
-            raise ClusterError(f"Nothing is proposed for {self.name}", fix="Its panel shows what is.")
+            raise ClusterError(
+                f"Nothing is proposed for {self.name}", fix="Its panel shows what is."
+            )
         commands.send(self.directory, Agree(run="", proposal=proposal or reclaim.proposed.seq))
         return going
 
@@ -83,63 +90,77 @@ class Cluster(BaseCluster):
         worker
             The name of a VM. With `restore`, all VMs by default.
         cpu, network
-            The share of its CPU and of its network that the VM keeps, from 0.05 to 1. It continues to run.
+            The share of its CPU and of its network that the VM keeps, from 0.05 to 1. It continues
+            to run.
         machine_type
-            Instead of these, stop the worker, change its machine type, such as "n1-standard-2", and start it again.
-            The worker leaves its run before and joins it again.
+            Instead of these, stop the worker, change its machine type, such as "n1-standard-2", and
+            start it again. The worker leaves its run before and joins it again.
         reclaim
             Instead of a worker, take this number of vCPUs from all workers together.
         policy
-            How `reclaim` is shared out: `proportional` to the workers' size (default), `priority` (the dearest keeps
-            at least half, cheaper ones less) or `deterministic` (one after the other, the cheapest first).
+            How `reclaim` is shared out: `proportional` to the workers' size (default), `priority`
+            (the dearest keeps at least half, cheaper ones less) or `deterministic` (one after the
+            other, the cheapest first).
         restore
             Restore the VM, or all, to what was rented.
 
         Returns
         -------
         list of Deflated
-            What each VM has now. A VM that becomes another machine is listed as soon as the controller has the
-            command; `events` has each step.
+            What each VM has now. A VM that becomes another machine is listed as soon as the
+            controller has the command; `events` has each step.
 
         Raises
         ------
         DeclarationError
             For options that contradict each other, and for what a VM cannot become.
         ClusterError
-            For a cluster in a project, except for changes of a machine type: Compute Engine shrinks no VM that runs.
+            For a cluster in a project, except for changes of a machine type: Compute Engine shrinks
+            no VM that runs.
         """
         from .project import deflation
 
         given = {
-            "worker": worker, "cpu": cpu, "network": network, "machine_type": machine_type, "reclaim": reclaim,
-            "policy": policy, "restore": restore or None,
-        }  # fmt: skip
+            "worker": worker,
+            "cpu": cpu,
+            "network": network,
+            "machine_type": machine_type,
+            "reclaim": reclaim,
+            "policy": policy,
+            "restore": restore or None,
+        }
         values = {name: value for name, value in given.items() if value is not None and value != ""}
         return list(deflation.deflate(self, **values))
 
     def weather(self, **settings: Any) -> Weather:
         """What the emulator that the cluster lives in does to VMs; sets what is given first.
 
-        Settings are called as the options of `%transient_weather`: `revocations="published"`, `hours_per_minute=60`,
-        `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather, `reset=True` makes all of it fair. Raises
-        DeclarationError, and ClusterError for a cluster in a project, where the weather is Google's.
+        Settings are called as the options of `%transient_weather`: `revocations="published"`,
+        `hours_per_minute=60`, `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather,
+        `reset=True` makes all of it fair. Raises DeclarationError, and ClusterError for a cluster
+        in a project, where the weather is Google's.
         """
         from .project.weather import weather
 
         return weather(self, settings)
 
-    def resize(self, spec: str = "", *, ps: int | None = None, give_up: GiveUp | None = None) -> None:
-        """Have the workers of `spec` instead, or so many parameter servers: its runs go on from a checkpoint then.
+    def resize(
+        self, spec: str = "", *, ps: int | None = None, give_up: GiveUp | None = None
+    ) -> None:
+        """Have the workers of `spec` instead, or so many parameter servers: its runs go on from a
+        checkpoint then.
 
-        `give_up`: who goes where there are to be fewer workers, the `slowest`, the `youngest`, the `riskiest` or the
-        `dearest`; None: as it was declared, else those with the highest places.
+        `give_up`: who goes where there are to be fewer workers, the `slowest`, the `youngest`, the
+        `riskiest` or the `dearest`; None: as it was declared, else those with the highest places.
         Raises DeclarationError and ClusterError.
         """
         from .declaring import relocated, resized
         from .declaring.runs import refuse_unknown_speeds
 
         if bool(spec) == bool(ps) or (ps and give_up):
-            raise DeclarationError("A resize takes either other workers or --ps N", fix="For example: k80x6")
+            raise DeclarationError(
+                "A resize takes either other workers or --ps N", fix="For example: k80x6"
+            )
         current = self._current
         if ps:
             command = Relocate(spec=relocated(current, servers=ps).to_dict(), agreed=True)
@@ -152,15 +173,19 @@ class Cluster(BaseCluster):
             commands.send(self.directory, Resize(spec=target.to_dict(), give_up=give_up))
 
     def relocate(self, zone: str = "", *, gpus: str = "", yes: bool = False) -> Relocation:
-        """Move to another zone, or to another GPU: new VMs first, then its runs go on there, then the old ones go.
+        """Move to another zone, or to another GPU: new VMs first, then its runs go on there, then
+        the old ones go.
 
-        Without `yes` it is only told what that costs, data transfer among it. A move that fails leaves the cluster as
-        it was. Raises DeclarationError and ClusterError where there can be none.
+        Without `yes` it is only told what that costs, data transfer among it. A move that fails
+        leaves the cluster as it was. Raises DeclarationError and ClusterError where there can be
+        none.
         """
         from .declaring import Relocation, relocated
 
         if not (zone or gpus):
-            raise DeclarationError("A move needs a zone or a GPU", fix="For example: --zone us-east1-c")
+            raise DeclarationError(
+                "A move needs a zone or a GPU", fix="For example: --zone us-east1-c"
+            )
         before = self._current
         spec = relocated(before, zone, gpus)
         told = commands.send(self.directory, Relocate(spec=spec.to_dict()))
@@ -175,7 +200,10 @@ class Cluster(BaseCluster):
             what = f"{due.name} has a deadline, for which the workers of {self.name} are changed as they have to be"
             raise ClusterError(what, fix=f"Stop {due.name} first, or declare another cluster.")
         history = self.events()
-        current = agreed(self.directory, history) if was_elsewhere(history) else self.state.spec
+        if was_elsewhere(history):
+            current = agreed(self.directory, history)
+        else:
+            current = self.state.spec
         if current is None:
             raise ClusterError(f"{self.name} is not declared yet")
         return current
@@ -185,7 +213,9 @@ class Cluster(BaseCluster):
         return Log(commands.send(self.directory, Logs(vm=worker, lines=lines))["text"])
 
     def delete(self, timeout: float | None = 300.0) -> None:
-        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no mistake."""
+        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no
+        mistake.
+        """
         if self.state.over:
             return
         try:
@@ -197,29 +227,39 @@ class Cluster(BaseCluster):
             self.wait(timeout, until="deleted")
 
     def run(self, name: str | None = None, /, **options: Any) -> Any:
-        """Return the run called `name` (default: the latest). Raises UnknownWorkError if there is none.
+        """Return the run called `name` (default: the latest). Raises UnknownWorkError if there is
+        none.
 
-        Of a command, which has blanks or options behind it, begin a job: `run("python train.py", keep="checkpoints/")`
-        is `declare_job` on this cluster. A command of one word is `run("make", workers=1)`.
+        Of a command, which has blanks or options behind it, begin a job: `run("python train.py",
+        keep="checkpoints/")` is `declare_job` on this cluster. A command of one word is
+        `run("make", workers=1)`.
         """
         if name and (options or not is_name(name)):
             return load("job", "declare").declare_job(name, cluster=self, **options)
         return load("run", "handle").Run(self._name_of("run", name), self)
 
     def job(self, name: str | None = None) -> Any:
-        """Return the job called `name` (default: the latest). Raises UnknownWorkError if there is none."""
+        """Return the job called `name` (default: the latest). Raises UnknownWorkError if there is
+        none.
+        """
         return self.of_kind("job", name)
 
     def bag(self, name: str | None = None) -> Any:
-        """Return the bag called `name` (default: the latest). Raises UnknownWorkError if there is none."""
+        """Return the bag called `name` (default: the latest). Raises UnknownWorkError if there is
+        none.
+        """
         return self.of_kind("bag", name)
 
     def study(self, name: str | None = None) -> Any:
-        """Return the study called `name` (default: the latest). Raises UnknownWorkError if there is none."""
+        """Return the study called `name` (default: the latest). Raises UnknownWorkError if there is
+        none.
+        """
         return self.of_kind("study", name)
 
     def stalls(self, name: str | None = None) -> Any:
-        """Return the measurement of stalls called `name` (default: the latest). Raises UnknownWorkError."""
+        """Return the measurement of stalls called `name` (default: the latest). Raises
+        UnknownWorkError.
+        """
         measured = [run.name for run in self.state.of(RunState).values() if run.spec.stalls]
         chosen = name or next(reversed(measured), "")
         if chosen not in measured:
@@ -227,7 +267,8 @@ class Cluster(BaseCluster):
         return self._handle("run", chosen)
 
     def of_kind(self, kind: str, name: str | None = None) -> Any:
-        """Return the handle of the work of a kind, such as `job`, called `name` (default: the latest).
+        """Return the handle of the work of a kind, such as `job`, called `name` (default: the
+        latest).
 
         Raises
         ------
@@ -245,7 +286,9 @@ class Cluster(BaseCluster):
             The cluster has no work of this name.
         """
         state = self.state
-        kind = state.kind_by_name.get(name) or next((kind for kind in KINDS if self._has(state, kind, name)), None)
+        kind = state.kind_by_name.get(name) or next(
+            (kind for kind in KINDS if self._has(state, kind, name)), None
+        )
         if kind is None:
             raise _unknown(self.name, "work", name, [*state.kind_by_name])
         return self._handle(kind, name)
@@ -255,12 +298,18 @@ class Cluster(BaseCluster):
         return WorkList(self.find(name) for name in listed_names(self.state))
 
     def dask(
-        self, workers: int | None = None, *, threads: int = 0, memory_bytes: int = 0, allowed_failures: int = 3,
+        self,
+        workers: int | None = None,
+        *,
+        threads: int = 0,
+        memory_bytes: int = 0,
+        allowed_failures: int = 3,
         timeout: float = 900.0,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Start a Dask cluster on VMs of this cluster, and block until its scheduler answers.
 
-        Workers join when their VMs are ready. A second call returns the same Dask cluster while its client is open.
+        Workers join when their VMs are ready. A second call returns the same Dask cluster while its
+        client is open.
 
         Parameters
         ----------
@@ -271,20 +320,22 @@ class Cluster(BaseCluster):
         memory_bytes
             Memory of each worker process, in bytes (default: nine tenths of its VM's).
         allowed_failures
-            The number of workers that may crash while they have a task before the task fails. Revocations do not
-            count.
+            The number of workers that may crash while they have a task before the task fails.
+            Revocations do not count.
         timeout
             Seconds after which the wait for the scheduler ends, and with it the Dask cluster.
 
         Returns
         -------
         Dask
-            Its `client` is a `distributed.Client`. As a context manager it is stopped at the end of the block.
+            Its `client` is a `distributed.Client`. As a context manager it is stopped at the end of
+            the block.
 
         Raises
         ------
         DeclarationError
-            Dask is not installed here, or not in the versions that the VMs have; or `workers` is too large.
+            Dask is not installed here, or not in the versions that the VMs have; or `workers` is
+            too large.
         ClusterError
             The scheduler does not answer in time; or this process has another Dask cluster here.
         RemoteError
@@ -303,7 +354,9 @@ class Cluster(BaseCluster):
         return load(kind, "handle").handle(name, self)
 
     def _name_of(self, kind: str, name: str | None) -> str:
-        """Return `name` if the cluster has such work, without one the latest of the kind. Raises UnknownWorkError."""
+        """Return `name` if the cluster has such work, without one the latest of the kind. Raises
+        UnknownWorkError.
+        """
         state = self.state
         known = [*state.of_kind(kind)]
         chosen = name or next(reversed(known), "")
@@ -315,7 +368,10 @@ class Cluster(BaseCluster):
         """Return whether work of a kind is in the journal, or declared in a folder of this machine."""
         if name in state.of_kind(kind):
             return True
-        return is_name(name) and (self.directory / KINDS[kind].folder / name / KINDS[kind].file).exists()
+        return (
+            is_name(name)
+            and (self.directory / KINDS[kind].folder / name / KINDS[kind].file).exists()
+        )
 
     def __repr__(self) -> str:
         return f"<Cluster {self.name}: {self.state.phase}>"

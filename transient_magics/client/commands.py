@@ -1,6 +1,8 @@
-"""Talking to a cluster's controller: start it where none is in charge, send a command, get the answer.
+"""Talking to a cluster's controller: start it where none is in charge, send a command, get the
+answer.
 
-The lock that a controller holds is the truth about whether there is one; the socket is how it is spoken to.
+The lock that a controller holds is the truth about whether there is one; the socket is how it is
+spoken to.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from ..journal.lock import held
 from ..protocol import layout
 from ..protocol.cluster_commands import Command, Ping
 
-_START_SECONDS, _START_AGAIN_SECONDS = 20.0, 5.0
+_START_SECONDS = 20.0
+_START_AGAIN_SECONDS = 5.0
 SWEPT = "`transient cluster sweep` finds its VMs."
 
 
@@ -31,15 +34,19 @@ def in_charge(directory: Path) -> bool:
 
 
 def start_controller(directory: Path) -> subprocess.Popen[bytes]:
-    """Start a controller that outlives this process. One that finds another in charge ends by itself."""
+    """Start a controller that outlives this process. One that finds another in charge ends by
+    itself.
+    """
     return start("", directory)
 
 
 @places.reporting()
 def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
-    """Start a program of the controller's (empty: the controller itself) on `directory`; it outlives this process.
+    """Start a program of the controller's (empty: the controller itself) on `directory`; it
+    outlives this process.
 
-    Raises ControllerError where this machine cannot start it, and HomeError where its log cannot be written.
+    Raises ControllerError where this machine cannot start it, and HomeError where its log cannot be
+    written.
     """
     module = f"transient_magics.controller.{program}".rstrip(".")
     with (directory / layout.CONTROLLER_LOG).open("ab") as log:
@@ -53,17 +60,21 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
                 start_new_session=True,
             )
         except OSError as error:
-            raise ControllerError(f"The controller of {directory.name} could not be started: {error}") from error
+            raise ControllerError(
+                f"The controller of {directory.name} could not be started: {error}"
+            ) from error
 
 
 @places.reporting()
 def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, Any]:
     """The controller's answer to `command`, starting a controller where none is in charge.
 
-    Raises the error that the controller answered with, ControllerError when it does not answer, and ClusterError where
-    there can be no controller: the cluster is deleted, or its folder cannot be read.
+    Raises the error that the controller answered with, ControllerError when it does not answer, and
+    ClusterError where there can be no controller: the cluster is deleted, or its folder cannot be
+    read.
     """
-    deadline, started = time.monotonic() + _START_SECONDS, 0.0
+    deadline = time.monotonic() + _START_SECONDS
+    started = 0.0
     while True:
         # Looked at again and again: one that is just being killed holds its lock to the end.
         if time.monotonic() - started > _START_AGAIN_SECONDS and not in_charge(directory):
@@ -78,12 +89,15 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
             _refuse_deleted(directory)
             if time.monotonic() > deadline:
                 what = f"The controller of {directory.name} does not answer"
-                raise ControllerError(what, fix=f"Its log: {directory / layout.CONTROLLER_LOG}") from None
+                raise ControllerError(
+                    what, fix=f"Its log: {directory / layout.CONTROLLER_LOG}"
+                ) from None
             time.sleep(0.05)
 
 
 def trouble(directory: Path, timeout: float = 2.0) -> str:
-    """The present trouble as the controller itself reports it, in a sentence; empty where no controller can be reached.
+    """The present trouble as the controller itself reports it, in a sentence; empty where no
+    controller can be reached.
 
     A journal on a full disk does not have it, nor that the controller stands still.
     """
@@ -98,7 +112,10 @@ def trouble(directory: Path, timeout: float = 2.0) -> str:
 def _refuse_deleted(directory: Path) -> None:
     state = kept(directory / layout.JOURNAL).read()
     if state.over:
-        name = state.name if directory.parent == places.past() else directory.name
+        if directory.parent == places.past():
+            name = state.name
+        else:
+            name = directory.name
         raise ClusterError(f"{name} is deleted", fix="Declare another cluster.")
 
 

@@ -1,4 +1,6 @@
-"""The clusters that this process declared or attached: a notebook's kernel works on these, not on those of others."""
+"""The clusters that this process declared or attached: a notebook's kernel works on these, not on
+those of others.
+"""
 
 from __future__ import annotations
 

@@ -14,10 +14,13 @@ from .folders import unreadable
 def deleted(name: str = "", *, all: bool = False) -> Iterator[Cluster]:
     """Delete the cluster of that name, or `all`, and yield each when it is gone.
 
-    Raises, when all were tried, the error of the one that failed, or ClusterError with what several said and which
-    folders here cannot be read.
+    Raises, when all were tried, the error of the one that failed, or ClusterError with what several
+    said and which folders here cannot be read.
     """
-    chosen = clusters() if all else [cluster(name)]
+    if all:
+        chosen = clusters()
+    else:
+        chosen = [cluster(name)]
     broken = unreadable() if all else []
     failed: list[TransientError] = []
     for each in chosen:

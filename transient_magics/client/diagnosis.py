@@ -16,7 +16,9 @@ from .declaring import Declaration, specify
 from .programs import ask
 
 SPEC = "cpu+t4"
-"""The cluster that is checked by default: a worker without a GPU, and one with the cheapest GPU, both on Spot."""
+"""The cluster that is checked by default: a worker without a GPU, and one with the cheapest GPU,
+both on Spot.
+"""
 _LIMIT_SECONDS = 180.0
 
 
@@ -57,7 +59,10 @@ class Diagnosis:
     @property
     def end(self) -> str:
         """The last sentence: how many checks are bad."""
-        where = f"project {self.project}" if self.project else "the emulator"
+        if self.project:
+            where = f"project {self.project}"
+        else:
+            where = "the emulator"
         if not self._bad:
             return f"All is well in {where}."
         return f"{len(self._bad)} to fix in {where}. Start at the top: the first may cause others."
@@ -81,7 +86,8 @@ def doctor(spec: str = "", **options: Any) -> Diagnosis:
     spec
         The workers, such as `t4x4`; `SPEC` by default.
     options
-        The other fields of `Declaration`, such as `project` and `zone`. Without a project the emulator is checked.
+        The other fields of `Declaration`, such as `project` and `zone`. Without a project the
+        emulator is checked.
 
     Raises
     ------
@@ -91,7 +97,9 @@ def doctor(spec: str = "", **options: Any) -> Diagnosis:
     declaration = _with_bucket(Declaration(spec=spec or SPEC, **options))
     declared = specify(declaration)
     try:
-        answer = ask("doctor", "The doctor", stdin=json.dumps(declared.to_dict()), timeout=_LIMIT_SECONDS)
+        answer = ask(
+            "doctor", "The doctor", stdin=json.dumps(declared.to_dict()), timeout=_LIMIT_SECONDS
+        )
     except TransientError as error:
         failed = Check("the doctor", "Whether its program ran to its end.", BAD, str(error))
         return Diagnosis(declaration.project, (failed,))
@@ -99,7 +107,9 @@ def doctor(spec: str = "", **options: Any) -> Diagnosis:
 
 
 def _with_bucket(declaration: Declaration) -> Declaration:
-    """Return the declaration, on the emulator with a bucket, so that the checks of buckets run there too."""
+    """Return the declaration, on the emulator with a bucket, so that the checks of buckets run
+    there too.
+    """
     if declaration.bucket or declaration.project:
         return declaration
     region = specify(declaration).home_zone.rpartition("-")[0]

@@ -23,27 +23,33 @@ from .work_list import WorkList
 def cluster(name: str | None = None) -> Cluster:
     """Return the cluster called `name`, else the one on which this process works.
 
-    That is the cluster that this process (a notebook's kernel) declared or attached last and that is not deleted, else
-    the only one of this machine that is not deleted. A cluster that a study has for itself is meant only where there is
-    no other.
+    That is the cluster that this process (a notebook's kernel) declared or attached last and that
+    is not deleted, else the only one of this machine that is not deleted. A cluster that a study
+    has for itself is meant only where there is no other.
 
     Raises
     ------
     ClusterError
-        There is no such cluster; or none is named, this process has none, and this machine has several.
+        There is no such cluster; or none is named, this process has none, and this machine has
+        several.
     """
     if name is None:
         return _unnamed()
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / layout.SPEC).exists():
         names = [each.name for each in clusters()]
-        fix = "" if names else "None is there now. Declare one: %transient_cluster k80x4"
+        if names:
+            fix = ""
+        else:
+            fix = "None is there now. Declare one: %transient_cluster k80x4"
         raise unknown("cluster", name, names, otherwise=fix, numbered=True, error=ClusterError)
     return Cluster(name)
 
 
 def _unnamed() -> Cluster:
-    """Return the cluster that is meant where none is named. Raises ClusterError where that is not clear."""
+    """Return the cluster that is meant where none is named. Raises ClusterError where that is not
+    clear.
+    """
     own = [held for held in current.held() if held.state.spec and not held.state.over]
     if own:
         return next((held for held in own if not held.of_study), own[0])
@@ -61,10 +67,14 @@ def _unnamed() -> Cluster:
 def attach(name: str | None = None, project: str | None = None) -> Cluster:
     """Return a cluster, on which this process works from now on where none is named.
 
-    A cluster that another machine declared (in `project`, else on the emulator) is followed from now on. That takes
-    some seconds, and needs a cluster with `--controller cluster`. Raises ClusterError or CloudError.
+    A cluster that another machine declared (in `project`, else on the emulator) is followed from
+    now on. That takes some seconds, and needs a cluster with `--controller cluster`. Raises
+    ClusterError or CloudError.
     """
-    known = name is None or (places.cluster(parse_name(name, "the cluster's name")) / layout.SPEC).exists()
+    known = (
+        name is None
+        or (places.cluster(parse_name(name, "the cluster's name")) / layout.SPEC).exists()
+    )
     if name is not None and not known and (project or emulator.running()):
         found = Path(ask("attach", "Attaching", name, *([project] if project else []))["folder"])
         commands.start_controller(found)
@@ -74,12 +84,15 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
 
 
 def clusters(all: bool = False) -> list[Cluster]:
-    """Clusters of this machine that are not deleted (`all`: those too), in the order of their declaration.
+    """Clusters of this machine that are not deleted (`all`: those too), in the order of their
+    declaration.
 
     Those of which neither declaration nor journal can be read are passed over (`unreadable`).
     """
     found = [Cluster(folder.name) for folder in folders.readable()]
-    return found if all else [each for each in found if not each.state.over]
+    if all:
+        return found
+    return [each for each in found if not each.state.over]
 
 
 def find_work(kind: str, name: str | None = None, cluster: Cluster | str | None = None) -> Any:
@@ -101,53 +114,71 @@ def find_work(kind: str, name: str | None = None, cluster: Cluster | str | None 
 
 
 def work(cluster: Cluster | str | None = None) -> WorkList:
-    """Return all work of `cluster` (default: of all clusters that are not deleted), of all kinds, the oldest first.
+    """Return all work of `cluster` (default: of all clusters that are not deleted), of all kinds,
+    the oldest first.
 
     Runs of a study and Dask clusters of a bag are left out: they are parts of that study or bag.
 
     Returns
     -------
     WorkList
-        Handles, which show themselves as a table: kind, name, cluster, phase, the time of the declaration, and the
-        cost so far. `data` has the rows, `frame` makes a DataFrame of them.
+        Handles, which show themselves as a table: kind, name, cluster, phase, the time of the
+        declaration, and the cost so far. `data` has the rows, `frame` makes a DataFrame of them.
 
     Raises
     ------
     ClusterError
         There is no such cluster.
     """
-    chosen = [_cluster(cluster)] if cluster is not None else clusters()
+    if cluster is not None:
+        chosen = [_cluster(cluster)]
+    else:
+        chosen = clusters()
     return WorkList(handle for each in chosen for handle in each.work())
 
 
 def runs(cluster: Cluster | str | None = None) -> Runs[Any]:
-    """All runs (of `cluster`, else of every one), oldest first: a list that shows itself as a table."""
-    chosen = [_cluster(cluster)] if cluster is not None else clusters(all=True)
+    """All runs (of `cluster`, else of every one), oldest first: a list that shows itself as a
+    table.
+    """
+    if cluster is not None:
+        chosen = [_cluster(cluster)]
+    else:
+        chosen = clusters(all=True)
     return Runs(each.run(name) for each in chosen for name in each.state.of(RunState))
 
 
 def compare(*runs: RecordedRun) -> Comparison[Any]:
-    """Put runs beside each other: a table and, in a notebook, their losses and evaluations over the steps.
+    """Put runs beside each other: a table and, in a notebook, their losses and evaluations over the
+    steps.
 
     Raises DeclarationError where there are none, or something that is no run.
     """
-    found = [each for given in runs for each in (given if isinstance(given, list | tuple) else [given])]
+    found = [
+        each for given in runs for each in (given if isinstance(given, list | tuple) else [given])
+    ]
     if not found or not all(isinstance(each, RecordedRun) for each in found):
-        raise DeclarationError("compare takes runs", fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))')
+        raise DeclarationError(
+            "compare takes runs", fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))'
+        )
     return Comparison(found)
 
 
 def _holder(kind: str, name: str | None, cluster: Cluster | str | None) -> Cluster:
-    """Return `cluster`, or the cluster, deleted ones included, that has `name`, or any work of the kind without one.
+    """Return `cluster`, or the cluster, deleted ones included, that has `name`, or any work of the
+    kind without one.
 
-    Raises UnknownWorkError where there is none, or ClusterError where it is not clear which of several is meant.
+    Raises UnknownWorkError where there is none, or ClusterError where it is not clear which of
+    several is meant.
     """
     if cluster is not None:
         return _cluster(cluster)
 
     def has(candidate: Cluster) -> bool:
         known = candidate.state.of_kind(kind)
-        return name in known if name else bool(known)
+        if name:
+            return name in known
+        return bool(known)
 
     if found := holding(has):
         return found
@@ -163,10 +194,12 @@ def _names_of(kind: str, state: ClusterState) -> list[str]:
 
 
 def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
-    """Return the cluster that is meant by the work that it has; None where no cluster has such work.
+    """Return the cluster that is meant by the work that it has; None where no cluster has such
+    work.
 
-    Clusters that this process declared or attached come first, the latest before the others. Then comes the only one
-    that is not deleted, then the latest deleted one. Raises ClusterError where several that are not deleted have it.
+    Clusters that this process declared or attached come first, the latest before the others. Then
+    comes the only one that is not deleted, then the latest deleted one. Raises ClusterError where
+    several that are not deleted have it.
     """
     for held in current.held():
         if has(held):
@@ -181,4 +214,6 @@ def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
 
 
 def _cluster(given: Cluster | str) -> Cluster:
-    return given if isinstance(given, Cluster) else cluster(given)
+    if isinstance(given, Cluster):
+        return given
+    return cluster(given)

@@ -1,7 +1,8 @@
-"""The clusters' folders on this machine: which of them can be read, and which runs their journals tell of.
+"""The clusters' folders on this machine: which of them can be read, and which runs their journals
+tell of.
 
-Folders are made under a temporary name, `.NAME-TOKEN.PID`, and renamed when they are whole. What a killed declaration
-left under such a name is removed by the next one.
+Folders are made under a temporary name, `.NAME-TOKEN.PID`, and renamed when they are whole. What a
+killed declaration left under such a name is removed by the next one.
 """
 
 from __future__ import annotations
@@ -45,14 +46,22 @@ class KnownRun:
 
 
 def readable() -> list[Path]:
-    """Of clusters whose declaration or journal can be read, deleted ones too, in the order of their declaration."""
+    """Of clusters whose declaration or journal can be read, deleted ones too, in the order of their
+    declaration.
+    """
     return [folder for folder in _all() if not declared.unreadable(folder) or _told(folder)]
 
 
 def unreadable() -> list[str]:
-    """A sentence for each cluster's folder on this machine that cannot be read, unless its journal says it is over."""
+    """A sentence for each cluster's folder on this machine that cannot be read, unless its journal
+    says it is over.
+    """
     found = {folder: declared.unreadable(folder) for folder in sorted(_all())}
-    return [why for folder, why in found.items() if why and not ((state := _told(folder)) and state.over)]
+    return [
+        why
+        for folder, why in found.items()
+        if why and not ((state := _told(folder)) and state.over)
+    ]
 
 
 def remove_abandoned(parent: Path) -> None:
@@ -74,7 +83,9 @@ def _is_alive(process: int) -> bool:
 
 
 def known_runs() -> list[KnownRun]:
-    """All runs of this machine's clusters, in the order in which clusters, and their runs, were declared."""
+    """All runs of this machine's clusters, in the order in which clusters, and their runs, were
+    declared.
+    """
     return [
         KnownRun(folder, state)
         for folder in readable()
@@ -85,7 +96,9 @@ def known_runs() -> list[KnownRun]:
 def _all() -> list[Path]:
     found: list[tuple[float, Path]] = []
     for path in places.clusters().glob(f"[a-z]*/{layout.SPEC}"):
-        with contextlib.suppress(FileNotFoundError):  # the folder of a deleted cluster, whose name is just taken again
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # the folder of a deleted cluster, whose name is just taken again
             found.append((path.stat().st_mtime, path.parent))
     return [folder for _, folder in sorted(found)]
 

@@ -1,8 +1,10 @@
-"""How runs end, told again and again while they go on: by a process of its own, so that nobody waits for it.
+"""How runs end, told again and again while they go on: by a process of its own, so that nobody
+waits for it.
 
-Loading NumPy and SciPy holds an interpreter for some tenths of a second, which a notebook does not have to spare. A
-line with the names of a cluster and a run goes in, a line with words comes out. The process ends with whoever started
-it, and when it was not asked for two minutes; it is started anew then.
+Loading NumPy and SciPy holds an interpreter for some tenths of a second, which a notebook does not
+have to spare. A line with the names of a cluster and a run goes in, a line with words comes out.
+The process ends with whoever started it, and when it was not asked for two minutes; it is started
+anew then.
 """
 
 from __future__ import annotations
@@ -34,9 +36,10 @@ class Forecaster:
         self._process: subprocess.Popen[str] | None = None
 
     def words(self, cluster: str, run: str) -> str:
-        """`ends about 14:32 (14:20 to 14:55), ...`; nothing where that cannot be told: the run is young or over, or
-        NumPy or SciPy is not installed. `no forecast: ...` where a file has to be deleted first. Takes a moment, the
-        first time a second."""
+        """`ends about 14:32 (14:20 to 14:55), ...`; nothing where that cannot be told: the run is
+        young or over, or NumPy or SciPy is not installed. `no forecast: ...` where a file has to be
+        deleted first. Takes a moment, the first time a second.
+        """
         if not all(map(find_spec, _NEEDED)):
             return ""
         with self._lock:
@@ -65,7 +68,9 @@ class Forecaster:
         assert process.stdout
         process.stdin.write(f"{question}\n")
         process.stdin.flush()
-        return json.loads(process.stdout.readline())["words"]  # no line where it has ended: a ValueError
+        return json.loads(process.stdout.readline())[
+            "words"
+        ]  # no line where it has ended: a ValueError
 
 
 def _start() -> subprocess.Popen[str]:

@@ -1,7 +1,8 @@
-"""What stands for a cluster where there is room for one run: that run, what it belongs to, and other work.
+"""What stands for a cluster where there is room for one run: that run, what it belongs to, and
+other work.
 
-The runs of a study stand in its table and nowhere else, a Dask cluster of a bag only with that bag. A panel, the status
-in a terminal and the forecast show the same choice.
+The runs of a study stand in its table and nowhere else, a Dask cluster of a bag only with that bag.
+A panel, the status in a terminal and the forecast show the same choice.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def is_part(work: AnyWork, state: ClusterState) -> bool:
 def trained(state: ClusterState) -> list[AnyWork]:
     """Return the work that trains by runs of its own, studies, and is not over.
 
-    Where none is left, it is the latest one, unless a run that belongs to none was declared after it.
+    Where none is left, it is the latest one, unless a run that belongs to none was declared after
+    it.
     """
     found = [work for work in state.works.values() if work.trains and not work.leases]
     running = [work for work in found if not work.over and not state.over]
@@ -33,12 +35,16 @@ def trained(state: ClusterState) -> list[AnyWork]:
         return running
     latest = max(found, key=lambda work: work.declared_at)
     alone = max((run.declared_at for run in _alone(state)), default=0.0)
-    return [latest] if latest.declared_at >= alone else []
+    if latest.declared_at >= alone:
+        return [latest]
+    return []
 
 
 def others(state: ClusterState) -> list[AnyWork]:
     """Return the work that trains nothing: of each kind what is not over, and the latest one."""
-    kinds = [kind for kind in KINDS if not any(work.trains for work in state.of_kind(kind).values())]
+    kinds = [
+        kind for kind in KINDS if not any(work.trains for work in state.of_kind(kind).values())
+    ]
     return [work for kind in kinds for work in of_kind(state, kind)]
 
 
@@ -57,19 +63,27 @@ def run(state: ClusterState) -> RunState | None:
 
 
 def beside(state: ClusterState) -> list[RunState]:
-    """Return the other runs that are not part of other work and not over, in the order in which they begin."""
+    """Return the other runs that are not part of other work and not over, in the order in which
+    they begin.
+    """
     alone = _alone(state)
     first = _first(state, alone)
     names = {each.name for each in alone}
-    return [each for each in state.turns if each.name in names and (first is None or each.name != first.name)]
+    return [
+        turn
+        for turn in state.turns
+        if turn.name in names and (first is None or turn.name != first.name)
+    ]
 
 
 def _first(state: ClusterState, alone: list[RunState]) -> RunState | None:
     names = {each.name for each in alone}
     turns = [each for each in state.turns if each.name in names]
     if turns:
-        return next((each for each in turns if state.has_begun(each)), turns[0])
-    return alone[-1] if alone and not trained(state) else None
+        return next((turn for turn in turns if state.has_begun(turn)), turns[0])
+    if alone and not trained(state):
+        return alone[-1]
+    return None
 
 
 def _alone(state: ClusterState) -> list[RunState]:

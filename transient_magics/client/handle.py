@@ -1,4 +1,6 @@
-"""The base of the handles of all kinds of work: runs, studies, jobs, bags, Dask clusters, measurements of stalls."""
+"""The base of the handles of all kinds of work: runs, studies, jobs, bags, Dask clusters,
+measurements of stalls.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ Outcome = TypeVar("Outcome")
 class Handle(Generic[State, Outcome]):
     """One piece of work on one cluster.
 
-    A handle stores nothing: it reads the cluster's journal and sends commands to the cluster's controller. Any number
-    of handles of the same work, in any number of processes, show the same.
+    A handle stores nothing: it reads the cluster's journal and sends commands to the cluster's
+    controller. Any number of handles of the same work, in any number of processes, show the same.
 
     Attributes
     ----------
@@ -61,7 +63,13 @@ class Handle(Generic[State, Outcome]):
             `name` cannot be the name of any work.
         """
         if not is_name(self.name):
-            raise unknown(str(KINDS[self.kind]), self.name, (), where=self.cluster.name, error=UnknownWorkError)
+            raise unknown(
+                str(KINDS[self.kind]),
+                self.name,
+                (),
+                where=self.cluster.name,
+                error=UnknownWorkError,
+            )
         return self.cluster.directory / KINDS[self.kind].folder / self.name
 
     @property
@@ -75,7 +83,9 @@ class Handle(Generic[State, Outcome]):
         """
         found = self._state_in(self.cluster.state)
         if found is None:
-            raise ClusterError(f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment.")
+            raise ClusterError(
+                f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment."
+            )
         return found
 
     def is_over(self, state: ClusterState | None = None) -> bool:
@@ -104,21 +114,28 @@ class Handle(Generic[State, Outcome]):
         Returns
         -------
         Outcome
-            The `Result` of a run, the best `Trial` of a study (None without a complete trial), the `Report` of a
-            measurement of stalls; of all other work its final state.
+            The `Result` of a run, the best `Trial` of a study (None without a complete trial), the
+            `Report` of a measurement of stalls; of all other work its final state.
 
         Raises
         ------
         TrainingError
-            The work failed, its cluster was deleted before, or it is not over after `timeout` seconds.
+            The work failed, its cluster was deleted before, or it is not over after `timeout`
+            seconds.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        if timeout is None:
+            deadline = None
+        else:
+            deadline = time.monotonic() + timeout
         state = self._until_over(timeout)
         work = self._state_in(state)
         if work is not None:
             until_home(self.cluster, self._is_home, deadline=deadline)
         if work is None or not work.over:
-            verb = "ended" if work is not None and work.phase != "declared" else "began"
+            if work is not None and work.phase != "declared":
+                verb = "ended"
+            else:
+                verb = "began"
             raise TrainingError(f"{self.cluster.name} was deleted before {self.name} {verb}")
         if failure := self._failure(work):
             raise TrainingError(failure, where=self.cluster.name)
@@ -131,9 +148,9 @@ class Handle(Generic[State, Outcome]):
     def stop(self) -> None:
         """End the work. Its results so far remain. Does nothing if it is over.
 
-        A run, and each run of a study or of a measurement of stalls, saves a last checkpoint. The command of a job
-        receives SIGTERM, and the folder that it keeps is copied here once more. A bag starts no further job. The VMs
-        of a Dask cluster are free for other work.
+        A run, and each run of a study or of a measurement of stalls, saves a last checkpoint. The
+        command of a job receives SIGTERM, and the folder that it keeps is copied here once more. A
+        bag starts no further job. The VMs of a Dask cluster are free for other work.
 
         Raises
         ------
@@ -145,17 +162,18 @@ class Handle(Generic[State, Outcome]):
         commands.send(self.cluster.directory, Stop(kind=self.kind, name=self.name))
 
     def cost(self) -> Cost:
-        """Return the cost of the work so far, in US dollars, and of a run the projected cost at its end.
+        """Return the cost of the work so far, in US dollars, and of a run the projected cost at its
+        end.
 
-        It counts the time of the VMs that the work had, its share of the cluster's other VMs while it ran, and its
-        data transfer. It does not change after the end of the work. Start-up, idle VMs and VMs after a preemption
-        notice are in the cluster's bill only.
+        It counts the time of the VMs that the work had, its share of the cluster's other VMs while
+        it ran, and its data transfer. It does not change after the end of the work. Start-up, idle
+        VMs and VMs after a preemption notice are in the cluster's bill only.
 
         Returns
         -------
         Cost
-            `total` in US dollars; `projected` of a run that is not over (None where it is too early for a forecast,
-            or where `note` has the reason).
+            `total` in US dollars; `projected` of a run that is not over (None where it is too early
+            for a forecast, or where `note` has the reason).
         """
         return costs(self.cluster.state, now()).get(self.name) or Cost(subject=self.name, total=0.0)
 
@@ -174,20 +192,27 @@ class Handle(Generic[State, Outcome]):
         """The phase of the work: `declared`, `running`, `finished`, `failed` or `stopped`."""
         state = self.cluster.state
         work = self._state_in(state)
-        return text.work_phase(work, state) if work is not None else "declared"
+        if work is not None:
+            return text.work_phase(work, state)
+        return "declared"
 
     def _state_in(self, state: ClusterState) -> State | None:
-        """Return the state of the work in a state of its cluster; None before the controller has recorded it."""
+        """Return the state of the work in a state of its cluster; None before the controller has
+        recorded it.
+        """
         return cast("State | None", state.of_kind(self.kind).get(self.name))
 
     def _until_over(self, timeout: float | None, left: float | None = None) -> ClusterState:
-        """Block until the work is over and return the cluster's state. Raises TrainingError after `timeout` seconds.
+        """Block until the work is over and return the cluster's state. Raises TrainingError after
+        `timeout` seconds.
 
         `left`: how many of these are left (default: all).
         """
         state = self.cluster.follow(self.is_over, timeout if left is None else left)
         if state is None:
-            raise TrainingError(f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name)
+            raise TrainingError(
+                f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name
+            )
         return state
 
     def _is_home(self) -> bool:
@@ -209,7 +234,9 @@ class Handle(Generic[State, Outcome]):
         """What the work does, or how it ended, in words such as `waits for 2 workers`."""
         state = self.cluster.state
         work = self._state_in(state)
-        return text.work_words(work, state) if work is not None else "declared"
+        if work is not None:
+            return text.work_words(work, state)
+        return "declared"
 
     def __str__(self) -> str:
         return f"{self.name}: {self.words}."

@@ -1,4 +1,5 @@
-"""Declaring clusters: a folder with what was specified, and a controller that is started, all in some milliseconds.
+"""Declaring clusters: a folder with what was specified, and a controller that is started, all in
+some milliseconds.
 
 Everything slow happens in the controller.
 """
@@ -28,13 +29,18 @@ from .folders import remove_abandoned
 
 _ATTEMPTS = 20
 """Automatic names tried, where other processes take one after the other."""
-_END_SECONDS, _LOOK_SECONDS = 20.0, 0.02
-"""How long a controller may take to end after its cluster is deleted, and how often it is looked at."""
+_END_SECONDS = 20.0
+_LOOK_SECONDS = 0.02
+"""How long a controller may take to end after its cluster is deleted, and how often it is looked
+at.
+"""
 
 
 @places.reporting()
 def declare(declaration: Declaration) -> Cluster:
-    """Declare a cluster and return at once; its controller provisions it. Raises DeclarationError or ClusterError."""
+    """Declare a cluster and return at once; its controller provisions it. Raises DeclarationError
+    or ClusterError.
+    """
     directory = _made(declaration)
     commands.start_controller(directory)
     cluster = Cluster(directory.name)
@@ -43,7 +49,9 @@ def declare(declaration: Declaration) -> Cluster:
 
 
 def _made(declaration: Declaration, attempts: int = _ATTEMPTS) -> Path:
-    """Make the cluster's folder, under the next free name where another process has just taken an automatic one."""
+    """Make the cluster's folder, under the next free name where another process has just taken an
+    automatic one.
+    """
     spec = specify(declaration)
     refuse_unreachable(spec)
     try:
@@ -55,7 +63,8 @@ def _made(declaration: Declaration, attempts: int = _ATTEMPTS) -> Path:
 
 
 def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) -> Path:
-    """Make the folder of a cluster, whole or not at all, with what `fill` writes into it; nobody is in charge yet.
+    """Make the folder of a cluster, whole or not at all, with what `fill` writes into it; nobody is
+    in charge yet.
 
     Raises ClusterError.
     """
@@ -74,7 +83,9 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise _taken(spec.name) from None
-        raise ClusterError(f"The cluster's folder cannot be made: {error.strerror}", where=str(directory)) from error
+        raise ClusterError(
+            f"The cluster's folder cannot be made: {error.strerror}", where=str(directory)
+        ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none
     return directory
@@ -87,9 +98,11 @@ def is_free(name: str) -> bool:
 
 
 def _make_room(name: str) -> None:
-    """A deleted cluster's folder makes way for a new one of the same name; nothing of it is thrown away.
+    """A deleted cluster's folder makes way for a new one of the same name; nothing of it is thrown
+    away.
 
-    Its controller, which ends within a moment of the deletion, is waited for: it would take the new one for its own.
+    Its controller, which ends within a moment of the deletion, is waited for: it would take the new
+    one for its own.
     """
     directory = places.cluster(name)
     if not is_free(name):
@@ -106,12 +119,16 @@ def _make_room(name: str) -> None:
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Nobody is in charge of the cluster's folder meanwhile. Raises ClusterError where somebody stays so."""
+    """Nobody is in charge of the cluster's folder meanwhile. Raises ClusterError where somebody
+    stays so.
+    """
     deadline = time.monotonic() + _END_SECONDS
     while (lock := _try_lock(name)) is None:
         if time.monotonic() > deadline:
             what = f"The controller of the deleted cluster {name} has not ended within {_END_SECONDS:.0f} s"
-            raise ClusterError(what, fix="Try again in a moment, or declare the new cluster with another --name.")
+            raise ClusterError(
+                what, fix="Try again in a moment, or declare the new cluster with another --name."
+            )
         time.sleep(_LOOK_SECONDS)
     try:
         yield

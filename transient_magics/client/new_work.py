@@ -1,7 +1,8 @@
-"""New work of any kind: what its declaration checks on a cluster, and how it gets its folder and begins.
+"""New work of any kind: what its declaration checks on a cluster, and how it gets its folder and
+begins.
 
-The folder has the declaration and everything that goes along. The controller begins the work at the command that
-follows; if none receives it, the next controller finds the folder.
+The folder has the declaration and everything that goes along. The controller begins the work at the
+command that follows; if none receives it, the next controller finds the folder.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ class NewWork:
     """
 
     def __init__(
-        self, kind: str, cluster: Cluster | str | None, name: str | None, *, stem: str = "", trains: bool = False
+        self,
+        kind: str,
+        cluster: Cluster | str | None,
+        name: str | None,
+        *,
+        stem: str = "",
+        trains: bool = False,
     ) -> None:
         """Find the cluster, and check that it takes such work and that the name is free.
 
@@ -62,13 +69,19 @@ class NewWork:
         NameTakenError
             Other work of the cluster has the name, or reserves it.
         """
-        self.cluster = cluster if isinstance(cluster, Cluster) else find_cluster(cluster)
+        if isinstance(cluster, Cluster):
+            self.cluster = cluster
+        else:
+            self.cluster = find_cluster(cluster)
         self._kind = kind
         self._stem = stem or KINDS[kind].stems[0]
         refuse_when_ending(self.cluster)
         if trains:
             refuse_to_train(self.cluster)
-        self.name = parse_name(name, "--name") if name else None
+        if name:
+            self.name = parse_name(name, "--name")
+        else:
+            self.name = None
         if self.name:
             claims.refuse_taken(self.cluster, kind, self.name)
 
@@ -82,7 +95,9 @@ class NewWork:
         """The declaration of the cluster. Raises ClusterError before it is known."""
         spec = self.cluster.state.spec
         if spec is None:
-            raise ClusterError(f"{self.cluster.name} is not declared yet", fix="Try again in a moment.")
+            raise ClusterError(
+                f"{self.cluster.name} is not declared yet", fix="Try again in a moment."
+            )
         return spec
 
     def specify(
@@ -94,7 +109,8 @@ class NewWork:
         *,
         prefix: str = "--",
     ) -> Spec:
-        """Return the declaration that `make` builds of its fields, with a name that `declare` replaces.
+        """Return the declaration that `make` builds of its fields, with a name that `declare`
+        replaces.
 
         Parameters
         ----------
@@ -122,12 +138,17 @@ class NewWork:
         except ValueError as error:
             raise of_option(error, options, prefix=prefix) from None
 
-    def declare(self, record: Callable[[str], Mapping[str, Any]], fill: Callable[[Path], None]) -> str:
+    def declare(
+        self, record: Callable[[str], Mapping[str, Any]], fill: Callable[[Path], None]
+    ) -> str:
         """Write the folder, have the controller begin the work, and return its name.
 
-        `record` and `fill` are those of `claims.declare`. Raises as `claims.declare` and `claims.announce` do.
+        `record` and `fill` are those of `claims.declare`. Raises as `claims.declare` and
+        `claims.announce` do.
         """
-        name = claims.declare(self.cluster, self._kind, self.name, stem=self._stem, record=record, fill=fill)
+        name = claims.declare(
+            self.cluster, self._kind, self.name, stem=self._stem, record=record, fill=fill
+        )
         claims.announce(self.cluster, self._kind, name)
         return name
 
@@ -148,4 +169,6 @@ def refuse_to_train(cluster: Cluster) -> None:
     spec = cluster.state.spec
     if spec and spec.purpose == JOBS:
         what = f"{cluster.name} was declared --for jobs, so its VMs have no TensorFlow"
-        raise ClusterError(what, fix="Name another cluster with --cluster, or declare one without --for jobs.")
+        raise ClusterError(
+            what, fix="Name another cluster with --cluster, or declare one without --for jobs."
+        )

@@ -1,6 +1,7 @@
 """Programs that answer one question in a process of their own, because of what they import.
 
-Those of the controller may import Google's client and those of the runtime TensorFlow; this process not.
+Those of the controller may import Google's client and those of the runtime TensorFlow; this process
+not.
 """
 
 from __future__ import annotations
@@ -18,17 +19,28 @@ from ..errors import CloudError, TrainingError, TransientError
 from ..runtime.role import environment
 
 
-def ask(name: str, what: str, *arguments: str, stdin: str = "", timeout: float = 300.0) -> dict[str, Any]:
+def ask(
+    name: str, what: str, *arguments: str, stdin: str = "", timeout: float = 300.0
+) -> dict[str, Any]:
     """The answer of `transient_magics.controller.programs.NAME`, within `timeout` seconds.
 
     CloudError with its reason, or that `what` failed.
     """
-    return _answer(f"controller.programs.{name}", what, arguments, CloudError, stdin=stdin, timeout=timeout)
+    return _answer(
+        f"controller.programs.{name}", what, arguments, CloudError, stdin=stdin, timeout=timeout
+    )
 
 
 def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> None:
-    """Bring checkpoints, and `results` if wanted, from a run's place in a bucket into `folder`. Raises CloudError."""
-    request = {"store": store, "project": project, "folder": str(folder.absolute()), "results": results}
+    """Bring checkpoints, and `results` if wanted, from a run's place in a bucket into `folder`.
+    Raises CloudError.
+    """
+    request = {
+        "store": store,
+        "project": project,
+        "folder": str(folder.absolute()),
+        "results": results,
+    }
     ask("fetch", "Fetching", stdin=json.dumps(request), timeout=6 * 3600.0)
 
 
@@ -36,12 +48,17 @@ _TAKE_AWAY = "run.fetch(FOLDER) takes what it needs to a machine that has it."
 
 
 def ask_model(
-    what: str, *arguments: str, program: str = "serve", otherwise: str = _TAKE_AWAY, timeout: float = 3600.0
+    what: str,
+    *arguments: str,
+    program: str = "serve",
+    otherwise: str = _TAKE_AWAY,
+    timeout: float = 3600.0,
 ) -> dict[str, Any]:
-    """The answer of a `program` of `transient_magics.runtime.programs`, which needs the training stack on this machine.
+    """The answer of a `program` of `transient_magics.runtime.programs`, which needs the training
+    stack on this machine.
 
-    TrainingError or CellError with its reason, or that `what` failed; where the stack is not here, with what to do
-    `otherwise`.
+    TrainingError or CellError with its reason, or that `what` failed; where the stack is not here,
+    with what to do `otherwise`.
     """
     from importlib.util import find_spec
 
@@ -51,7 +68,14 @@ def ask_model(
             fix=f"`make venv` brings it; {otherwise}",
         )
     own = environment(os.environ)
-    return _answer(f"runtime.programs.{program}", what, arguments, TrainingError, timeout=timeout, environment=own)
+    return _answer(
+        f"runtime.programs.{program}",
+        what,
+        arguments,
+        TrainingError,
+        timeout=timeout,
+        environment=own,
+    )
 
 
 def _answer(
@@ -67,9 +91,15 @@ def _answer(
     command = [sys.executable, "-m", f"transient_magics.{module}", *arguments]
     try:
         ended = subprocess.run(
-            command, input=stdin, capture_output=True, encoding="utf-8", timeout=timeout, cwd="/", check=False,
+            command,
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=timeout,
+            cwd="/",
+            check=False,
             env=environment,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired:
         raise failure(f"{what} did not end within {timeout:.0f} s") from None
     try:

@@ -23,14 +23,18 @@ from .handle import Handle
 
 
 class Metrics(dict[str, float]):
-    """Metrics by their names. `part`: of how many examples they are, in words, where not of the whole dev split."""
+    """Metrics by their names. `part`: of how many examples they are, in words, where not of the
+    whole dev split.
+    """
 
     def __init__(self, values: Mapping[str, float], part: str = "") -> None:
         super().__init__(values)
         self.part = part
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()} ({self.part})" if self.part else super().__repr__()
+        if self.part:
+            return f"{super().__repr__()} ({self.part})"
+        return super().__repr__()
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,16 @@ class Best:
     value: float
     metric: str
     path: Path | str | None
-    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path; None: on its way."""
+    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path;
+    None: on its way.
+    """
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a run ended: `seconds` from its start to its end, and its `cost` in US dollars (`run.cost()`)."""
+    """How a run ended: `seconds` from its start to its end, and its `cost` in US dollars
+    (`run.cost()`).
+    """
 
     step: int
     loss: float | None
@@ -67,7 +75,9 @@ class Result:
     @property
     def _heading(self) -> str:
         ended = f"Ended at step {self.step:,}"
-        return f"{ended}: {self.reason}" if self.reason else ended
+        if self.reason:
+            return f"{ended}: {self.reason}"
+        return ended
 
     @property
     def _facts(self) -> dict[str, str]:
@@ -91,21 +101,28 @@ class RecordedRun(Handle[RunState, Result]):
 
     @property
     def place(self) -> tuple[str, str | None] | None:
-        """Where its checkpoints are kept (`gs://bucket/path`) and in which project, as this machine knows it."""
+        """Where its checkpoints are kept (`gs://bucket/path`) and in which project, as this machine
+        knows it.
+        """
         try:
             store = self.declared.store
-            return (store, agreed(self.cluster.directory).project) if store else None
+            if store:
+                return (store, agreed(self.cluster.directory).project)
+            return None
         except TransientError:  # nothing of it is here yet
             return None
 
     @property
     def declared(self) -> RunSpec:
-        """The declaration of the run, as this machine knows it, also before the controller has recorded it."""
+        """The declaration of the run, as this machine knows it, also before the controller has
+        recorded it.
+        """
         return declared_run(self.cluster.directory, self.recorded).spec
 
     @property
     def recorded(self) -> RunState:
-        """The state of the run in the journal, or one without steps where the journal does not have the run.
+        """The state of the run in the journal, or one without steps where the journal does not have
+        the run.
 
         The checkpoints in the folder of a run can be used although its cluster's journal is lost.
         """
@@ -113,16 +130,25 @@ class RecordedRun(Handle[RunState, Result]):
 
     @property
     def best(self) -> Best | None:
-        """The best evaluation so far, whose checkpoint is kept (`--keep-best`); None before the first."""
+        """The best evaluation so far, whose checkpoint is kept (`--keep-best`); None before the
+        first.
+        """
         found = self.recorded.best
         if found is None:
             return None
-        here = self.directory / found.path if is_path(found.path) else None
-        shipped = found.shipped if (place := self.place) and found.shipped.startswith(f"{place[0]}/") else None
+        if is_path(found.path):
+            here = self.directory / found.path
+        else:
+            here = None
+        if (place := self.place) and found.shipped.startswith(f"{place[0]}/"):
+            shipped = found.shipped
+        else:
+            shipped = None
         return Best(found.step, found.value, found.metric, here if _is_here(here) else shipped)
 
     def reach(self, step: int, timeout: float | None = None) -> int:
-        """Block until the run has made `step` global steps (or is over); returns the step as last reported.
+        """Block until the run has made `step` global steps (or is over); returns the step as last
+        reported.
 
         Raises TrainingError after `timeout` seconds, or where the run failed before.
         """
@@ -134,11 +160,15 @@ class RecordedRun(Handle[RunState, Result]):
         state = self.cluster.follow(there, timeout)
         if state is None:
             raise TrainingError(
-                f"{self.name} has not reached step {step} after {timeout:.0f} s", where=self.cluster.name
+                f"{self.name} has not reached step {step} after {timeout:.0f} s",
+                where=self.cluster.name,
             )
         run = state.of(RunState).get(self.name)
         if run is None or run.phase == "failed" or run.step < step:
-            reason = run.reason if run and run.reason else f"{self.name} ended before step {step}"
+            if run and run.reason:
+                reason = run.reason
+            else:
+                reason = f"{self.name} ended before step {step}"
             raise TrainingError(reason.rstrip("."), where=self.cluster.name)
         return run.step
 
@@ -161,10 +191,17 @@ class RecordedRun(Handle[RunState, Result]):
         )
 
     def _checkpoint(self, run: RunState) -> Path | str | None:
-        here = self.directory / run.checkpoint if is_path(run.checkpoint) else None
+        if is_path(run.checkpoint):
+            here = self.directory / run.checkpoint
+        else:
+            here = None
         place = self.place
-        in_place = place is not None and run.shipped.startswith(f"{place[0]}/")  # where it is, the chief tells
-        if in_place and ((run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)):
+        in_place = place is not None and run.shipped.startswith(
+            f"{place[0]}/"
+        )  # where it is, the chief tells
+        if in_place and (
+            (run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)
+        ):
             return run.shipped
         return here
 

@@ -17,7 +17,9 @@ def set_display(function: Callable[[Any], Any]) -> None:
 
 def displayed(handle: Any) -> Any:
     """The MIME bundle of a handle: its repr, where nothing was set."""
-    return _DISPLAY[0](handle) if _DISPLAY else {"text/plain": repr(handle)}
+    if _DISPLAY:
+        return _DISPLAY[0](handle)
+    return {"text/plain": repr(handle)}
 
 
 class Log(str):

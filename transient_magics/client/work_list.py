@@ -107,14 +107,18 @@ class WorkList(Sequence[Any]):
 
     def __repr__(self) -> str:
         rows = [row.cells for row in self.rows]
-        return "\n".join(text.table([name.upper() for name in COLUMNS], rows)) if rows else "No work."
+        if rows:
+            return "\n".join(text.table([name.upper() for name in COLUMNS], rows))
+        return "No work."
 
     def _repr_html_(self) -> str:
         rows = self.rows
         if not rows:
             return markup.block("No work.")
         head = markup.cells(COLUMNS, "th")
-        return markup.table([head, *(markup.cells([markup.escape(cell) for cell in row.cells]) for row in rows)])
+        return markup.table(
+            [head, *(markup.cells([markup.escape(cell) for cell in row.cells]) for row in rows)]
+        )
 
 
 def listed_names(state: ClusterState) -> list[str]:

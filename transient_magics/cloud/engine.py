@@ -1,8 +1,8 @@
 """Compute Engine, as far as we use it: insert, list, get, delete, preempt, host keys, endings.
 
-Every call runs in a thread and is awaited (`calls.py`). Mutations carry an identity that stays the same over all
-attempts. A cancelled call stops waiting at once; what it asked for may still happen, and is found again by its labels
-or by asking for it once more with the same request.
+Every call runs in a thread and is awaited (`calls.py`). Mutations carry an identity that stays the
+same over all attempts. A cancelled call stops waiting at once; what it asked for may still happen,
+and is found again by its labels or by asking for it once more with the same request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, Self
 import stamina
 
 from ..catalog import PriceRow
-from ..errors import AccessError, AlreadyExistsError, ChangedError, CloudError, GoneError, UnreachableError
+from ..errors import (
+    AccessError,
+    AlreadyExistsError,
+    ChangedError,
+    CloudError,
+    GoneError,
+    UnreachableError,
+)
 from .advice import CapacityAdvice, Shape, zones_with
 from .calling import clients
 from .calling.calls import PLAIN, Calls, limit, until
@@ -51,7 +58,9 @@ _MISSING = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
 
 
 def preload() -> threading.Thread:
-    """Import Google's client in a thread (about a second) while the caller does something else; join it or not."""
+    """Import Google's client in a thread (about a second) while the caller does something else;
+    join it or not.
+    """
     thread = threading.Thread(target=clients.preload, name="preload-compute", daemon=True)
     thread.start()
     return thread
@@ -62,14 +71,23 @@ _NOTICE_FIELD = re.compile(r"preemption_?notice_?duration", re.IGNORECASE)
 
 
 class ComputeEngine:
-    """The VMs of one project. `endpoint` is an emulator's URL; None is Google, with its default credentials."""
+    """The VMs of one project. `endpoint` is an emulator's URL; None is Google, with its default
+    credentials.
+    """
 
-    def __init__(self, project: str, endpoint: str | None = None, *, patience: float = 60.0) -> None:
+    def __init__(
+        self, project: str, endpoint: str | None = None, *, patience: float = 60.0
+    ) -> None:
         """`patience` is for how many seconds a request is tried again before its error is raised."""
         self.project = project
-        self.endpoint = endpoint.rstrip("/") if endpoint else None
+        if endpoint:
+            self.endpoint = endpoint.rstrip("/")
+        else:
+            self.endpoint = None
         self.notice_refused = ""
-        """Why VMs have no longer preemption notice than usual, one sentence, once Compute Engine has refused it."""
+        """Why VMs have no longer preemption notice than usual, one sentence, once Compute Engine
+        has refused it.
+        """
         self._calls = Calls(project, self.endpoint, patience)
         self.firewall = Firewall(self._calls, project)
         self.images = Images(self._calls, project)
@@ -81,18 +99,24 @@ class ComputeEngine:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._calls.close()
 
     async def renew(self) -> None:
-        """Find credentials anew, as after a login; requests under way keep those they have. Raises CloudError."""
+        """Find credentials anew, as after a login; requests under way keep those they have. Raises
+        CloudError.
+        """
         await self._calls.open()
 
     @property
     def ahead(self) -> float:
-        """By how many seconds this machine's clock is ahead of Compute Engine's (negative: behind), by its latest
-        answers; 0 where they may agree, or nothing was asked yet."""
+        """By how many seconds this machine's clock is ahead of Compute Engine's (negative: behind),
+        by its latest answers; 0 where they may agree, or nothing was asked yet.
+        """
         return self._calls.clients.clock.ahead
 
     async def check(self) -> None:
@@ -100,7 +124,9 @@ class ComputeEngine:
         await self._described()
 
     async def _described(self) -> compute_v1.Project:
-        """The project as Compute Engine describes it, with what it counts for all regions. Raises CloudError."""
+        """The project as Compute Engine describes it, with what it counts for all regions. Raises
+        CloudError.
+        """
         projects = self._calls.clients.projects
         try:
             return await self._calls.call(
@@ -108,27 +134,40 @@ class ComputeEngine:
             )
         except GoneError as error:
             what = f"There is no project {self.project}, or the credentials may not see it"
-            raise AccessError(what, fix="Type `gcloud projects list` to see the projects you have.") from error
+            raise AccessError(
+                what, fix="Type `gcloud projects list` to see the projects you have."
+            ) from error
 
     async def principal(self) -> str:
-        """Whose credentials are used, an e-mail address mostly; nothing with an emulator. Raises CloudError."""
-        return "" if self.endpoint else await self._calls.call("Google's sign-in", principal)
+        """Whose credentials are used, an e-mail address mostly; nothing with an emulator. Raises
+        CloudError.
+        """
+        if self.endpoint:
+            return ""
+        return await self._calls.call("Google's sign-in", principal)
 
     async def signed_in(self) -> SignedIn | None:
         """Which credentials are used, with a fresh token; None with an emulator. Raises CloudError."""
-        return None if self.endpoint else await self._calls.call("Google's sign-in", signed_in, patience=5.0)
+        if self.endpoint:
+            return None
+        return await self._calls.call("Google's sign-in", signed_in, patience=5.0)
 
-    async def examine(self, requests: Sequence[VmRequest], *, firewall: bool = True, bucket: str = "") -> list[Finding]:
+    async def examine(
+        self, requests: Sequence[VmRequest], *, firewall: bool = True, bucket: str = ""
+    ) -> list[Finding]:
         """Whether the project could have these VMs, question by question; nothing is made.
 
-        `firewall`: with rules of the cluster's own; `bucket`: the name of its bucket, if it has one.
+        `firewall`: with rules of the cluster's own; `bucket`: the name of its bucket, if it has
+        one.
         """
         try:
             whole = await self._described()
         except CloudError as error:
             return [bad(self._whole, error)]
         good = Finding(self._whole, True, "can be used, and Compute Engine's API is enabled")
-        questions = Examination(self._calls, whole, self.project, requests, firewall=firewall, bucket=bucket)
+        questions = Examination(
+            self._calls, whole, self.project, requests, firewall=firewall, bucket=bucket
+        )
         return [good, *await questions.findings()]
 
     async def zones_with(self, shape: Shape) -> frozenset[str]:
@@ -136,14 +175,17 @@ class ComputeEngine:
         return await zones_with(self._calls, self.project, shape)
 
     async def list_prices(self, day: str) -> list[PriceRow]:
-        """Google's list prices of today (`day`) in all regions, as rows of the catalog's table. Raises CloudError."""
+        """Google's list prices of today (`day`) in all regions, as rows of the catalog's table.
+        Raises CloudError.
+        """
         return await list_prices(self._calls, self.project, self.endpoint, day)
 
     async def insert(self, request: VmRequest, *, timeout: float = 600.0) -> Vm:
         """Make the VM and return it once it is RUNNING.
 
-        The same request again, also by another process, continues the first. A VM of that name with other labels, of
-        another machine type or for another key is not ours: AlreadyExistsError. Taken away before it ran: GoneError.
+        The same request again, also by another process, continues the first. A VM of that name with
+        other labels, of another machine type or for another key is not ours: AlreadyExistsError.
+        Taken away before it ran: GoneError.
         """
         request = self._noticed(request)
         try:
@@ -155,7 +197,9 @@ class ComputeEngine:
 
     def _noticed(self, request: VmRequest) -> VmRequest:
         """Return the request, without a longer notice if Compute Engine has refused one."""
-        return replace(request, notice_seconds=0) if self.notice_refused else request
+        if self.notice_refused:
+            return replace(request, notice_seconds=0)
+        return request
 
     def _refuses_notice(self, error: CloudError, request: VmRequest) -> bool:
         """Return whether the request failed because of its notice, and remember why."""
@@ -170,7 +214,9 @@ class ComputeEngine:
     async def _insert(self, request: VmRequest, timeout: float) -> Vm:
         from google.cloud import compute_v1
 
-        zone, name, where = request.zone, request.name, _place(request.zone, request.name)
+        zone = request.zone
+        name = request.name
+        where = _place(request.zone, request.name)
         message = compute_v1.InsertInstanceRequest(
             project=self.project,
             zone=zone,
@@ -181,22 +227,31 @@ class ComputeEngine:
         async with limit(timeout, f"{name} did not start", where):
             try:
                 try:
-                    operation = await self._calls.call(where, lambda: instances.insert_unary(message, **PLAIN))
+                    operation = await self._calls.call(
+                        where, lambda: instances.insert_unary(message, **PLAIN)
+                    )
                 except GoneError as error:  # not the VM, of course, but its image, network or zone
-                    raise CloudError(f"What the VM needs is not there: {error.what}", where=where) from error
+                    raise CloudError(
+                        f"What the VM needs is not there: {error.what}", where=where
+                    ) from error
                 await self._finish(zone, name, operation)
             except AlreadyExistsError:
-                # An attempt whose answer was lost made it, or one of a process that is gone: then it is as we want it.
+                # An attempt whose answer was lost made it, or one of a process that is gone: then
+                # it is as we want it.
                 found = await self._appeared(zone, name)
                 if found is None or not found.made_by(request):
                     raise
             return await self._running(zone, name)
 
-    async def insert_many(self, requests: Sequence[VmRequest], *, timeout: float = 600.0) -> dict[str, Vm | CloudError]:
-        """Make VMs that differ in nothing but their names with one request; each that runs, or why it does not.
+    async def insert_many(
+        self, requests: Sequence[VmRequest], *, timeout: float = 600.0
+    ) -> dict[str, Vm | CloudError]:
+        """Make VMs that differ in nothing but their names with one request; each that runs, or why
+        it does not.
 
-        As many as can be had are made. One that is not known to run or not, after `timeout` or because nobody answers,
-        takes none of the others along. Raises CloudError where nothing is known of any.
+        As many as can be had are made. One that is not known to run or not, after `timeout` or
+        because nobody answers, takes none of the others along. Raises CloudError where nothing is
+        known of any.
         """
         requests = [self._noticed(request) for request in requests]
         outcome: dict[str, Vm | CloudError]
@@ -215,8 +270,11 @@ class ComputeEngine:
             outcome |= await self._insert_many(again, timeout)
         return outcome
 
-    async def _insert_many(self, requests: Sequence[VmRequest], timeout: float) -> dict[str, Vm | CloudError]:
-        zone, where = requests[0].zone, f"{len(requests)} VMs in zone {requests[0].zone}"
+    async def _insert_many(
+        self, requests: Sequence[VmRequest], timeout: float
+    ) -> dict[str, Vm | CloudError]:
+        zone = requests[0].zone
+        where = f"{len(requests)} VMs in zone {requests[0].zone}"
         bulk = BulkInsert(self._calls, self.project, partial(self.list, within=(zone,)))
         outcome: dict[str, Vm | CloudError] = {}
         try:
@@ -228,7 +286,7 @@ class ComputeEngine:
                     await bulk.look(requests, outcome)
             if not outcome:
                 raise
-            return {each.name: outcome.get(each.name, error) for each in requests}
+            return {request.name: outcome.get(request.name, error) for request in requests}
         return outcome
 
     async def get(self, zone: str, name: str) -> Vm | None:
@@ -240,24 +298,38 @@ class ComputeEngine:
         except GoneError:
             return None
 
-    async def list(self, labels: Mapping[str, str], *, within: Collection[str] | None = None) -> list[Vm]:
+    async def list(
+        self, labels: Mapping[str, str], *, within: Collection[str] | None = None
+    ) -> list[Vm]:
         """All VMs of the project, in every zone, that have these labels.
 
-        UnreachableError where a zone does not tell its VMs: one of `within`, or any if that is None.
+        UnreachableError where a zone does not tell its VMs: one of `within`, or any if that is
+        None.
         """
-        return [vm for vm in await self._list(labelled(labels), within) if labels.items() <= vm.labels.items()]
+        return [
+            vm
+            for vm in await self._list(labelled(labels), within)
+            if labels.items() <= vm.labels.items()
+        ]
 
     async def named(self, pattern: str, *, within: Collection[str] | None = None) -> list[Vm]:
-        """All VMs of the project, in every zone, whose whole name fits a regular expression (without quotes).
+        """All VMs of the project, in every zone, whose whole name fits a regular expression
+        (without quotes).
 
         UnreachableError as of `list`.
         """
-        return [vm for vm in await self._list(f"name eq '{pattern}'", within) if re.fullmatch(pattern, vm.name)]
+        return [
+            vm
+            for vm in await self._list(f"name eq '{pattern}'", within)
+            if re.fullmatch(pattern, vm.name)
+        ]
 
     async def _list(self, wanted: str, within: Collection[str] | None) -> list[Vm]:
         from google.cloud import compute_v1
 
-        message = compute_v1.AggregatedListInstancesRequest(project=self.project, filter=wanted, max_results=500)
+        message = compute_v1.AggregatedListInstancesRequest(
+            project=self.project, filter=wanted, max_results=500
+        )
         instances = self._calls.clients.instances
 
         def all_pages() -> list[Vm]:
@@ -270,10 +342,12 @@ class ComputeEngine:
     async def delete(
         self, zone: str, name: str, labels: Mapping[str, str], *, timeout: float = 300.0
     ) -> datetime | None:
-        """Delete the VM that has the name and these labels, with its disk, and return when it is gone.
+        """Delete the VM that has the name and these labels, with its disk, and return when it is
+        gone.
 
-        There being no such VM is success; one of that name without the labels is somebody else's, and stays. What is
-        returned is the moment at which Compute Engine began to end it; None where that was not our doing.
+        There being no such VM is success; one of that name without the labels is somebody else's,
+        and stays. What is returned is the moment at which Compute Engine began to end it; None
+        where that was not our doing.
         """
         from google.cloud import compute_v1
 
@@ -281,10 +355,13 @@ class ComputeEngine:
         if vm is None:
             return None
         if not labels.items() <= vm.labels.items():
-            log.warning("%s is not deleted: its labels say that it is another's", _place(zone, name))
+            log.warning(
+                "%s is not deleted: its labels say that it is another's", _place(zone, name)
+            )
             return None
         begun: datetime | None = None
-        instances, where = self._calls.clients.instances, _place(zone, name)
+        instances = self._calls.clients.instances
+        where = _place(zone, name)
 
         async def delete() -> None:
             nonlocal begun
@@ -292,8 +369,13 @@ class ComputeEngine:
             message = compute_v1.DeleteInstanceRequest(
                 project=self.project, zone=zone, instance=vm.id, request_id=str(uuid.uuid4())
             )
-            operation = await self._calls.call(where, lambda: instances.delete_unary(message, **PLAIN))
-            begun = None if vm.status in LEAVING else moment_of(operation.insert_time)
+            operation = await self._calls.call(
+                where, lambda: instances.delete_unary(message, **PLAIN)
+            )
+            if vm.status in LEAVING:
+                begun = None
+            else:
+                begun = moment_of(operation.insert_time)
             await self._finish(zone, name, operation)
 
         async def gone() -> bool | None:
@@ -309,22 +391,30 @@ class ComputeEngine:
         return begun
 
     async def preempt(self, zone: str, name: str) -> None:
-        """Have the VM preempted as Google would do it (a simulated maintenance event); returns once accepted."""
+        """Have the VM preempted as Google would do it (a simulated maintenance event); returns once
+        accepted.
+        """
         from google.cloud import compute_v1
 
         message = compute_v1.SimulateMaintenanceEventInstanceRequest(
             project=self.project, zone=zone, instance=name, request_id=str(uuid.uuid4())
         )
-        instances, where = self._calls.clients.instances, _place(zone, name)
-        operation = await self._calls.call(where, lambda: instances.simulate_maintenance_event_unary(message, **PLAIN))
-        if operation.status == compute_v1.Operation.Status.DONE and (error := self._calls.failure(operation, where)):
+        instances = self._calls.clients.instances
+        where = _place(zone, name)
+        operation = await self._calls.call(
+            where, lambda: instances.simulate_maintenance_event_unary(message, **PLAIN)
+        )
+        if operation.status == compute_v1.Operation.Status.DONE and (
+            error := self._calls.failure(operation, where)
+        ):
             raise error
 
     async def add_ssh_key(self, zone: str, name: str, line: str) -> None:
         """Have the VM let in one more key ("USER:ssh-ed25519 AAAA..."). Raises CloudError."""
         from google.cloud import compute_v1
 
-        instances, where = self._calls.clients.instances, _place(zone, name)
+        instances = self._calls.clients.instances
+        where = _place(zone, name)
         whole = {"project": self.project, "zone": zone, "instance": name}
 
         def add() -> None:
@@ -342,18 +432,24 @@ class ComputeEngine:
                 await self._calls.call(where, add)
 
     async def host_keys(self, zone: str, name: str, *, timeout: float = 180.0) -> list[str]:
-        """The VM's SSH host keys ("ssh-ed25519 AAAA..."), as the VM itself told Compute Engine while it booted."""
+        """The VM's SSH host keys ("ssh-ed25519 AAAA..."), as the VM itself told Compute Engine
+        while it booted.
+        """
 
         async def told() -> list[str] | None:
             found = await self.guest_attributes(zone, name, "hostkeys")
             keys = sorted(f"{key} {value}" for key, value in found.items() if value)
-            return keys if any(key.startswith("ssh-ed25519 ") for key in keys) else None
+            if any(key.startswith("ssh-ed25519 ") for key in keys):
+                return keys
+            return None
 
         async with limit(timeout, f"{name} did not tell its host keys", _place(zone, name)):
             return await until(told)
 
     async def guest_attributes(self, zone: str, name: str, namespace: str) -> dict[str, str]:
-        """What programs in the VM have told Compute Engine, by key. GoneError where there is no such VM."""
+        """What programs in the VM have told Compute Engine, by key. GoneError where there is no
+        such VM.
+        """
         from google.cloud import compute_v1
 
         message = compute_v1.GetGuestAttributesInstanceRequest(
@@ -372,23 +468,31 @@ class ComputeEngine:
         return {item.key: item.value for item in answer.query_value.items}
 
     async def console(self, zone: str, name: str) -> str:
-        """What the VM wrote to its serial port 1: its kernel, and the output of its start-up script."""
+        """What the VM wrote to its serial port 1: its kernel, and the output of its start-up
+        script.
+        """
         from google.cloud import compute_v1
 
-        message = compute_v1.GetSerialPortOutputInstanceRequest(project=self.project, zone=zone, instance=name, port=1)
+        message = compute_v1.GetSerialPortOutputInstanceRequest(
+            project=self.project, zone=zone, instance=name, port=1
+        )
         instances = self._calls.clients.instances
-        answer = await self._calls.call(_place(zone, name), lambda: instances.get_serial_port_output(message, **PLAIN))
+        answer = await self._calls.call(
+            _place(zone, name), lambda: instances.get_serial_port_output(message, **PLAIN)
+        )
         return answer.contents
 
     async def endings(self, zone: str) -> dict[str, datetime]:
-        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted, by anybody.
+        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted,
+        by anybody.
 
         None of one that was stopped and started again.
         """
         return _endings(await self._done(zone, (*_ENDINGS, _START)))
 
     async def life(self, zone: str, name: str) -> Life | None:
-        """The latest life of a VM that may be gone, as the operations of late tell it; None where none tells of one.
+        """The latest life of a VM that may be gone, as the operations of late tell it; None where
+        none tells of one.
 
         One that was taken away before it ran had none.
         """
@@ -397,7 +501,11 @@ class ComputeEngine:
         lives: list[Life] = []
         for each in done:
             started = moment_of(each.end_time)  # an insert is done when the VM runs
-            if each.operation_type == "insert" and each.target_link.rpartition("/")[2] == name and started:
+            if (
+                each.operation_type == "insert"
+                and each.target_link.rpartition("/")[2] == name
+                and started
+            ):
                 lives.append(Life(str(each.target_id), started, endings.get(str(each.target_id))))
         return max(
             (life for life in lives if life.stopping is None or life.started < life.stopping),
@@ -416,7 +524,9 @@ class ComputeEngine:
             max_results=500,
         )
         operations = self._calls.clients.operations
-        found = await self._calls.call(f"zone {zone}", lambda: list(operations.list(message, **PLAIN)))
+        found = await self._calls.call(
+            f"zone {zone}", lambda: list(operations.list(message, **PLAIN))
+        )
         return [each for each in found if each.operation_type in kinds and not each.error.errors]
 
     async def _finish(self, zone: str, name: str, operation: compute_v1.Operation) -> None:
@@ -425,7 +535,8 @@ class ComputeEngine:
         try:
             done = await self._calls.finished(zone, where, operation)
         except GoneError:
-            # Operations get forgotten (by an emulator that was started again, say): the VM tells what became of it.
+            # Operations get forgotten (by an emulator that was started again, say): the VM tells
+            # what became of it.
             if await self.get(zone, name) is None:
                 raise
         else:
@@ -433,7 +544,9 @@ class ComputeEngine:
                 raise error
 
     async def _appeared(self, zone: str, name: str) -> Vm | None:
-        """A VM that exists by its name may still be unknown to `get` for a while; None if that lasts."""
+        """A VM that exists by its name may still be unknown to `get` for a while; None if that
+        lasts.
+        """
         try:
             async with asyncio.timeout(30):
                 return await until(lambda: self.get(zone, name))
@@ -473,17 +586,26 @@ def _place(zone: str, name: str) -> str:
     return f"{name} in zone {zone}"
 
 
-def scopes(pages: Iterable[Any], where: str, within: Collection[str] | None = None) -> Iterator[tuple[str, Any]]:
+def scopes(
+    pages: Iterable[Any], where: str, within: Collection[str] | None = None
+) -> Iterator[tuple[str, Any]]:
     """The scopes of all pages, as `zones/ZONE`, and what each has.
 
-    Raises UnreachableError where something may be missing: in a zone of `within`, or in any zone if that is None.
+    Raises UnreachableError where something may be missing: in a zone of `within`, or in any zone if
+    that is None.
     """
     for page in pages:
         items: dict[str, Any] = dict(page.items)
-        missing = [_last(each) for each in page.unreachables]
-        missing += [_last(scope) for scope, listed in items.items() if listed.warning.code in _MISSING]
+        missing = [_last(unreachable) for unreachable in page.unreachables]
+        missing += [
+            _last(scope) for scope, listed in items.items() if listed.warning.code in _MISSING
+        ]
         if page.warning.code in _MISSING:  # it may name the zones
-            missing += [_last(each.value) for each in page.warning.data if each.key == "scope"] or missing or [""]
+            missing += (
+                [_last(each.value) for each in page.warning.data if each.key == "scope"]
+                or missing
+                or [""]
+            )
         for zone in missing:
             if not zone or within is None or zone in within:
                 what = f"Compute Engine does not tell what is in {f'zone {zone}' if zone else 'every zone'} now"

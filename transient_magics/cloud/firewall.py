@@ -1,13 +1,15 @@
-"""The rules that close a cluster's VMs to everyone but each other: TensorFlow's ports know no password.
+"""The rules that close a cluster's VMs to everyone but each other: TensorFlow's ports know no
+password.
 
-The default network lets every VM of the project reach every other. So each cluster has a network tag and three rules
-on it: members reach each other, SSH comes in from where it may, and everything else is denied before the network's own
-rules are asked (a lower number is asked first). The VM that a controller has for itself is no member: it has a tag of
-its own, and a fourth rule lets it reach the members by SSH; they do not reach it.
+The default network lets every VM of the project reach every other. So each cluster has a network
+tag and three rules on it: members reach each other, SSH comes in from where it may, and everything
+else is denied before the network's own rules are asked (a lower number is asked first). The VM that
+a controller has for itself is no member: it has a tag of its own, and a fourth rule lets it reach
+the members by SSH; they do not reach it.
 
-A rule that is there already is looked at: it may be an earlier one of this cluster's, changed by hand since, or not
-ours at all. Rules have no labels: whose one is says its description up to the first semicolon, and what is behind it
-decides nothing here.
+A rule that is there already is looked at: it may be an earlier one of this cluster's, changed by
+hand since, or not ours at all. Rules have no labels: whose one is says its description up to the
+first semicolon, and what is behind it decides nothing here.
 """
 
 from __future__ import annotations
@@ -24,23 +26,44 @@ from .calling.calls import PLAIN, Calls
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
-_MEMBERS, _DENY = 900, 950
+_MEMBERS = 900
+_DENY = 950
 _log = logging.getLogger(__name__)
 
 
 def rules(
     tag: str, network: str, ssh_from: Sequence[str], description: str, controller_tag: str = ""
 ) -> list[dict[str, Any]]:
-    """The rules of the cluster with this tag. `network`: a name or a partial URL; `ssh_from`: address ranges;
-    `controller_tag`: of the VM that its controller has for itself, if there is one."""
-    whole = network if "/" in network else f"global/networks/{network or 'default'}"
-    common = {"network": whole, "direction": "INGRESS", "target_tags": [tag], "description": description}
-    everyone = {"target_tags": [tag, controller_tag]} if controller_tag else {}
+    """The rules of the cluster with this tag. `network`: a name or a partial URL; `ssh_from`:
+    address ranges; `controller_tag`: of the VM that its controller has for itself, if there is one.
+    """
+    if "/" in network:
+        whole = network
+    else:
+        whole = f"global/networks/{network or 'default'}"
+    common = {
+        "network": whole,
+        "direction": "INGRESS",
+        "target_tags": [tag],
+        "description": description,
+    }
+    if controller_tag:
+        everyone = {"target_tags": [tag, controller_tag]}
+    else:
+        everyone = {}
     ssh = {"allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}]}
     found: list[dict[str, Any]] = [
         common
-        | {"name": f"{tag}-members", "priority": _MEMBERS, "source_tags": [tag], "allowed": [{"I_p_protocol": "all"}]},
-        common | everyone | ssh | {"name": f"{tag}-ssh", "priority": _MEMBERS, "source_ranges": list(ssh_from)},
+        | {
+            "name": f"{tag}-members",
+            "priority": _MEMBERS,
+            "source_tags": [tag],
+            "allowed": [{"I_p_protocol": "all"}],
+        },
+        common
+        | everyone
+        | ssh
+        | {"name": f"{tag}-ssh", "priority": _MEMBERS, "source_ranges": list(ssh_from)},
         common
         | everyone
         | {
@@ -51,7 +74,11 @@ def rules(
         },
     ]
     if controller_tag:
-        found.append(common | ssh | {"name": controller_tag, "priority": _MEMBERS, "source_tags": [controller_tag]})
+        found.append(
+            common
+            | ssh
+            | {"name": controller_tag, "priority": _MEMBERS, "source_tags": [controller_tag]}
+        )
     return found
 
 
@@ -59,28 +86,41 @@ class Firewall:
     """The rules of one project."""
 
     def __init__(self, calls: Calls, project: str) -> None:
-        self._calls, self._project = calls, project
+        self._calls = calls
+        self._project = project
 
     async def ensure(self, wanted: Sequence[dict[str, Any]]) -> None:
-        """See that these rules are there and say what they should; our own that say otherwise are mended.
+        """See that these rules are there and say what they should; our own that say otherwise are
+        mended.
 
-        Raises AlreadyExistsError where one of the name is not ours or cannot be mended, and CloudError.
+        Raises AlreadyExistsError where one of the name is not ours or cannot be mended, and
+        CloudError.
         """
         await _all([self._ensure(rule) for rule in wanted])
 
     async def remove(self, wanted: Sequence[dict[str, Any]]) -> None:
-        """See that none of these rules is there; one of the name with another description is not ours, and stays."""
+        """See that none of these rules is there; one of the name with another description is not
+        ours, and stays.
+        """
         await _all([self._remove(rule["name"], rule["description"]) for rule in wanted])
 
     async def find(self, chosen: Callable[[str], bool]) -> list[dict[str, Any]]:
-        """Name, description and time of creation of all rules whose description is chosen, as `remove` takes them."""
+        """Name, description and time of creation of all rules whose description is chosen, as
+        `remove` takes them.
+        """
         from google.cloud import compute_v1
 
         firewalls = self._calls.clients.firewalls
         message = compute_v1.ListFirewallsRequest(project=self._project, max_results=500)
-        found = await self._calls.call(f"project {self._project}", lambda: list(firewalls.list(message, **PLAIN)))
+        found = await self._calls.call(
+            f"project {self._project}", lambda: list(firewalls.list(message, **PLAIN))
+        )
         return [
-            {"name": each.name, "description": each.description, "created": _moment(each.creation_timestamp)}
+            {
+                "name": each.name,
+                "description": each.description,
+                "created": _moment(each.creation_timestamp),
+            }
             for each in found
             if chosen(each.description)
         ]
@@ -88,12 +128,16 @@ class Firewall:
     async def _ensure(self, rule: dict[str, Any]) -> None:
         from google.cloud import compute_v1
 
-        where, firewalls = _place(rule["name"]), self._calls.clients.firewalls
+        where = _place(rule["name"])
+        firewalls = self._calls.clients.firewalls
         resource = compute_v1.Firewall(rule)
 
         async def insert() -> None:
             operation = await self._calls.call(
-                where, lambda: firewalls.insert_unary(project=self._project, firewall_resource=resource, **PLAIN)
+                where,
+                lambda: firewalls.insert_unary(
+                    project=self._project, firewall_resource=resource, **PLAIN
+                ),
             )
             await self._finish(where, operation)
 
@@ -103,7 +147,8 @@ class Firewall:
             await self._mend(resource)
 
     async def _mend(self, wanted: compute_v1.Firewall) -> None:
-        where, firewalls = _place(wanted.name), self._calls.clients.firewalls
+        where = _place(wanted.name)
+        firewalls = self._calls.clients.firewalls
         whole = {"project": self._project, "firewall": wanted.name, **PLAIN}
         found = await self._calls.call(where, lambda: firewalls.get(**whole))
         if not self._is_ours(found, wanted):
@@ -114,7 +159,9 @@ class Firewall:
             return
         _log.warning("%s was changed, and is made anew as it was", where)
         # Not patched: a patch leaves what it does not name, as a source that was added.
-        operation = await self._calls.call(where, lambda: firewalls.update_unary(firewall_resource=wanted, **whole))
+        operation = await self._calls.call(
+            where, lambda: firewalls.update_unary(firewall_resource=wanted, **whole)
+        )
         await self._finish(where, operation)
         found = await self._calls.call(where, lambda: firewalls.get(**whole))
         if _said(found) != _said(wanted):
@@ -133,19 +180,27 @@ class Firewall:
     def _same_network(self, found: str, wanted: str) -> bool:
         """Whether a rule of this project that is on `found` is on `wanted`.
 
-        A rule's network is in its own project, whether its URL says the project's name or its number; so the question
-        is which one is wanted. A number there is the user's own word.
+        A rule's network is in its own project, whether its URL says the project's name or its
+        number; so the question is which one is wanted. A number there is the user's own word.
         """
         place = wanted.split("/")
-        project = place[place.index("projects") + 1] if "projects" in place else self._project
-        return (project == self._project or project.isdigit()) and found.rpartition("/")[2] == place[-1]
+        if "projects" in place:
+            project = place[place.index("projects") + 1]
+        else:
+            project = self._project
+        return (project == self._project or project.isdigit()) and found.rpartition("/")[
+            2
+        ] == place[-1]
 
     async def _remove(self, name: str, description: str) -> None:
-        where, firewalls = _place(name), self._calls.clients.firewalls
+        where = _place(name)
+        firewalls = self._calls.clients.firewalls
         whole = {"project": self._project, "firewall": name, **PLAIN}
 
         async def delete() -> None:
-            await self._finish(where, await self._calls.call(where, lambda: firewalls.delete_unary(**whole)))
+            await self._finish(
+                where, await self._calls.call(where, lambda: firewalls.delete_unary(**whole))
+            )
 
         try:
             found = await self._calls.call(where, lambda: firewalls.get(**whole))
@@ -168,15 +223,25 @@ def same_owner(one: str, other: str) -> bool:
 
 
 def _moment(text: str) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    if text:
+        return datetime.fromisoformat(text)
+    return None
 
 
 def _said(rule: compute_v1.Firewall) -> tuple[Any, ...]:
     """All that decides which connections the rule is about, in a form that can be compared."""
-    traffic = {(each.I_p_protocol.lower(), tuple(sorted(each.ports))) for each in (*rule.allowed, *rule.denied)}
+    traffic = {
+        (each.I_p_protocol.lower(), tuple(sorted(each.ports)))
+        for each in (*rule.allowed, *rule.denied)
+    }
     sources = (rule.source_ranges, rule.source_tags, rule.source_service_accounts)
     targets = (rule.target_tags, rule.target_service_accounts, rule.destination_ranges)
-    return rule.priority, rule.disabled, traffic, *(frozenset(each) for each in (*sources, *targets))
+    return (
+        rule.priority,
+        rule.disabled,
+        traffic,
+        *(frozenset(each) for each in (*sources, *targets)),
+    )
 
 
 def _place(name: str) -> str:
@@ -184,7 +249,9 @@ def _place(name: str) -> str:
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """All at once; of their errors the first in order is raised, so that the same trouble is told in the same words."""
+    """All at once; of their errors the first in order is raised, so that the same trouble is told
+    in the same words.
+    """
     for error in await asyncio.gather(*work, return_exceptions=True):
         if error is not None:
             raise error

@@ -1,4 +1,6 @@
-"""Images that VMs boot from: those of the project that carry the training stack, and how a disk becomes one."""
+"""Images that VMs boot from: those of the project that carry the training stack, and how a disk
+becomes one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from .calling.calls import PLAIN, Calls, limit
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
-LOCK_LABEL, GPU_LABEL, BASE_LABEL = "transient-magics-lock", "transient-magics-gpu", "transient-magics-base"
+LOCK_LABEL = "transient-magics-lock"
+GPU_LABEL = "transient-magics-gpu"
+BASE_LABEL = "transient-magics-base"
 FOR_LABEL = "transient-magics-for"
 _OURS = " OR ".join(f"family = {each}" for each in FAMILIES.values())
 _ROLE = "Ask the project's owner for the role Compute Storage Admin (roles/compute.storageAdmin)."
@@ -26,7 +30,8 @@ _NAME = re.compile(r"(family/)?[a-z]([-a-z0-9]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of the project. `disk_gb` is the least size of a disk made from it, `stored_gb` what is billed (GB).
+    """One image of the project. `disk_gb` is the least size of a disk made from it, `stored_gb`
+    what is billed (GB).
 
     `id` is never used twice, unlike its name.
     """
@@ -63,14 +68,17 @@ class Lock(Protocol):
 
 def image_url(text: str) -> str:
     """The partial URL of an image: `NAME` and `family/NAME` are those of the VM's own project."""
-    return f"global/images/{text}" if _NAME.fullmatch(text) else text
+    if _NAME.fullmatch(text):
+        return f"global/images/{text}"
+    return text
 
 
 class Images:
     """The images of our families of one project."""
 
     def __init__(self, calls: Calls, project: str) -> None:
-        self._calls, self._project = calls, project
+        self._calls = calls
+        self._project = project
 
     async def list(self) -> list[Image]:
         """All of them, the oldest first."""
@@ -79,30 +87,47 @@ class Images:
         message = compute_v1.ListImagesRequest(project=self._project, filter=_OURS, max_results=500)
         images = self._calls.clients.images
         found = await self._calls.call(self._whole, lambda: list(images.list(message, **PLAIN)))
-        return sorted((_image(each) for each in found if each.family in FAMILIES.values()), key=_age)
+        return sorted(
+            (_image(each) for each in found if each.family in FAMILIES.values()), key=_age
+        )
 
     async def fitting(self, lock: Lock, *, with_gpu: bool) -> list[Image]:
-        """Those that say to carry our packages (and a driver, where VMs have GPUs), the newest first. One request.
+        """Those that say to carry our packages (and a driver, where VMs have GPUs), the newest
+        first. One request.
 
         Whoever may make images in the project may have them say so.
         """
-        found = [each for each in await self.list() if each.ready and each.lock == lock(with_gpu=each.with_gpu)]
+        found = [
+            each
+            for each in await self.list()
+            if each.ready and each.lock == lock(with_gpu=each.with_gpu)
+        ]
         return [each for each in reversed(found) if each.with_gpu or not with_gpu]
 
     async def exists(self, name: str) -> bool:
         """Whether the project has an image of that name, of whatever family."""
         images = self._calls.clients.images
         try:
-            await self._calls.call(self._place(name), lambda: images.get(project=self._project, image=name, **PLAIN))
+            await self._calls.call(
+                self._place(name), lambda: images.get(project=self._project, image=name, **PLAIN)
+            )
         except GoneError:
             return False
         return True
 
     async def make(
-        self, name: str, *, disk: str, description: str, labels: Mapping[str, str], family: str,
+        self,
+        name: str,
+        *,
+        disk: str,
+        description: str,
+        labels: Mapping[str, str],
+        family: str,
         timeout: float = 1800.0,
-    ) -> str:  # fmt: skip
-        """Make an image of a family from a disk (a partial URL) that no running VM has; its id, once it is there."""
+    ) -> str:
+        """Make an image of a family from a disk (a partial URL) that no running VM has; its id,
+        once it is there.
+        """
         from google.cloud import compute_v1
 
         image = compute_v1.Image(
@@ -111,10 +136,13 @@ class Images:
         message = compute_v1.InsertImageRequest(
             project=self._project, image_resource=image, request_id=str(uuid.uuid4())
         )
-        images, where = self._calls.clients.images, self._place(name)
+        images = self._calls.clients.images
+        where = self._place(name)
         async with limit(timeout, "The image was not made", where):
             try:
-                operation = await self._calls.call(where, lambda: images.insert_unary(message, **PLAIN))
+                operation = await self._calls.call(
+                    where, lambda: images.insert_unary(message, **PLAIN)
+                )
                 return str((await self._finish(where, operation)).target_id)
             except AccessError as error:
                 raise _refused(error) from error
@@ -123,11 +151,16 @@ class Images:
         """Delete an image. GoneError where there is none."""
         from google.cloud import compute_v1
 
-        message = compute_v1.DeleteImageRequest(project=self._project, image=name, request_id=str(uuid.uuid4()))
-        images, where = self._calls.clients.images, self._place(name)
+        message = compute_v1.DeleteImageRequest(
+            project=self._project, image=name, request_id=str(uuid.uuid4())
+        )
+        images = self._calls.clients.images
+        where = self._place(name)
         async with limit(timeout, "The image was not deleted", where):
             try:
-                operation = await self._calls.call(where, lambda: images.delete_unary(message, **PLAIN))
+                operation = await self._calls.call(
+                    where, lambda: images.delete_unary(message, **PLAIN)
+                )
                 await self._finish(where, operation)
             except AccessError as error:
                 raise _refused(error) from error
@@ -147,11 +180,16 @@ class Images:
 
 
 def _refused(error: AccessError) -> CloudError:
-    return AccessError(error.what, where=error.where, fix=_ROLE) if "do not allow this" in error.what else error
+    if "do not allow this" in error.what:
+        return AccessError(error.what, where=error.where, fix=_ROLE)
+    return error
 
 
 def _image(found: compute_v1.Image) -> Image:
-    created = datetime.fromisoformat(found.creation_timestamp) if found.creation_timestamp else None
+    if found.creation_timestamp:
+        created = datetime.fromisoformat(found.creation_timestamp)
+    else:
+        created = None
     return Image(
         name=found.name,
         created=created,
@@ -164,4 +202,6 @@ def _image(found: compute_v1.Image) -> Image:
 
 
 def _age(image: Image) -> float:
-    return image.created.timestamp() if image.created else 0.0
+    if image.created:
+        return image.created.timestamp()
+    return 0.0

@@ -1,7 +1,8 @@
 """Changes of VMs: many created by one request, and one stopped, resized or started.
 
-Compute Engine answers with one operation for all. VMs that it could not make are told by sibling operations of the
-same group, so the number of requests depends on time and on zones, not on the number of VMs.
+Compute Engine answers with one operation for all. VMs that it could not make are told by sibling
+operations of the same group, so the number of requests depends on time and on zones, not on the
+number of VMs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 Lister = Callable[[Mapping[str, str]], Awaitable[list[Vm]]]
 _log = logging.getLogger(__name__)
-_SIGHTINGS = 3  # lists without a VM after the operation's end, before it counts as missing: lists lag behind
+_SIGHTINGS = (
+    3  # lists without a VM after the operation's end, before it counts as missing: lists lag behind
+)
 
 _LOCAL_SSD = "SCRATCH"
 Get = Callable[[str, str], Awaitable[Vm | None]]
@@ -32,18 +35,28 @@ class BulkInsert:
     """`list_vms` finds VMs by labels."""
 
     def __init__(self, calls: Calls, project: str, list_vms: Lister) -> None:
-        self._calls, self._project, self._list = calls, project, list_vms
+        self._calls = calls
+        self._project = project
+        self._list = list_vms
 
     async def insert(
-        self, requests: Sequence[VmRequest], zone: str, where: str, outcome: dict[str, Vm | CloudError]
+        self,
+        requests: Sequence[VmRequest],
+        zone: str,
+        where: str,
+        outcome: dict[str, Vm | CloudError],
     ) -> None:
-        """As `ComputeEngine.insert_many`; what is known of each is in `outcome` as soon as it is known."""
+        """As `ComputeEngine.insert_many`; what is known of each is in `outcome` as soon as it is
+        known.
+        """
         from google.cloud import compute_v1
 
         message = compute_v1.BulkInsertInstanceRequest(
             project=self._project,
             zone=zone,
-            request_id=request_id("bulk", *sorted(each.request_id or each.name for each in requests)),
+            request_id=request_id(
+                "bulk", *sorted(request.request_id or request.name for request in requests)
+            ),
             bulk_insert_instance_resource_resource=compute_v1.BulkInsertInstanceResource(
                 count=len(requests),
                 min_count=1,
@@ -55,7 +68,9 @@ class BulkInsert:
         whole: CloudError | None = None
         unknown: AccessError | None = None
         try:
-            operation = await self._calls.call(where, lambda: instances.bulk_insert_unary(message, **PLAIN))
+            operation = await self._calls.call(
+                where, lambda: instances.bulk_insert_unary(message, **PLAIN)
+            )
             operation = await self._calls.finished(zone, where, operation)
             whole = self._calls.failure(operation, where)
             try:
@@ -63,7 +78,8 @@ class BulkInsert:
             except CredentialsError:
                 raise
             except AccessError as denied:
-                # Who may not list operations still learns the reason of the whole, and which VMs there are.
+                # Who may not list operations still learns the reason of the whole, and which VMs
+                # there are.
                 _log.warning("%s: why some VMs were not made may not be asked: %s", where, denied)
                 unknown = denied
         except AlreadyExistsError as error:
@@ -72,7 +88,9 @@ class BulkInsert:
             whole = CloudError(f"What the VMs need is not there: {error.what}", where=where)
         await self._settled(requests, whole, _reason_unknown(unknown), outcome)
 
-    async def _failures(self, zone: str, where: str, operation: compute_v1.Operation) -> dict[str, CloudError]:
+    async def _failures(
+        self, zone: str, where: str, operation: compute_v1.Operation
+    ) -> dict[str, CloudError]:
         """By name, why VMs of this operation's group were not made."""
         from google.cloud import compute_v1
 
@@ -99,39 +117,55 @@ class BulkInsert:
         unknown: CloudError | None,
         outcome: dict[str, Vm | CloudError],
     ) -> None:
-        """Wait until each VM runs or is known not to. `unknown`: the error of one without a reason that is told."""
+        """Wait until each VM runs or is known not to. `unknown`: the error of one without a reason
+        that is told.
+        """
         absent: dict[str, int] = {}
 
         async def settled() -> bool | None:
             found = await self.look(requests, outcome)
             for request in requests:
-                name, vm = request.name, found.get(request.name)
+                name = request.name
+                vm = found.get(request.name)
                 if name in outcome or (vm and vm.status not in LEAVING):
                     continue
                 if vm is None and absent.setdefault(name, 0) < _SIGHTINGS and whole is None:
                     absent[name] += 1
                 else:
-                    gone = GoneError(f"{name} was taken away before it ran", where=f"zone {request.zone}")
-                    outcome[name] = gone if vm else whole or unknown or gone
+                    gone = GoneError(
+                        f"{name} was taken away before it ran", where=f"zone {request.zone}"
+                    )
+                    if vm:
+                        outcome[name] = gone
+                    else:
+                        outcome[name] = whole or unknown or gone
             return True if len(outcome) == len(requests) else None
 
         await until(settled)
 
-    async def look(self, requests: Sequence[VmRequest], outcome: dict[str, Vm | CloudError]) -> dict[str, Vm]:
+    async def look(
+        self, requests: Sequence[VmRequest], outcome: dict[str, Vm | CloudError]
+    ) -> dict[str, Vm]:
         """The VMs that there are, by name; those that run are an `outcome`."""
         found = {vm.name: vm for vm in await self._list(requests[0].labels)}
         for request in requests:
-            name, vm = request.name, found.get(request.name)
+            name = request.name
+            vm = found.get(request.name)
             if vm and vm.status == "RUNNING" and name not in outcome:
                 taken = f"The name is taken: {name} runs and is not what was asked for"
-                outcome[name] = vm if vm.made_by(request) else AlreadyExistsError(taken, where=f"zone {vm.zone}")
+                if vm.made_by(request):
+                    outcome[name] = vm
+                else:
+                    outcome[name] = AlreadyExistsError(taken, where=f"zone {vm.zone}")
         return found
 
 
 def _reason_unknown(denied: AccessError | None) -> CloudError | None:
-    """Return the error of VMs that were not made for a reason that may not be asked; None where it was told.
+    """Return the error of VMs that were not made for a reason that may not be asked; None where it
+    was told.
 
-    It is no AccessError: the VMs may be had in another zone or later, and a right would only tell why.
+    It is no AccessError: the VMs may be had in another zone or later, and a right would only tell
+    why.
     """
     if denied is None:
         return None
@@ -141,25 +175,31 @@ def _reason_unknown(denied: AccessError | None) -> CloudError | None:
 
 # VMs that exist, stopped, changed while they are, and started again.
 #
-# Compute Engine changes the machine type and the time limit of VMs that are stopped (TERMINATED), and of no others
-# ("Edit the machine type of a compute instance", "Limit the run time of a VM"). A start is a new request for
-# capacity, which may be refused; where the limit is a moment, it is the same one after the start.
+# Compute Engine changes the machine type and the time limit of VMs that are stopped (TERMINATED),
+# and of no others ("Edit the machine type of a compute instance", "Limit the run time of a VM"). A
+# start is a new request for capacity, which may be refused; where the limit is a moment, it is the
+# same one after the start.
 
 
 class Power:
-    """The power of one project's VMs, and what stands still without it. All of it raises CloudError, GoneError of a VM
-    that is not there. `get` finds a VM by zone and name, `finish` waits for an operation on it and raises its error."""
+    """The power of one project's VMs, and what stands still without it. All of it raises
+    CloudError, GoneError of a VM that is not there. `get` finds a VM by zone and name, `finish`
+    waits for an operation on it and raises its error.
+    """
 
     def __init__(self, calls: Calls, project: str, get: Get, finish: Finish) -> None:
-        self._calls, self._project = calls, project
-        self._get, self._finish = get, finish
+        self._calls = calls
+        self._project = project
+        self._get = get
+        self._finish = finish
 
     async def stop(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
-        """Stop the VM, its boot disk whole, and return when it has stopped. Raises CloudError; GoneError if it is gone.
+        """Stop the VM, its boot disk whole, and return when it has stopped. Raises CloudError;
+        GoneError if it is gone.
 
-        Local SSDs, which some machine types bring along (a2-ultragpu, a3-highgpu), are discarded: Compute Engine
-        refuses a stop that says nothing about them (reference of `instances.stop`, discovery revision 20261106:
-        "required if the instance has any attached Local SSD disks").
+        Local SSDs, which some machine types bring along (a2-ultragpu, a3-highgpu), are discarded:
+        Compute Engine refuses a stop that says nothing about them (reference of `instances.stop`,
+        discovery revision 20261106: "required if the instance has any attached Local SSD disks").
         """
         from google.cloud import compute_v1
 
@@ -186,7 +226,9 @@ class Power:
             await until(stopped)
 
     async def start(self, zone: str, name: str, *, timeout: float = 600.0) -> None:
-        """Have a stopped VM run again; StockoutError and QuotaError as for a new one. One that runs already is left."""
+        """Have a stopped VM run again; StockoutError and QuotaError as for a new one. One that runs
+        already is left.
+        """
         from google.cloud import compute_v1
 
         async with limit(timeout, f"{name} did not start", _place(zone, name)):
@@ -194,7 +236,9 @@ class Power:
             instances = self._calls.clients.instances
             await self._done(zone, name, lambda: instances.start_unary(message, **PLAIN))
 
-    async def set_machine_type(self, zone: str, name: str, machine_type: str, *, timeout: float = 300.0) -> None:
+    async def set_machine_type(
+        self, zone: str, name: str, machine_type: str, *, timeout: float = 300.0
+    ) -> None:
         """Have a stopped VM be one of this type when it is started; its GPUs stay attached."""
         from google.cloud import compute_v1
 
@@ -210,8 +254,12 @@ class Power:
         async with limit(timeout, f"{name} did not become {machine_type}", _place(zone, name)):
             await self._done(zone, name, lambda: instances.set_machine_type_unary(message, **PLAIN))
 
-    async def set_end(self, zone: str, name: str, moment: datetime, *, timeout: float = 300.0) -> None:
-        """Have Compute Engine delete a stopped VM at this moment, once it runs again; its scheduling stays else."""
+    async def set_end(
+        self, zone: str, name: str, moment: datetime, *, timeout: float = 300.0
+    ) -> None:
+        """Have Compute Engine delete a stopped VM at this moment, once it runs again; its
+        scheduling stays else.
+        """
         from google.cloud import compute_v1
 
         whole = self._whole(zone, name)
@@ -222,16 +270,25 @@ class Power:
             scheduling = instances.get(**where, **PLAIN).scheduling
             scheduling.termination_time = moment_text(moment)
             scheduling.instance_termination_action = "DELETE"
-            message = compute_v1.SetSchedulingInstanceRequest({**whole, "scheduling_resource": scheduling})
+            message = compute_v1.SetSchedulingInstanceRequest(
+                {**whole, "scheduling_resource": scheduling}
+            )
             return instances.set_scheduling_unary(message, **PLAIN)
 
         async with limit(timeout, f"{name} did not take its end", _place(zone, name)):
             await self._done(zone, name, set_end)
 
     def _whole(self, zone: str, name: str) -> dict[str, str]:
-        return {"project": self._project, "zone": zone, "instance": name, "request_id": str(uuid.uuid4())}
+        return {
+            "project": self._project,
+            "zone": zone,
+            "instance": name,
+            "request_id": str(uuid.uuid4()),
+        }
 
-    async def _done(self, zone: str, name: str, request: Callable[[], compute_v1.Operation]) -> None:
+    async def _done(
+        self, zone: str, name: str, request: Callable[[], compute_v1.Operation]
+    ) -> None:
         await self._finish(zone, name, await self._calls.call(_place(zone, name), request))
 
 

@@ -1,7 +1,8 @@
 """What Google asks for GPUs and machines today, from the list of SKUs of its Cloud Billing API.
 
-Compute Engine's own API names no prices. A SKU is the price of one part (a GPU, a core or a GiB of memory of a machine
-family) in some regions; which part, only its description says. SKUs that we do not rent are passed over.
+Compute Engine's own API names no prices. A SKU is the price of one part (a GPU, a core or a GiB of
+memory of a machine family) in some regions; which part, only its description says. SKUs that we do
+not rent are passed over.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ _PATH = "/v1/services/6F81-5844-456A/skus"  # Compute Engine's number among Goog
 _PAGE = 5000
 _MOST_PAGES = 50
 _SPOT = "Spot Preemptible "
-_GPU = re.compile(rf"Nvidia (?:Tesla )?([A-Z]\d+(?: 80GB)?) GPU (?:attached to {_SPOT}VMs )?running in ")
+_GPU = re.compile(
+    rf"Nvidia (?:Tesla )?([A-Z]\d+(?: 80GB)?) GPU (?:attached to {_SPOT}VMs )?running in "
+)
 _PART = re.compile(rf"(?:{_SPOT})?(N1 Predefined|N2|E2|G2|A2|A3) Instance (Core|Ram) running in ")
 _DISK = re.compile(r"(Balanced PD|SSD backed PD|Storage PD) Capacity(?: in |$)")
 _DISK_NAMES = {"Balanced PD": "pd-balanced", "SSD backed PD": "pd-ssd", "Storage PD": "pd-standard"}
-_ADDRESSES = {"External IP Charge on a Standard VM": "on_demand", f"External IP Charge on a {_SPOT}VM": "transient"}
+_ADDRESSES = {
+    "External IP Charge on a Standard VM": "on_demand",
+    f"External IP Charge on a {_SPOT}VM": "transient",
+}
 _COLUMNS = {"OnDemand": "on_demand", "Preemptible": "transient"}
 _NAMES = {"H100 80GB": "h100", "A100 80GB": "a100-80gb"}
 
@@ -36,16 +42,24 @@ Part = tuple[str, str]
 
 
 async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str) -> list[PriceRow]:
-    """Google's list prices, of `day` (2026-01-31), for all regions; some dozen requests. Raises CloudError."""
+    """Google's list prices, of `day` (2026-01-31), for all regions; some dozen requests. Raises
+    CloudError.
+    """
     skus: list[Mapping[str, Any]] = []
     token = ""
     session = calls.clients.billing
     for _ in range(_MOST_PAGES):
-        query = {"pageSize": _PAGE, "currencyCode": "USD", **({"pageToken": token} if token else {})}
+        query = {
+            "pageSize": _PAGE,
+            "currencyCode": "USD",
+            **({"pageToken": token} if token else {}),
+        }
 
         def ask(query: Mapping[str, Any] = query) -> dict[str, Any]:
             def once(headers: Mapping[str, str]) -> Any:
-                return session.get(f"{endpoint or HOST}{_PATH}", params=query, headers=headers, timeout=30.0)
+                return session.get(
+                    f"{endpoint or HOST}{_PATH}", params=query, headers=headers, timeout=30.0
+                )
 
             return content_of(charged(calls, project, once))
 
@@ -57,18 +71,27 @@ async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str
 
 
 def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
-    """Rows for the catalog's table of prices: GPUs, the machines that come with one, vCPUs and memory of N1 and N2, the
-    controller's machine, disks, external addresses."""
+    """Rows for the catalog's table of prices: GPUs, the machines that come with one, vCPUs and
+    memory of N1 and N2, the controller's machine, disks, external addresses.
+    """
     found: dict[str, dict[Part, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     addresses: dict[str, float] = {}
     for sku in skus:
         if address := _ADDRESSES.get(sku["description"]):
-            addresses |= {address: _dollars(sku, "h", tier=-1)} if _dollars(sku, "h", tier=-1) else {}
-        if (disk := _DISK.match(sku["description"])) and (monthly := _dollars(sku, "GiBy.mo", tier=-1)):
+            addresses |= (
+                {address: _dollars(sku, "h", tier=-1)} if _dollars(sku, "h", tier=-1) else {}
+            )
+        if (disk := _DISK.match(sku["description"])) and (
+            monthly := _dollars(sku, "GiBy.mo", tier=-1)
+        ):
             for region in sku.get("serviceRegions", ()):
-                found[region][_DISK_NAMES[disk[1]], ""] = {"on_demand": monthly, "transient": monthly}
+                found[region][_DISK_NAMES[disk[1]], ""] = {
+                    "on_demand": monthly,
+                    "transient": monthly,
+                }
         column = _COLUMNS.get(sku["category"]["usageType"])
-        part, dollars = _part(sku["description"]), _hourly(sku)
+        part = _part(sku["description"])
+        dollars = _hourly(sku)
         if column and part and dollars:
             for region in sku.get("serviceRegions", ()):
                 found[region][part][column] = dollars
@@ -87,26 +110,37 @@ def _items(parts: Mapping[Part, Mapping[str, float]]) -> dict[str, dict[str, flo
     """By item of the catalog and column, what one hour costs in one region."""
     items = {name: dict(prices) for (name, part), prices in parts.items() if not part}
     for family, name in (("N1 Predefined", "n1"), ("N2", "n2")):
-        vcpu, memory = parts.get((family, "Core")), parts.get((family, "Ram"))
+        vcpu = parts.get((family, "Core"))
+        memory = parts.get((family, "Ram"))
         if vcpu and memory:
             items |= {f"{name}-vcpu": dict(vcpu), f"{name}-gb": dict(memory)}
-    vcpu, memory = parts.get(("E2", "Core"), {}), parts.get(("E2", "Ram"), {})
+    vcpu = parts.get(("E2", "Core"), {})
+    memory = parts.get(("E2", "Ram"), {})
     if both := vcpu.keys() & memory.keys():
-        items[CONTROLLER_MACHINE] = {each: 0.5 * vcpu[each] + 2 * memory[each] for each in both}  # an e2-small's share
+        items[CONTROLLER_MACHINE] = {
+            each: 0.5 * vcpu[each] + 2 * memory[each] for each in both
+        }  # an e2-small's share
     for gpu in ACCELERATORS.values():
         family = gpu.machine_type.partition("-")[0].upper()
-        core, ram = parts.get((family, "Core"), {}), parts.get((family, "Ram"), {})
+        core = parts.get((family, "Core"), {})
+        ram = parts.get((family, "Ram"), {})
         if gpu.bundled and (both := core.keys() & ram.keys()):
-            items[gpu.machine_type] = {each: gpu.vcpus * core[each] + gpu.memory_gb * ram[each] for each in both}
+            items[gpu.machine_type] = {
+                each: gpu.vcpus * core[each] + gpu.memory_gb * ram[each] for each in both
+            }
     return items
 
 
 def _part(description: str) -> Part | None:
     if gpu := _GPU.match(description):
         name = _NAMES.get(gpu[1], gpu[1].lower())
-        return (name, "") if name in ACCELERATORS else None
+        if name in ACCELERATORS:
+            return (name, "")
+        return None
     part = _PART.match(description)
-    return (part[1], part[2]) if part else None
+    if part:
+        return (part[1], part[2])
+    return None
 
 
 def _hourly(sku: Mapping[str, Any]) -> float:
@@ -115,7 +149,9 @@ def _hourly(sku: Mapping[str, Any]) -> float:
 
 
 def _dollars(sku: Mapping[str, Any], *units: str, tier: int = 0) -> float:
-    """Dollars of one unit, if it is one of these, at the first tier or at the one beyond what costs nothing."""
+    """Dollars of one unit, if it is one of these, at the first tier or at the one beyond what costs
+    nothing.
+    """
     if not sku.get("pricingInfo"):
         return 0.0
     expression = sku["pricingInfo"][-1]["pricingExpression"]

@@ -1,13 +1,15 @@
 """Cloud Storage, as far as we use it: make a bucket, and put, get, list and delete objects in it.
 
-Every call runs in a thread and is awaited (`calls.py`). Contents are checked with CRC32C on their way in both
-directions; a file that is downloaded appears whole or not at all. Writes may name the generation that they replace
-(0: nothing is there yet): of several writers one wins, the others meet ChangedError.
+Every call runs in a thread and is awaited (`calls.py`). Contents are checked with CRC32C on their
+way in both directions; a file that is downloaded appears whole or not at all. Writes may name the
+generation that they replace (0: nothing is there yet): of several writers one wins, the others meet
+ChangedError.
 
-A `BoundedToken` is an access token for some places of buckets only (Credential Access Boundaries). A controller
-exchanges its own token at the Security Token Service for one whose rights end at `Reach`es, and hands that to a VM that
-runs a user's code. The rights of the two are intersected; the new one lives as long as the old one would have. Such
-tokens work in buckets with uniform access only.
+A `BoundedToken` is an access token for some places of buckets only (Credential Access Boundaries).
+A controller exchanges its own token at the Security Token Service for one whose rights end at
+`Reach`es, and hands that to a VM that runs a user's code. The rights of the two are intersected;
+the new one lives as long as the old one would have. Such tokens work in buckets with uniform access
+only.
 """
 
 from __future__ import annotations
@@ -38,7 +40,13 @@ from ..errors import (
 from ..journal import now
 from .calling import failures
 from .calling.calls import Attempts
-from .calling.failures import billing_disabled, error_info, explain_infrastructure, policy_in, service_disabled
+from .calling.failures import (
+    billing_disabled,
+    error_info,
+    explain_infrastructure,
+    policy_in,
+    service_disabled,
+)
 from .calling.login import found_credentials
 
 if TYPE_CHECKING:
@@ -46,14 +54,19 @@ if TYPE_CHECKING:
 
 
 _THREADS = 8
-_PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}  # seconds without a byte; Google's own retries off
+_PLAIN: dict[str, Any] = {
+    "retry": None,
+    "timeout": 60.0,
+}  # seconds without a byte; Google's own retries off
 _SOFT_DELETE = "storage.softDeletePolicySeconds"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One object: its name in the bucket, size in bytes, CRC32C (base64, big-endian) and generation."""
+    """One object: its name in the bucket, size in bytes, CRC32C (base64, big-endian) and
+    generation.
+    """
 
     name: str
     size: int
@@ -62,12 +75,19 @@ class Stored:
 
 
 class CloudStorage:
-    """The buckets that `project` may use. `endpoint` is an emulator's URL; None is Google, by default credentials."""
+    """The buckets that `project` may use. `endpoint` is an emulator's URL; None is Google, by
+    default credentials.
+    """
 
-    def __init__(self, project: str, endpoint: str | None = None, *, patience: float = 60.0) -> None:
+    def __init__(
+        self, project: str, endpoint: str | None = None, *, patience: float = 60.0
+    ) -> None:
         """`patience` is for how many seconds a request is tried again before its error is raised."""
         self.project = project
-        self.endpoint = endpoint.rstrip("/") if endpoint else None
+        if endpoint:
+            self.endpoint = endpoint.rstrip("/")
+        else:
+            self.endpoint = None
 
         def explain_here(error: Exception, where: str) -> CloudError | None:
             return explain(error, where=where, project=project, endpoint=self.endpoint or "")
@@ -80,24 +100,34 @@ class CloudStorage:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._attempts.end()
         self._client.close()
 
     async def renew(self) -> None:
-        """Find credentials (anew) and build the client with them; requests under way keep the one before."""
+        """Find credentials (anew) and build the client with them; requests under way keep the one
+        before.
+        """
         async with self._attempts.explaining(f"project {self.project}"):
-            self._client = await self._attempts.threaded(lambda: _client(self.project, self.endpoint))
+            self._client = await self._attempts.threaded(
+                lambda: _client(self.project, self.endpoint)
+            )
 
     async def ensure_bucket(self, name: str, location: str, *, own: bool = False) -> str:
-        """See that the bucket is there; make it in `location` (a region) where there is none of that name.
+        """See that the bucket is there; make it in `location` (a region) where there is none of
+        that name.
 
-        It is made with uniform access, without any for the public, and without soft delete, by which checkpoints that
-        a run has replaced would be billed for a week more; where an organization forbids that, with it. AccessError for
-        one without uniform access, in which tokens with a boundary are worth nothing; the answer is what is not as it
-        should be with one that is there, in sentences, else empty. `own`: it must be the project's, because its name
-        can be guessed, and whoever made it first would be handed all that is put there. AlreadyExistsError then.
+        It is made with uniform access, without any for the public, and without soft delete, by
+        which checkpoints that a run has replaced would be billed for a week more; where an
+        organization forbids that, with it. AccessError for one without uniform access, in which
+        tokens with a boundary are worth nothing; the answer is what is not as it should be with one
+        that is there, in sentences, else empty. `own`: it must be the project's, because its name
+        can be guessed, and whoever made it first would be handed all that is put there.
+        AlreadyExistsError then.
         """
         where = f"gs://{name}"
 
@@ -107,7 +137,9 @@ class CloudStorage:
             fresh.iam_configuration.public_access_prevention = "enforced"
             if not soft_delete:
                 fresh.soft_delete_policy.retention_duration_seconds = 0
-            return self._client.create_bucket(fresh, project=self.project, location=location, **_PLAIN)
+            return self._client.create_bucket(
+                fresh, project=self.project, location=location, **_PLAIN
+            )
 
         if (warning := await self.look(name, own=own)) is not None:
             return warning
@@ -119,7 +151,8 @@ class CloudStorage:
                     raise
                 made = await self._attempts.call(where, lambda: make(soft_delete=True))
         except AlreadyExistsError as error:
-            # Another controller may have made it at the same moment, or an attempt whose answer was lost.
+            # Another controller may have made it at the same moment, or an attempt whose answer was
+            # lost.
             if (warning := await self.look(name, own=True)) is not None:
                 return warning
             what = f"The bucket name {name} is taken by somebody else"
@@ -129,7 +162,8 @@ class CloudStorage:
         return _looked_at(made)
 
     async def look(self, name: str, *, own: bool = False) -> str | None:
-        """What is to be said of the bucket, as of `ensure_bucket`; None where there is none, and none is made.
+        """What is to be said of the bucket, as of `ensure_bucket`; None where there is none, and
+        none is made.
 
         `own`: one of the project's alone.
         """
@@ -151,50 +185,79 @@ class CloudStorage:
                 raise
             what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
             raise AccessError(what, where=where, fix=error.fix) from error
-        return _looked_at(found) if found else None
+        if found:
+            return _looked_at(found)
+        return None
 
-    async def upload(self, bucket: str, name: str, path: Path, *, generation: int | None = None) -> Stored:
+    async def upload(
+        self, bucket: str, name: str, path: Path, *, generation: int | None = None
+    ) -> Stored:
         """Put a file there; `generation` is what it may replace (0: nothing)."""
         blob = self._client.bucket(bucket).blob(name)
 
         def put() -> None:
-            blob.upload_from_filename(str(path), checksum="crc32c", if_generation_match=generation, **_PLAIN)
+            blob.upload_from_filename(
+                str(path), checksum="crc32c", if_generation_match=generation, **_PLAIN
+            )
 
-        expected = await self._attempts.threaded(lambda: checksum(path)) if generation is not None else ""
+        if generation is not None:
+            expected = await self._attempts.threaded(lambda: checksum(path))
+        else:
+            expected = ""
         return await self._write(blob, put, expected)
 
-    async def write_json(self, bucket: str, name: str, value: Any, *, generation: int | None = None) -> Stored:
+    async def write_json(
+        self, bucket: str, name: str, value: Any, *, generation: int | None = None
+    ) -> Stored:
         """Put a small JSON value there; `generation` is what it may replace (0: nothing)."""
-        blob, content = self._client.bucket(bucket).blob(name), json.dumps(value, indent=1).encode()
+        blob = self._client.bucket(bucket).blob(name)
+        content = json.dumps(value, indent=1).encode()
 
         def put() -> None:
             blob.upload_from_string(
-                content, "application/json", checksum="crc32c", if_generation_match=generation, **_PLAIN
+                content,
+                "application/json",
+                checksum="crc32c",
+                if_generation_match=generation,
+                **_PLAIN,
             )
 
         return await self._write(blob, put, _sum(content) if generation is not None else "")
 
     async def read_json(self, bucket: str, name: str) -> tuple[Any, int]:
-        """A small JSON value and its generation; (None, 0) where there is no such object. Raises CloudError."""
+        """A small JSON value and its generation; (None, 0) where there is no such object. Raises
+        CloudError.
+        """
         blob = self._client.bucket(bucket).blob(name)
         where = f"gs://{bucket}/{name}"
         try:
-            content = await self._attempts.call(where, lambda: blob.download_as_bytes(checksum="crc32c", **_PLAIN))
+            content = await self._attempts.call(
+                where, lambda: blob.download_as_bytes(checksum="crc32c", **_PLAIN)
+            )
         except GoneError:
-            await self.list(bucket, name, most=1)  # the bucket itself is there; to look at that takes another role
+            await self.list(
+                bucket, name, most=1
+            )  # the bucket itself is there; to look at that takes another role
             return None, 0
         try:
             return json.loads(content), int(blob.generation or 0)
         except (ValueError, RecursionError) as error:
             raise CloudError("The object is not JSON", where=where) from error
 
-    async def download(self, bucket: str, name: str, path: Path, *, generation: int | None = None) -> None:
-        """Get an object as a file (its folder is made if needed); `generation` is the one that it must be."""
-        blob, part = self._client.bucket(bucket).blob(name), path.with_name(f".{path.name}.part")
+    async def download(
+        self, bucket: str, name: str, path: Path, *, generation: int | None = None
+    ) -> None:
+        """Get an object as a file (its folder is made if needed); `generation` is the one that it
+        must be.
+        """
+        blob = self._client.bucket(bucket).blob(name)
+        part = path.with_name(f".{path.name}.part")
 
         def get() -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            blob.download_to_filename(str(part), checksum="crc32c", if_generation_match=generation, **_PLAIN)
+            blob.download_to_filename(
+                str(part), checksum="crc32c", if_generation_match=generation, **_PLAIN
+            )
             os.replace(part, path)
 
         try:
@@ -203,7 +266,9 @@ class CloudStorage:
             part.unlink(missing_ok=True)
 
     async def list(self, bucket: str, prefix: str = "", *, most: int | None = None) -> list[Stored]:
-        """All objects whose names begin with `prefix`, in their order; the first ones, if `most` are wanted."""
+        """All objects whose names begin with `prefix`, in their order; the first ones, if `most`
+        are wanted.
+        """
 
         def pages() -> list[Stored]:
             found = self._client.list_blobs(bucket, prefix=prefix, max_results=most, **_PLAIN)
@@ -259,8 +324,8 @@ def _sum(content: bytes) -> str:
 
 def _client(project: str, endpoint: str | None) -> storage.Client:
     client = _built(project, endpoint)
-    # For its traces the client asks for each bucket that it meets: in threads that outlive it, with retries of their
-    # own, and with a permission that a bucket's writer may lack.
+    # For its traces the client asks for each bucket that it meets: in threads that outlive it, with
+    # retries of their own, and with a permission that a bucket's writer may lack.
     client._bucket_metadata_cache = None  # pyright: ignore[reportAttributeAccessIssue]
     return client
 
@@ -274,7 +339,9 @@ def _built(project: str, endpoint: str | None) -> storage.Client:
     from google.auth.credentials import AnonymousCredentials
 
     options = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
-    client = storage.Client(project=project, credentials=AnonymousCredentials(), client_options=options)
+    client = storage.Client(
+        project=project, credentials=AnonymousCredentials(), client_options=options
+    )
     _session(client).trust_env = False  # no proxy stands between us and the emulator
     return client
 
@@ -285,7 +352,8 @@ def _session(client: Any) -> Any:
 
 
 def _looked_at(bucket: storage.Bucket) -> str:
-    access, change = bucket.iam_configuration, f"gcloud storage buckets update gs://{bucket.name}"
+    access = bucket.iam_configuration
+    change = f"gcloud storage buckets update gs://{bucket.name}"
     if not access.uniform_bucket_level_access_enabled:
         what = f"Objects of the bucket {bucket.name} may have rights of their own: no VM can be kept to its place"
         fix = f"Type `{change} --uniform-bucket-level-access`, or name another with --bucket."
@@ -325,18 +393,27 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
             return found
         return _by_status(int(error.code or 0), said, where, project)
     if isinstance(error, DataCorruption):
-        return CloudError("Its contents did not arrive as they were sent", where=where, fix="Try again.")
+        return CloudError(
+            "Its contents did not arrive as they were sent", where=where, fix="Try again."
+        )
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
-        remedy = "Check the network" + (" and that the emulator runs." if endpoint else " and any proxy settings.")
+        remedy = "Check the network" + (
+            " and that the emulator runs." if endpoint else " and any proxy settings."
+        )
         what = f"{endpoint or 'https://storage.googleapis.com'} does not answer"
         return UnreachableError(what, where=where, fix=remedy)
     return failures.explain(error, where=where, project=project, endpoint=endpoint)
 
 
 def _said(message: str) -> str:
-    """Google's own sentence: its client puts the request before it, and for uploads the whole answer around it."""
+    """Google's own sentence: its client puts the request before it, and for uploads the whole
+    answer around it.
+    """
     told = re.search(r'"message": ?"([^"]+)"', message)
-    line = told[1] if told else message.split("\n", 1)[0]
+    if told:
+        line = told[1]
+    else:
+        line = message.split("\n", 1)[0]
     return " ".join(failures.without_request(line).split()).rstrip(".")
 
 
@@ -353,18 +430,31 @@ def _by_status(status: int, said: str, where: str, project: str) -> CloudError:
         return CredentialsError("Google did not accept the credentials", where=where, fix=fix)
     if status == 403:
         what = f"The credentials in use do not allow this: {said}"
-        return AccessError(what, where=where, fix=f"Ask for {_WRITE}, and for {_MAKE}; or use --bucket none.")
+        return AccessError(
+            what, where=where, fix=f"Ask for {_WRITE}, and for {_MAKE}; or use --bucket none."
+        )
     if status == 404:
-        return GoneError(f"There is no such bucket or object: {said}", where=where, fix="Name another with --bucket.")
+        return GoneError(
+            f"There is no such bucket or object: {said}",
+            where=where,
+            fix="Name another with --bucket.",
+        )
     if status == 409:
-        what, fix = f"The name is taken: {said}", "Bucket names are the whole world's: choose another with --bucket."
+        what = f"The name is taken: {said}"
+        fix = "Bucket names are the whole world's: choose another with --bucket."
         return AlreadyExistsError(what, where=where, fix=fix)
     if status == 412:
-        return ChangedError("Somebody else has changed it meanwhile", where=where, fix="Read it again first.")
+        return ChangedError(
+            "Somebody else has changed it meanwhile", where=where, fix="Read it again first."
+        )
     if status == 429:
-        return RateLimitError(f"Cloud Storage takes no more requests now: {said}", where=where, fix="Wait a minute.")
+        return RateLimitError(
+            f"Cloud Storage takes no more requests now: {said}", where=where, fix="Wait a minute."
+        )
     if status >= 500:
-        return UnreachableError(f"Cloud Storage failed (HTTP {status}): {said}", where=where, fix="Try again later.")
+        return UnreachableError(
+            f"Cloud Storage failed (HTTP {status}): {said}", where=where, fix="Try again later."
+        )
     return CloudError(f"Cloud Storage refused ({status}): {said}", where=where)
 
 
@@ -379,19 +469,22 @@ _PLAIN_PLACE = re.compile(r"gs://([a-z0-9][a-z0-9_.-]*)(?:/([A-Za-z0-9_.=/-]*))?
 class Reach:
     """What may be done with the objects whose names begin with `place` (`gs://bucket/text`).
 
-    A place that is to be a folder ends in a slash. To be a user is to read, list, make, replace and delete; a creator
-    makes what is not there yet, and neither reads nor replaces anything.
+    A place that is to be a folder ends in a slash. To be a user is to read, list, make, replace and
+    delete; a creator makes what is not there yet, and neither reads nor replaces anything.
     """
 
     place: str
     role: Literal["objectUser", "objectViewer", "objectCreator"]
 
     def rule(self) -> dict[str, Any]:
-        """As a rule of an access boundary. ValueError for a place whose name could end its condition."""
+        """As a rule of an access boundary. ValueError for a place whose name could end its
+        condition.
+        """
         found = _PLAIN_PLACE.fullmatch(self.place)
         if not found:
             raise ValueError(f"{self.place!r} is no place in a bucket")
-        bucket, begin = found[1], found[2] or ""
+        bucket = found[1]
+        begin = found[2] or ""
         resource = f"projects/_/buckets/{bucket}"
         rule: dict[str, Any] = {
             "availableResource": f"//storage.googleapis.com/{resource}",
@@ -401,7 +494,9 @@ class Reach:
         if self.role != "objectCreator":
             listed = "api.getAttribute('storage.googleapis.com/objectListPrefix', '')"
             clauses.append(f"{listed}.startsWith('{begin}')")
-        return rule | ({"availabilityCondition": {"expression": " || ".join(clauses)}} if begin else {})
+        return rule | (
+            {"availabilityCondition": {"expression": " || ".join(clauses)}} if begin else {}
+        )
 
 
 @dataclass(frozen=True)
@@ -419,10 +514,12 @@ class BoundedToken:
 async def bounded_token(
     reaches: Sequence[Reach], project: str, endpoint: str | None = None, *, patience: float = 60.0
 ) -> BoundedToken:
-    """A token for these places, at `endpoint` (an emulator) or at Google with the default credentials.
+    """A token for these places, at `endpoint` (an emulator) or at Google with the default
+    credentials.
 
-    CredentialsError if there are none or they have expired, AccessError if they cannot be exchanged, other CloudErrors
-    after `patience` seconds of attempts, or at once for a place that cannot be bounded.
+    CredentialsError if there are none or they have expired, AccessError if they cannot be
+    exchanged, other CloudErrors after `patience` seconds of attempts, or at once for a place that
+    cannot be bounded.
     """
     try:
         rules = [reach.rule() for reach in reaches]
@@ -452,7 +549,8 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
     from google.oauth2 import sts
     from requests import Session
 
-    own, ends = "of-this-user", 0.0
+    own = "of-this-user"
+    ends = 0.0
     session = Session()
     session.trust_env = not endpoint
     with session:
@@ -461,10 +559,18 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
             credentials, _ = google.auth.default(scopes=[_PLATFORM_SCOPE])
             credentials.refresh(request)
             own = credentials.token or ""
-            ends = credentials.expiry.replace(tzinfo=UTC).timestamp() if credentials.expiry else 0.0
+            if credentials.expiry:
+                ends = credentials.expiry.replace(tzinfo=UTC).timestamp()
+            else:
+                ends = 0.0
         begun = now()
         answer = sts.Client(f"{endpoint or _GOOGLE}/v1/token").exchange_token(
-            request, _GRANT, own, _ACCESS_TOKEN, requested_token_type=_ACCESS_TOKEN, additional_options=options
+            request,
+            _GRANT,
+            own,
+            _ACCESS_TOKEN,
+            requested_token_type=_ACCESS_TOKEN,
+            additional_options=options,
         )
     lasts = float(answer.get("expires_in") or 0)  # Google leaves it out where it is the old token's
     return BoundedToken(str(answer["access_token"]), begun + lasts if lasts else ends)

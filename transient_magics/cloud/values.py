@@ -1,8 +1,8 @@
 """VMs and requests for them, as our code has them and as Compute Engine writes them.
 
-A `VmRequest` says everything about a VM that is to be made; a `Vm` is what we need to know about one that exists.
-`request_id` makes the identity of a request from what it is for, so that a second attempt, even by another process,
-is the same request to Google and never makes a second VM.
+A `VmRequest` says everything about a VM that is to be made; a `Vm` is what we need to know about
+one that exists. `request_id` makes the identity of a request from what it is for, so that a second
+attempt, even by another process, is the same request to Google and never makes a second VM.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def request_id(*parts: object) -> str:
-    """The identity of the request that `parts` describe: the same parts give the same UUID, on every machine.
+    """The identity of the request that `parts` describe: the same parts give the same UUID, on
+    every machine.
 
-    Google remembers identities for a while only, and a VM that was deleted may be wanted again: let the parts hold
-    what sets one VM apart from every other (the cluster's own identity, the VM's name, which attempt it is).
+    Google remembers identities for a while only, and a VM that was deleted may be wanted again: let
+    the parts hold what sets one VM apart from every other (the cluster's own identity, the VM's
+    name, which attempt it is).
     """
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
 
@@ -45,15 +47,16 @@ def request_id(*parts: object) -> str:
 class VmRequest:
     """One VM that is to exist.
 
-    `termination_time` (aware of its zone) is enforced by Google itself, with deletion. The legacy model `preemptible`
-    cannot carry one: its VMs end after 24 hours at most, whatever `termination_time` says, and are stopped rather than
-    deleted, so prefer `spot`. `image` is a full or partial URL of an image or a family, or `NAME` or `family/NAME` of
-    the project; empty means Debian 12, whose Python is 3.11. Without an `ssh_public_key` nobody can log in.
-    A `disk_gb` of 0 is the size of the image.
-    A `subnet` without a slash is a name in the zone's region. `service_account` (an address, or "default") is attached
-    with all the rights that its roles give it; most VMs have none.
-    `notice_seconds` (0 or 120, Spot only) lie between the preemption notice in the VM's metadata and the start of its
-    shutdown; its metadata attribute `NOTICE_KEY` has them too, so that programs on the VM know their time.
+    `termination_time` (aware of its zone) is enforced by Google itself, with deletion. The legacy
+    model `preemptible` cannot carry one: its VMs end after 24 hours at most, whatever
+    `termination_time` says, and are stopped rather than deleted, so prefer `spot`. `image` is a
+    full or partial URL of an image or a family, or `NAME` or `family/NAME` of the project; empty
+    means Debian 12, whose Python is 3.11. Without an `ssh_public_key` nobody can log in. A
+    `disk_gb` of 0 is the size of the image. A `subnet` without a slash is a name in the zone's
+    region. `service_account` (an address, or "default") is attached with all the rights that its
+    roles give it; most VMs have none. `notice_seconds` (0 or 120, Spot only) lie between the
+    preemption notice in the VM's metadata and the start of its shutdown; its metadata attribute
+    `NOTICE_KEY` has them too, so that programs on the VM know their time.
     """
 
     name: str
@@ -81,7 +84,9 @@ class VmRequest:
 
 @dataclass(frozen=True)
 class Vm:
-    """One VM that exists. `id` is never used twice, unlike names and addresses; times are aware of their zone."""
+    """One VM that exists. `id` is never used twice, unlike names and addresses; times are aware of
+    their zone.
+    """
 
     name: str
     zone: str
@@ -102,7 +107,9 @@ class Vm:
     """Who may log in: lines `USER:KEY`."""
 
     def made_by(self, request: VmRequest) -> bool:
-        """Whether this is the VM that `request` asked for, as far as can be seen: its labels, machine and key."""
+        """Whether this is the VM that `request` asked for, as far as can be seen: its labels,
+        machine and key.
+        """
         key = request.ssh_public_key.strip()
         return (
             request.labels.items() <= self.labels.items()
@@ -114,7 +121,9 @@ class Vm:
 
 @dataclass(frozen=True)
 class Life:
-    """When one VM ran, by its `id`: from `started` until it was told to stop; None where nothing tells that."""
+    """When one VM ran, by its `id`: from `started` until it was told to stop; None where nothing
+    tells that.
+    """
 
     id: str
     started: datetime
@@ -123,9 +132,9 @@ class Life:
 
 # Between our values and the messages of Compute Engine's API.
 #
-# `instance_of` turns a `VmRequest` into the body of an insert request (as the dictionary that Google's message
-# classes take), `vm_of` turns an instance that the API described into a `Vm`. Both are pure; nothing of Google's is
-# imported.
+# `instance_of` turns a `VmRequest` into the body of an insert request (as the dictionary that
+# Google's message classes take), `vm_of` turns an instance that the API described into a `Vm`. Both
+# are pure; nothing of Google's is imported.
 
 
 def labelled(labels: Mapping[str, str]) -> str:
@@ -135,13 +144,16 @@ def labelled(labels: Mapping[str, str]) -> str:
 
 def instance_of(request: VmRequest) -> dict[str, Any]:
     """The instance that `request` asks for."""
-    zone, labels = f"zones/{request.zone}", dict(request.labels)
+    zone = f"zones/{request.zone}"
+    labels = dict(request.labels)
     body: dict[str, Any] = {
         "name": request.name,
         "machine_type": f"{zone}/machineTypes/{request.machine_type}",
         "labels": labels,
         "scheduling": _scheduling(request),
-        "metadata": {"items": [{"key": key, "value": value} for key, value in _metadata(request).items()]},
+        "metadata": {
+            "items": [{"key": key, "value": value} for key, value in _metadata(request).items()]
+        },
         "network_interfaces": [_network(request)],
         "disks": [
             {
@@ -158,22 +170,29 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
     }
     if request.accelerator:
         kind = f"{zone}/acceleratorTypes/{request.accelerator}"
-        body["guest_accelerators"] = [{"accelerator_type": kind, "accelerator_count": request.accelerator_count or 1}]
+        body["guest_accelerators"] = [
+            {"accelerator_type": kind, "accelerator_count": request.accelerator_count or 1}
+        ]
     if request.tags:
         body["tags"] = {"items": list(request.tags)}
     if request.service_account:
-        # Its roles say what it may; a narrower scope could not be exchanged for tokens of other VMs.
+        # Its roles say what it may; a narrower scope could not be exchanged for tokens of other
+        # VMs.
         body["service_accounts"] = [{"email": request.service_account, "scopes": [_SCOPE]}]
     return body
 
 
 def properties_of(request: VmRequest) -> dict[str, Any]:
-    """What many instances like this one have in common: the same, with plain names where one instance has paths."""
+    """What many instances like this one have in common: the same, with plain names where one
+    instance has paths.
+    """
     body = instance_of(request)
     del body["name"]
     body["machine_type"] = request.machine_type
     for disk in body["disks"]:
-        disk["initialize_params"]["disk_type"] = disk["initialize_params"]["disk_type"].rpartition("/")[2]
+        disk["initialize_params"]["disk_type"] = disk["initialize_params"]["disk_type"].rpartition(
+            "/"
+        )[2]
     for card in body.get("guest_accelerators", []):
         card["accelerator_type"] = request.accelerator
     return body
@@ -182,7 +201,12 @@ def properties_of(request: VmRequest) -> dict[str, Any]:
 def vm_of(instance: compute_v1.Instance) -> Vm:
     """What we know about a VM from the API's description of it."""
     interfaces = list(instance.network_interfaces)
-    outside = [access.nat_i_p for interface in interfaces for access in interface.access_configs if access.nat_i_p]
+    outside = [
+        access.nat_i_p
+        for interface in interfaces
+        for access in interface.access_configs
+        if access.nat_i_p
+    ]
     created = moment_of(instance.creation_timestamp)
     return Vm(
         name=instance.name,
@@ -207,7 +231,8 @@ def _item(instance: compute_v1.Instance, key: str) -> str:
 
 
 def _scheduling(request: VmRequest) -> dict[str, Any]:
-    # We replace what is lost ourselves; a VM that Google restarts behind our back would be counted twice.
+    # We replace what is lost ourselves; a VM that Google restarts behind our back would be counted
+    # twice.
     scheduling: dict[str, Any] = {"automatic_restart": False}
     if request.provisioning_model == "standard":
         scheduling["provisioning_model"] = "STANDARD"
@@ -226,8 +251,12 @@ def _scheduling(request: VmRequest) -> dict[str, Any]:
 
 
 def _has_accelerator(request: VmRequest) -> bool:
-    """Whether the VM has an accelerator, be it attached or part of its machine type (A2, A3, A4, G2, G4)."""
-    return bool(request.accelerator) or request.machine_type.startswith(("a2-", "a3-", "a4-", "g2-", "g4-"))
+    """Whether the VM has an accelerator, be it attached or part of its machine type (A2, A3, A4,
+    G2, G4).
+    """
+    return bool(request.accelerator) or request.machine_type.startswith(
+        ("a2-", "a3-", "a4-", "g2-", "g4-")
+    )
 
 
 def _metadata(request: VmRequest) -> dict[str, str]:
@@ -250,7 +279,10 @@ def _network(request: VmRequest) -> dict[str, Any]:
         network["subnetwork"] = request.subnet if "/" in request.subnet else partial
     if request.network or not request.subnet:
         name = request.network or "default"
-        network["network"] = name if "/" in name else f"global/networks/{name}"
+        if "/" in name:
+            network["network"] = name
+        else:
+            network["network"] = f"global/networks/{name}"
     if request.external_ip:
         network["access_configs"] = [{"name": "External NAT", "type_": "ONE_TO_ONE_NAT"}]
     return network
@@ -258,7 +290,9 @@ def _network(request: VmRequest) -> dict[str, Any]:
 
 def moment_of(text: str) -> datetime | None:
     """A time as the API writes it; None where there is none."""
-    return datetime.fromisoformat(text) if text else None
+    if text:
+        return datetime.fromisoformat(text)
+    return None
 
 
 def moment_text(moment: datetime) -> str:

@@ -1,4 +1,6 @@
-"""`python -m transient_magics.controller NAME`: look after a cluster until it is gone. Ends at once if another does."""
+"""`python -m transient_magics.controller NAME`: look after a cluster until it is gone. Ends at once
+if another does.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,19 @@ from ..protocol import layout
 from . import watchdog
 
 _MARK_SECONDS = 10.0
-_LOOK_SECONDS, _MISSED = 1.0, 5
+_LOOK_SECONDS = 1.0
+_MISSED = 5
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0: the cluster is gone or somebody else is in charge; 1: it failed (see controller.log)."""
+    """Exit code 0: the cluster is gone or somebody else is in charge; 1: it failed (see
+    controller.log).
+    """
     directory = places.cluster(arguments[0])
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
     )  # stderr is controller.log
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
     if (lock := take(directory)) is None:
@@ -37,7 +44,8 @@ async def _take_charge(directory: Path, lock: int) -> None:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(_look_after(directory, lock))
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Ending the controller does not end the cluster: whoever follows the journal starts another.
+        # Ending the controller does not end the cluster: whoever follows the journal starts
+        # another.
         loop.add_signal_handler(number, task.cancel)
     alive = asyncio.create_task(watchdog.keep_telling(os.environ))
     marking = asyncio.create_task(_mark(lock))
@@ -53,7 +61,9 @@ async def _take_charge(directory: Path, lock: int) -> None:
 
 
 async def _mark(lock: int) -> None:
-    """Mark the lock, so that clients can report since when a dead controller has been gone. Lives until cancelled."""
+    """Mark the lock, so that clients can report since when a dead controller has been gone. Lives
+    until cancelled.
+    """
     while True:
         with suppress(OSError):  # a disk that cannot be written is reported by the journal
             mark(lock)
@@ -61,9 +71,11 @@ async def _mark(lock: int) -> None:
 
 
 async def _end_without_lock(directory: Path, lock: int, task: asyncio.Task[None]) -> None:
-    """End the task when the lock is not that of the folder any more, so that no second controller is beside it.
+    """End the task when the lock is not that of the folder any more, so that no second controller
+    is beside it.
 
-    A lock file that is missing for a moment is a folder that is just being removed: then the cluster is deleted.
+    A lock file that is missing for a moment is a folder that is just being removed: then the
+    cluster is deleted.
     """
     missed = 0
     while missed < _MISSED:
@@ -71,15 +83,22 @@ async def _end_without_lock(directory: Path, lock: int, task: asyncio.Task[None]
         if is_of(lock, directory) or not directory.exists():
             missed = 0
         else:
-            missed = _MISSED if (directory / LOCK).exists() else missed + 1
-    logging.getLogger(__name__).error("the lock of %s is not held any more, so this controller ends", directory)
+            if (directory / LOCK).exists():
+                missed = _MISSED
+            else:
+                missed = missed + 1
+    logging.getLogger(__name__).error(
+        "the lock of %s is not held any more, so this controller ends", directory
+    )
     task.cancel()
 
 
 async def _look_after(directory: Path, lock: int) -> None:
-    """In charge of the cluster or, where the journal says that somebody else is, as the mirror of what he does.
+    """In charge of the cluster or, where the journal says that somebody else is, as the mirror of
+    what he does.
 
-    For as long as the folder is the one that was locked: a cluster that takes its name has a controller of its own.
+    For as long as the folder is the one that was locked: a cluster that takes its name has a
+    controller of its own.
     """
     with uncollected():
         from ..journal import read, replay

@@ -1,8 +1,10 @@
-"""Results of work: what each piece of work leaves elsewhere, and how it comes into the cluster's folder here.
+"""Results of work: what each piece of work leaves elsewhere, and how it comes into the cluster's
+folder here.
 
-A kind of work lists what it leaves as `Artifact`s. They come from the VM that made them, from the VM of the controller,
-or from the cluster's bucket. None of these is trusted: an artifact takes its names here once all of its files are on
-this machine's disk, none larger than its bound, with the digest that was told, and its check has passed.
+A kind of work lists what it leaves as `Artifact`s. They come from the VM that made them, from the
+VM of the controller, or from the cluster's bucket. None of these is trusted: an artifact takes its
+names here once all of its files are on this machine's disk, none larger than its bound, with the
+digest that was told, and its check has passed.
 """
 
 from __future__ import annotations
@@ -37,11 +39,17 @@ class Artifact:
     digest: str | None = None
     """The SHA-256 that was told of the only file; None where none is told."""
     size: int = 0
-    """The bytes that were told, for which there has to be room before they come; 0 where nothing was told."""
+    """The bytes that were told, for which there has to be room before they come; 0 where nothing
+    was told.
+    """
     check: Callable[..., object] = accept
-    """Called with the paths of the files that arrived, in a thread. It may rewrite them. Raises ValueError."""
+    """Called with the paths of the files that arrived, in a thread. It may rewrite them. Raises
+    ValueError.
+    """
     version: int | None = None
-    """Of files that are replaced by others of the same names: which ones these are. None: files here are the ones."""
+    """Of files that are replaced by others of the same names: which ones these are. None: files
+    here are the ones.
+    """
 
 
 class Source(Protocol):
@@ -55,17 +63,21 @@ class Source(Protocol):
 class VmFolder:
     """The cluster's folder on a VM, where it is `folder`.
 
-    Of a VM that has the folder of one piece of work alone, `below` is the name of that one in the cluster's folder.
+    Of a VM that has the folder of one piece of work alone, `below` is the name of that one in the
+    cluster's folder.
     """
 
-    def __init__(self, connection: Callable[[], Awaitable[Connection]], folder: str, below: str = "") -> None:
+    def __init__(
+        self, connection: Callable[[], Awaitable[Connection]], folder: str, below: str = ""
+    ) -> None:
         self.connection = connection
         self._folder = folder
         self._below = below
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
         """As `Source` says. Raises RemoteError, ForeignError or OSError."""
-        connection, there = await self.connection(), self.path(name)
+        connection = await self.connection()
+        there = self.path(name)
         if not await connection.exists(there):
             return False
         await connection.get(there, target, most=most)
@@ -112,10 +124,11 @@ async def bring(artifact: Artifact, directory: Path, source: Source) -> bool:
 async def fetched(
     artifact: Artifact, directory: Path, source: Source, mark: str = ""
 ) -> AsyncGenerator[tuple[Path, ...], None]:
-    """Fetch the files of an artifact beside their places, and give their paths, none where the source lacks one.
+    """Fetch the files of an artifact beside their places, and give their paths, none where the
+    source lacks one.
 
-    `mark` tells them from those that arrive for the same places simultaneously. Files that the block leaves where they
-    are get deleted. Raises as `bring`.
+    `mark` tells them from those that arrive for the same places simultaneously. Files that the
+    block leaves where they are get deleted. Raises as `bring`.
     """
     targets = [directory / name for name in artifact.files]
     arrived = tuple(target.with_name(f".{target.name}{mark}.part") for target in targets)
@@ -141,7 +154,8 @@ async def follow(
     *,
     rows: bool = False,
 ) -> None:
-    """Append the lines of a file on a VM to the one here, as they are written there, until cancelled.
+    """Append the lines of a file on a VM to the one here, as they are written there, until
+    cancelled.
 
     Parameters
     ----------
@@ -167,9 +181,14 @@ async def follow(
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if path.exists():
         jsonl.cut_torn_line(path)
-    size = path.stat().st_size if path.exists() else 0
+    if path.exists():
+        size = path.stat().st_size
+    else:
+        size = 0
     allowance = Allowance(artifact.most, size)
-    async for block in follow_blocks_across(source.connection, source.path(name), size, allowance=allowance):
+    async for block in follow_blocks_across(
+        source.connection, source.path(name), size, allowance=allowance
+    ):
         lines = metrics.joined(block)
         end = block[-1][0]
         if not rows or end == size + len(lines):

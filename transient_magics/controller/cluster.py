@@ -1,7 +1,9 @@
-"""In charge of one cluster: wake when anything changed (or a second has passed), decide, carry out, until it is gone.
+"""In charge of one cluster: wake when anything changed (or a second has passed), decide, carry out,
+until it is gone.
 
-What may be forgotten is recorded before it is done (a VM is in the journal before Google hears of it), what is a fact
-after it. A controller that is killed is followed by another, which reads the journal and goes on.
+What may be forgotten is recorded before it is done (a VM is in the journal before Google hears of
+it), what is a fact after it. A controller that is killed is followed by another, which reads the
+journal and goes on.
 """
 
 from __future__ import annotations
@@ -36,7 +38,13 @@ from ..protocol.cluster_commands import (
     Stop,
 )
 from ..protocol.job import NOTICE_SECONDS
-from ..protocol.vm_events import AgentLine, PreemptionNoticed, ProcessGaveUp, ProcessUnfit, TrafficCounted
+from ..protocol.vm_events import (
+    AgentLine,
+    PreemptionNoticed,
+    ProcessGaveUp,
+    ProcessUnfit,
+    TrafficCounted,
+)
 from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store
 from ..version import VERSION
 from . import skew
@@ -88,7 +96,9 @@ class Controller:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._declared = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text(encoding="utf-8")))
+        self._declared = ClusterSpec.from_dict(
+            json.loads((directory / layout.SPEC).read_text(encoding="utf-8"))
+        )
         self._saved_ahead = False
         self._noted = False
         """Whether the agreement was noted since this controller began."""
@@ -112,7 +122,9 @@ class Controller:
         return self._recorder.state
 
     def _link(self, vm: str) -> Link | None:
-        return self._fleet.link(vm) if self._fleet else None
+        if self._fleet:
+            return self._fleet.link(vm)
+        return None
 
     async def run(self) -> None:
         """Take charge; return when the cluster is gone, or in the charge of a controller elsewhere."""
@@ -130,9 +142,13 @@ class Controller:
             async with serve(command_socket(self._directory), self._command):
                 if any(event.kind == "controller.started" for event in history):
                     vms = len(self._state.living)
-                    self._recorder.record(events.ControllerRecovered(pid=os.getpid(), vms=vms, unreadable=unreadable))
+                    self._recorder.record(
+                        events.ControllerRecovered(pid=os.getpid(), vms=vms, unreadable=unreadable)
+                    )
                 elif await self._turn_comes():
-                    self._recorder.record(events.ControllerStarted(pid=os.getpid(), version=VERSION))
+                    self._recorder.record(
+                        events.ControllerStarted(pid=os.getpid(), version=VERSION)
+                    )
                 else:
                     self._recorder.record(events.ClusterDeleted())
                     return
@@ -156,14 +172,18 @@ class Controller:
 
     def _begin_journal(self) -> None:
         """Write its first lines: at the very begin, or where nothing of it can be read any more."""
-        spec = agreed(self._directory) if was_governed(self._directory) else self._declared
+        if was_governed(self._directory):
+            spec = agreed(self._directory)
+        else:
+            spec = self._declared
         self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
         begin_without_journal(self._directory, self._recorder, self._works.values())
 
     async def _turn_comes(self) -> bool:
         """Wait until the clusters that come before this one, such as those of a study, are done.
 
-        False where that is never. With its turn the cluster is declared again: its limits are what is left from now on.
+        False where that is never. With its turn the cluster is declared again: its limits are what
+        is left from now on.
         """
         if self._state.vms:
             return True
@@ -173,7 +193,9 @@ class Controller:
                     return True
                 case Comes(spec):
                     self._declared = spec
-                    write_atomically(self._directory / layout.SPEC, json.dumps(spec.to_dict(), indent=1))
+                    write_atomically(
+                        self._directory / layout.SPEC, json.dumps(spec.to_dict(), indent=1)
+                    )
                     self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
                     self._recorder.note("turn", "")
                     return True
@@ -191,9 +213,11 @@ class Controller:
         return next((turn for turn in turns if turn), None)
 
     def _hold_to_what_was_declared(self, known: ClusterSpec) -> None:
-        """Sift the journal after a time in which a VM wrote it: nothing that it says decides what this machine rents.
+        """Sift the journal after a time in which a VM wrote it: nothing that it says decides what
+        this machine rents.
 
-        VMs that exist are found by asking Compute Engine. What was only asked for elsewhere is asked for again, or not.
+        VMs that exist are found by asking Compute Engine. What was only asked for elsewhere is
+        asked for again, or not.
         """
         there = self._state.spec
         found = sift(self._directory, read(self._directory / layout.JOURNAL), known)
@@ -207,7 +231,10 @@ class Controller:
             what = f"The controller on its VM wrote what only this machine decides, and it does not count: {kinds}"
             self._recorder.note("provenance", what)
         if other := differences(there, known):
-            log.warning("the journal has another declaration (%s); this machine's own holds", ", ".join(other))
+            log.warning(
+                "the journal has another declaration (%s); this machine's own holds",
+                ", ".join(other),
+            )
             what = f"{known.name} is taken back as it was declared here: on its VM it had become another"
             self._recorder.note("declaration", f"{what} ({', '.join(other)})")
         if self._state.spec != known:
@@ -215,9 +242,13 @@ class Controller:
         changed = {event.vm for event in found.left_out if isinstance(event, events.VmMachineAsked)}
         for vm in self._state.living:
             if not vm.running_at:
-                self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere"))
+                self._recorder.record(
+                    events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere")
+                )
             if vm.change or vm.name in changed:
-                self._recorder.record(events.VmDeleted(vm=vm.name, reason="it was stopped elsewhere"))
+                self._recorder.record(
+                    events.VmDeleted(vm=vm.name, reason="it was stopped elsewhere")
+                )
         for works in self._works.values():
             works.take_back()
         agree_to_move(self._directory, None)
@@ -227,9 +258,16 @@ class Controller:
     async def _govern(self, access: Access, adviser: Adviser) -> None:
         async with asyncio.TaskGroup() as group:
             recorder = self._recorder
-            self._tasks = Tasks(group, recorder.changed.set, lambda key, what: recorder.note(key, what))
+            self._tasks = Tasks(
+                group, recorder.changed.set, lambda key, what: recorder.note(key, what)
+            )
             fleet = self._fleet = Fleet(
-                self._directory, recorder, access, self._tasks, self._agent_line, self._reclaims.told
+                self._directory,
+                recorder,
+                access,
+                self._tasks,
+                self._agent_line,
+                self._reclaims.told,
             )
             for works in self._works.values():
                 works.take_charge(fleet, self._tasks)
@@ -263,7 +301,9 @@ class Controller:
             self._tasks.cancel_all()
 
     def _note_agreement(self) -> None:
-        """Note what the cluster is since it was opened: requests are compared with that. Tried again on a full disk."""
+        """Note what the cluster is since it was opened: requests are compared with that. Tried
+        again on a full disk.
+        """
         if self._noted:
             return
         try:
@@ -275,7 +315,9 @@ class Controller:
             self._recorder.note("opening", "")
 
     async def _keep_copies(self, fleet: Fleet, *, once: bool = False) -> None:
-        """Have what jobs and bags left on this VM in the bucket too, where a user can have it when the VM is gone."""
+        """Have what jobs and bags left on this VM in the bucket too, where a user can have it when
+        the VM is gone.
+        """
         store = cluster_store(self._declared)
         while here() and store and fleet.storage:
             self._copies = self._copies or Copies(fleet.storage, store)
@@ -289,10 +331,16 @@ class Controller:
         for works in self._works.values():
             unprepared.update(works.unprepared())
         return Situation(
-            at, self._state, self._saved_ahead, ahead=now() - at,
-            answering=fleet.answering, silent=fleet.silent(), here=here(), isolated=access.isolated,
+            at,
+            self._state,
+            self._saved_ahead,
+            ahead=now() - at,
+            answering=fleet.answering,
+            silent=fleet.silent(),
+            here=here(),
+            isolated=access.isolated,
             unprepared=unprepared,
-        )  # fmt: skip
+        )
 
     def _carry_out(self, fleet: Fleet, situation: Situation) -> None:
         decisions = decide(situation)
@@ -310,7 +358,9 @@ class Controller:
                         works.save_ahead()
                 case TellReady():
                     seconds = now() - self._state.declared_at
-                    self._recorder.record(events.ClusterReady(workers=decision.workers, seconds=seconds))
+                    self._recorder.record(
+                        events.ClusterReady(workers=decision.workers, seconds=seconds)
+                    )
                 case HandOver():
                     self._hand_over(fleet, decision.vm)
                 case StayHere():
@@ -329,7 +379,9 @@ class Controller:
             works.tick(tick)
 
     def _declare_waiting(self) -> None:
-        """Begin what was declared before this controller began: it may decide which VMs are requested first."""
+        """Begin what was declared before this controller began: it may decide which VMs are
+        requested first.
+        """
         for works in self._works.values():
             if self._may_begin(works.kind):
                 works.declare_waiting()
@@ -348,16 +400,22 @@ class Controller:
         state = self._state.vms[vm]
         match line:
             case PreemptionNoticed():  # those on demand are never preempted, and another VM is rented at this word
-                # A VM that this controller stops to change its machine may announce its shutdown in the same way.
+                # A VM that this controller stops to change its machine may announce its shutdown in
+                # the same way.
                 taken = state.living and state.state != "leaving" and not state.change
                 if taken and state.provisioning_model != "standard":
                     most = max(NOTICE_SECONDS, float(self._recorder.spec.notice_seconds))
                     seconds = min(line.seconds, most)
-                    self._recorder.record(events.VmPreemptionNotice(vm=vm, noticed=line.time, seconds=seconds))
+                    self._recorder.record(
+                        events.VmPreemptionNotice(vm=vm, noticed=line.time, seconds=seconds)
+                    )
             case TrafficCounted():
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())
-            case ProcessGaveUp() if (line.name, line.role) in ((vm, state.role), (_BESIDE.get(state.role),) * 2):
+            case ProcessGaveUp() if (line.name, line.role) in (
+                (vm, state.role),
+                (_BESIDE.get(state.role),) * 2,
+            ):
                 for works in self._works.values():
                     works.gave_up(state, line)
             case ProcessUnfit() if (line.name, line.role) == (vm, WORKER):
@@ -392,7 +450,9 @@ class Controller:
 
     async def _command(self, command: Command) -> dict[str, Any]:
         if self._state.seat != here():
-            raise ConnectionAbortedError("the controller elsewhere is meant")  # the client tries again
+            raise ConnectionAbortedError(
+                "the controller elsewhere is meant"
+            )  # the client tries again
         if self._waits and not isinstance(command, Ping | Delete):
             what = f"{self._declared.name} waits for its turn: {self._waits}"
             raise ClusterError(what, fix=f"Stop the study, or delete {self._declared.name}.")
@@ -425,7 +485,12 @@ class Controller:
                 await self._mover.begin(wanted)
             case Logs():
                 text = await last_lines(
-                    self._directory, self._state, self._fleet, command.vm, command.run, command.lines
+                    self._directory,
+                    self._state,
+                    self._fleet,
+                    command.vm,
+                    command.run,
+                    command.lines,
                 )
                 return {"text": text}
             case _:
@@ -437,7 +502,9 @@ class Controller:
 
     def _refuse_when_moving(self) -> None:
         if self._state.relocation:
-            raise ClusterError(f"{self._declared.name} is just moving", fix="Try again when it has.")
+            raise ClusterError(
+                f"{self._declared.name} is just moving", fix="Try again when it has."
+            )
 
     async def _until_in_charge(self) -> None:
         """Raises ClusterError where that takes long."""
@@ -459,13 +526,18 @@ class Controller:
         vm = self._state.vms.get(name)
         if vm is None or not vm.living:
             names = [living.name for living in self._state.living if living.role == WORKER]
-            raise unknown("VM", name, names, where=self._declared.name, numbered=True, error=ClusterError)
+            raise unknown(
+                "VM", name, names, where=self._declared.name, numbered=True, error=ClusterError
+            )
         if vm.provisioning_model == "standard":
             raise ClusterError(f"{name} is on demand and cannot be revoked")
         if not vm.running_at:
             raise ClusterError(f"{name} is not running yet")
         if vm.change:
-            raise ClusterError(f"{name} is just becoming {vm.change.machine_type}", fix="Try again when it is ready.")
+            raise ClusterError(
+                f"{name} is just becoming {vm.change.machine_type}",
+                fix="Try again when it is ready.",
+            )
         if vm.state == "leaving" or name in self._taken:
             return  # a command that lost its answer on the way comes twice
         assert self._fleet
@@ -477,14 +549,22 @@ class Controller:
     async def _resize(self, wanted: ClusterSpec, give_up: GiveUp | None) -> None:
         chosen = give_up or self._recorder.spec.give_up
         policy = None if chosen == "ask" else chosen
-        known = await measured(self._works.values(), self._state, policy) if policy else None
+        if policy:
+            known = await measured(self._works.values(), self._state, policy)
+        else:
+            known = None
         if give_up and known is None:
-            what = f"Who is the {give_up} on {self._declared.name} cannot be told: {MEASURES[give_up]}"
+            what = (
+                f"Who is the {give_up} on {self._declared.name} cannot be told: {MEASURES[give_up]}"
+            )
             raise ClusterError(what, where="--give-up", fix="Take youngest or dearest.")
         refuse_when_ending(self._state)
         self._refuse_when_moving()
         assert self._state.spec
         spec = resized(self._state.spec, wanted, self._state, now())
-        gone = leaving(self._state, spec, policy, known) if policy and known is not None else ()
+        if policy and known is not None:
+            gone = leaving(self._state, spec, policy, known)
+        else:
+            gone = ()
         agree(self._directory, spec)
         self._recorder.record(events.ClusterResized(spec=spec.to_dict(), gives_up=gone))

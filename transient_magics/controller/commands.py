@@ -1,7 +1,8 @@
-"""The command socket of a controller: a JSON line in, a JSON line out, on a Unix socket that only its user can open.
+"""The command socket of a controller: a JSON line in, a JSON line out, on a Unix socket that only
+its user can open.
 
-A client keeps its connection open while it watches the cluster: when the controller dies, the broken connection is the
-first thing anybody sees.
+A client keeps its connection open while it watches the cluster: when the controller dies, the
+broken connection is the first thing anybody sees.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
             open_connections.discard(writer)
             writer.close()
 
-    path.unlink(missing_ok=True)  # left by a controller that was killed; the cluster's lock says that it is ours now
+    path.unlink(
+        missing_ok=True
+    )  # left by a controller that was killed; the cluster's lock says that it is ours now
     with private_sockets():
         server = await asyncio.start_unix_server(converse, path, limit=2**20)
     try:
@@ -80,4 +83,6 @@ def _read(line: bytes) -> Command:
         return read(line)
     except ValueError as error:
         what = f"The controller does not know this command: {error}"
-        raise ClusterError(what, fix="The sender may have another version: restart the kernel.") from None
+        raise ClusterError(
+            what, fix="The sender may have another version: restart the kernel."
+        ) from None

@@ -1,7 +1,8 @@
 """The first lines of a new journal, for a cluster whose journal was removed.
 
-Its bill begins with the most that it can have cost, so `--max-cost` holds. The work in its folder counts as failed.
-Nothing says whether it ended, and work is not computed and paid for twice unless its user asks for it.
+Its bill begins with the most that it can have cost, so `--max-cost` holds. The work in its folder
+counts as failed. Nothing says whether it ended, and work is not computed and paid for twice unless
+its user asks for it.
 """
 
 from __future__ import annotations
@@ -30,4 +31,7 @@ def begin_without_journal(directory: Path, recorder: Recorder, works: Iterable[W
     for kind in works:
         kind.fail_waiting(_WHY)
     what = f"The journal of {spec.name} was removed, and what it said is not known any more"
-    recorder.note("journal removed", f"{what}: its bill begins with ${dollars:.2f}, the most that it can have cost")
+    recorder.note(
+        "journal removed",
+        f"{what}: its bill begins with ${dollars:.2f}, the most that it can have cost",
+    )

@@ -1,6 +1,8 @@
-"""The controller's side of what runs for work on a VM: its connection, retries, and the events that it reports.
+"""The controller's side of what runs for work on a VM: its connection, retries, and the events that
+it reports.
 
-A VM runs user code, so each line of its files is checked, and one that is refused is counted and reported.
+A VM runs user code, so each line of its files is checked, and one that is refused is counted and
+reported.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ log = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 1.0
 _LINK_SECONDS = 2.0
-"""How long one look at a link waits for its connection: another VM of that name may have another link by then."""
+"""How long one look at a link waits for its connection: another VM of that name may have another
+link by then.
+"""
 
 _Event = TypeVar("_Event")
 _Value = TypeVar("_Value")
@@ -39,7 +43,9 @@ class OnVm:
         Takes one sentence about what hinders the work.
     """
 
-    def __init__(self, name: str, vm: str, link: Callable[[str], Link | None], note: Callable[[str], object]) -> None:
+    def __init__(
+        self, name: str, vm: str, link: Callable[[str], Link | None], note: Callable[[str], object]
+    ) -> None:
         self.name = name
         self.vm = vm
         self.link = link
@@ -68,7 +74,11 @@ class OnVm:
                 return await action()
             except ForeignError:
                 raise
-            except (RemoteError, TrainingError, OSError) as error:  # TrainingError: its agent refuses, as under notice
+            except (
+                RemoteError,
+                TrainingError,
+                OSError,
+            ) as error:  # TrainingError: its agent refuses, as under notice
                 log.warning("%s on %s: %s", self.name, self.vm, error)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
 
@@ -86,7 +96,8 @@ class OnVm:
         parse
             Returns the event on a line. Raises ValueError where the line is refused.
         take
-            Takes an event; True ends this. Raises RefusedError for one that does not fit those before.
+            Takes an event; True ends this. Raises RefusedError for one that does not fit those
+            before.
 
         Raises
         ------
@@ -112,7 +123,9 @@ class OnVm:
 
 
 async def ask(link: Link | None, command: Command) -> bool:
-    """Send a command to a VM's agent, and return whether that succeeded. The caller sends it again later if not."""
+    """Send a command to a VM's agent, and return whether that succeeded. The caller sends it again
+    later if not.
+    """
     if link is None:
         return False
     try:

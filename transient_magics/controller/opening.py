@@ -1,6 +1,8 @@
-"""The way to Compute Engine opened, and what is settled once before a cluster's first VM is asked for.
+"""The way to Compute Engine opened, and what is settled once before a cluster's first VM is asked
+for.
 
-That is: nobody has the name, the clock is right, today's prices, the zones that have the GPUs, one image for all VMs.
+That is: nobody has the name, the clock is right, today's prices, the zones that have the GPUs, one
+image for all VMs.
 """
 
 from __future__ import annotations
@@ -23,14 +25,17 @@ from .vms.zones import find
 
 log = logging.getLogger(__name__)
 
-_FIRST_WAIT, _LONGEST_WAIT = 2.0, 60.0
+_FIRST_WAIT = 2.0
+_LONGEST_WAIT = 60.0
 
 
 class Opening:
     """The way of the cluster in `directory` to Compute Engine, which is `access`."""
 
     def __init__(self, directory: Path, recorder: Recorder, access: Access) -> None:
-        self._directory, self._recorder, self._access = directory, recorder, access
+        self._directory = directory
+        self._recorder = recorder
+        self._access = access
         self._prepared: set[str] = set()
 
     @property
@@ -40,7 +45,8 @@ class Opening:
     async def open(self) -> bool:
         """Open it, tried until it opens; False when the cluster was deleted before any VM."""
         access = self._access
-        wait, expired = _FIRST_WAIT, False
+        wait = _FIRST_WAIT
+        expired = False
         while True:
             try:
                 await access.reopen()
@@ -56,11 +62,14 @@ class Opening:
                 expired = isinstance(error, CredentialsError)
                 self._recorder.note("access", str(error))
                 if isinstance(error, AlreadyExistsError) and not self._state.vms:
-                    self._recorder.begin_deletion(str(error))  # what it would stand on is somebody else's
+                    self._recorder.begin_deletion(
+                        str(error)
+                    )  # what it would stand on is somebody else's
             else:
                 self._recorder.note("access", "")
                 return True
-            # Where VMs were ever asked for, Compute Engine has the last word: one may be there that was called refused.
+            # Where VMs were ever asked for, Compute Engine has the last word: one may be there that
+            # was called refused.
             if self._state.phase == "deleting" and not self._state.vms:
                 await self._unprotect()
                 self._recorder.record(events.ClusterDeleted())
@@ -69,8 +78,11 @@ class Opening:
             wait = min(2 * wait, _LONGEST_WAIT)
 
     async def prepare(self) -> None:
-        """Settle each of these once, before the first VM; the cluster is deleted where one stands in its way."""
-        spec, engine = self._state.spec, self._access.engine
+        """Settle each of these once, before the first VM; the cluster is deleted where one stands
+        in its way.
+        """
+        spec = self._state.spec
+        engine = self._access.engine
         if spec is None or self._state.vms or self._state.phase == "deleting":
             return
         if "name" not in self._prepared and (why := await taken(spec, engine)):
@@ -93,7 +105,9 @@ class Opening:
         self._prepared.add("image")
 
     async def _unprotect(self) -> None:
-        """Take back rules of which some may have been made. What cannot be had costs nothing and holds up nobody."""
+        """Take back rules of which some may have been made. What cannot be had costs nothing and
+        holds up nobody.
+        """
         try:
             await self._access.unprotect()
         except CloudError as error:

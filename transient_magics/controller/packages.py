@@ -1,11 +1,13 @@
-"""What a run's `--pip` comes to: wheels in the run's folder, chosen once, for all VMs and as long as the run lasts.
+"""What a run's `--pip` comes to: wheels in the run's folder, chosen once, for all VMs and as long
+as the run lasts.
 
-Every VM has the packages of its cluster's locks. What is asked for has to agree with them; what it needs beyond them is
-gathered here, so that VMs need no way to an index, and one that joins later has the same versions.
+Every VM has the packages of its cluster's locks. What is asked for has to agree with them; what it
+needs beyond them is gathered here, so that VMs need no way to an index, and one that joins later
+has the same versions.
 
-Nothing of a package runs here: only wheels are taken, and pip may start no program, unless `--pip-build` was said. pip
-knows this process's environment as far as it needs it, which no credentials are. What it resolved and what it then
-brings are the same files, by their hashes.
+Nothing of a package runs here: only wheels are taken, and pip may start no program, unless
+`--pip-build` was said. pip knows this process's environment as far as it needs it, which no
+credentials are. What it resolved and what it then brings are the same files, by their hashes.
 """
 
 from __future__ import annotations
@@ -33,23 +35,31 @@ _ENVIRONMENT = re.compile(
     r"HOME|PATH|LANG|LC_\w+|TMPDIR|USER|LOGNAME|XDG_\w+|PIP_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE"
     r"|(?:HTTPS?|NO|ALL)_PROXY|(?:https?|no|all)_proxy"
 )
-_WHEEL = re.compile(r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(?:-\d[^-/]*)?(?:-[A-Za-z0-9_.]+){3}\.whl")
+_WHEEL = re.compile(
+    r"(?P<name>[A-Za-z0-9_.]+)-(?P<version>[A-Za-z0-9_.!+]+)(?:-\d[^-/]*)?(?:-[A-Za-z0-9_.]+){3}\.whl"
+)
 
 
-async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False, purpose: str = TRAINING) -> None:
-    """Put wheels of `packages`, and of what they need, into the folder `wheels`, unless it is there.
+async def gather(
+    packages: Sequence[str], wheels: Path, *, build: bool = False, purpose: str = TRAINING
+) -> None:
+    """Put wheels of `packages`, and of what they need, into the folder `wheels`, unless it is
+    there.
 
-    `packages` are pip's requirements, names of files in the folder `pip` beside `wheels`, absolute paths, or URLs. With
-    `build` also of what has no wheel; `purpose`: what the cluster is for. Raises TrainingError with pip's own sentence.
+    `packages` are pip's requirements, names of files in the folder `pip` beside `wheels`, absolute
+    paths, or URLs. With `build` also of what has no wheel; `purpose`: what the cluster is for.
+    Raises TrainingError with pip's own sentence.
     """
     if not packages or wheels.exists():
         return
     try:
-        places = [check_package(each, build=build) for each in packages]
+        places = [check_package(package, build=build) for package in packages]
     except DeclarationError as error:
         raise TrainingError(error.what, where=error.where, fix=error.fix) from error
     own = {
-        path.name: str(path) for path in wheels.with_name("pip").glob("*") if path.is_file() and not path.is_symlink()
+        path.name: str(path)
+        for path in wheels.with_name("pip").glob("*")
+        if path.is_file() and not path.is_symlink()
     }
     packages = [own.get(each, each) for each in packages]
     folders = [place for place in places if place and Path(place).is_dir()]
@@ -58,9 +68,21 @@ async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False, 
             Path(temporary) / name for name in ("lock.txt", "report", "wanted.txt", "wheels")
         )
         there = pinned(purpose)
-        lock.write_text("".join(f"{name}=={version}\n" for name, version in there.items()), encoding="utf-8")
-        binary = [] if build else ["--only-binary=:all:"]
-        resolving = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(lock)]
+        lock.write_text(
+            "".join(f"{name}=={version}\n" for name, version in there.items()), encoding="utf-8"
+        )
+        if build:
+            binary = []
+        else:
+            binary = ["--only-binary=:all:"]
+        resolving = [
+            "--dry-run",
+            "--ignore-installed",
+            "--report",
+            str(report),
+            "--constraint",
+            str(lock),
+        ]
         await _pip(build, temporary, "install", *resolving, *binary, "--", *packages)
         found = json.loads(report.read_text(encoding="utf-8"))["install"]
         missing = [each for each in found if _normal(each["metadata"]["name"]) not in there]
@@ -68,21 +90,37 @@ async def gather(packages: Sequence[str], wheels: Path, *, build: bool = False, 
         exact = [_exactly(each) for each in missing if "dir_info" not in each["download_info"]]
         if exact:
             wanted.write_text("\n".join(exact), encoding="utf-8")
-            how = ["wheel", "--wheel-dir"] if build else ["download", *binary, "--dest"]
+            if build:
+                how = ["wheel", "--wheel-dir"]
+            else:
+                how = ["download", *binary, "--dest"]
             await _pip(
-                build, temporary, *how, str(fresh), "--no-deps", "--require-hashes", "--requirement", str(wanted)
+                build,
+                temporary,
+                *how,
+                str(fresh),
+                "--no-deps",
+                "--require-hashes",
+                "--requirement",
+                str(wanted),
             )
         if folders:
-            await _pip(build, temporary, "wheel", "--no-deps", "--wheel-dir", str(fresh), "--", *folders)
+            await _pip(
+                build, temporary, "wheel", "--no-deps", "--wheel-dir", str(fresh), "--", *folders
+            )
         _check(fresh, missing)
         fresh.rename(wheels)
 
 
 def _exactly(found: dict[str, Any]) -> str:
     """One entry of pip's report as a requirement that means this file and no other."""
-    metadata, archive = found["metadata"], found["download_info"]["archive_info"]
+    metadata = found["metadata"]
+    archive = found["download_info"]["archive_info"]
     url: str = found["download_info"]["url"]
-    name = f"{metadata['name']} @ {url}" if found["is_direct"] else f"{metadata['name']}=={metadata['version']}"
+    if found["is_direct"]:
+        name = f"{metadata['name']} @ {url}"
+    else:
+        name = f"{metadata['name']}=={metadata['version']}"
     hashes: dict[str, str] = archive.get("hashes") or {}
     digest = hashes.get("sha256")
     if not digest and url.startswith("file:"):
@@ -94,10 +132,14 @@ def _exactly(found: dict[str, Any]) -> str:
 
 def _check(folder: Path, resolved: Sequence[dict[str, Any]]) -> None:
     """See that these are the wheels of what was resolved, and nothing else."""
-    expected = {(_normal(each["metadata"]["name"]), each["metadata"]["version"]) for each in resolved}
+    expected = {
+        (_normal(each["metadata"]["name"]), each["metadata"]["version"]) for each in resolved
+    }
     names = [path.name for path in folder.iterdir()]
     matches = [_WHEEL.fullmatch(name) for name in names]
-    brought = {(_normal(found["name"]), found["version"].replace("_", "-")) for found in matches if found}
+    brought = {
+        (_normal(found["name"]), found["version"].replace("_", "-")) for found in matches if found
+    }
     wanted = {(name, version.replace("_", "-")) for name, version in expected}
     if None in matches or brought != wanted or len(names) != len(expected):
         what = f"pip brought {', '.join(sorted(names)) or 'nothing'}, which is not what it had resolved"
@@ -109,13 +151,21 @@ def _normal(name: str) -> str:
 
 
 async def _pip(build: bool, folder: str, *words: str) -> None:
-    program = ["-m", "pip"] if build else [str(_ALONE)]
+    if build:
+        program = ["-m", "pip"]
+    else:
+        program = [str(_ALONE)]
     command = [sys.executable, *program, "--disable-pip-version-check", "--no-input", *words]
     plain = {name: value for name, value in os.environ.items() if _ENVIRONMENT.fullmatch(name)}
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE, start_new_session=True, env=plain, cwd=folder,
-    )  # fmt: skip
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+        env=plain,
+        cwd=folder,
+    )
     try:
         async with asyncio.timeout(_SECONDS):
             _, errors = await process.communicate()
@@ -129,7 +179,10 @@ async def _pip(build: bool, folder: str, *words: str) -> None:
         lines = without_secrets(errors.decode(errors="replace")).splitlines()
         said = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
         telling = [line for line in said if not line.startswith("ResolutionImpossible")]
-        what = telling[-1] if telling else (lines or ["pip failed"])[-1]
+        if telling:
+            what = telling[-1]
+        else:
+            what = (lines or ["pip failed"])[-1]
         fix = _LOCKED if "conflicting" in what else ""
         if not build and ("to be built" in what or "No matching distribution" in what):
             fix = "Only wheels are taken; --pip-build builds what has none, where the controller runs."

@@ -1,13 +1,24 @@
-"""`python pip_alone.py ...` is pip, but that it starts no other program: what is built would run a package's own code.
+"""`python pip_alone.py ...` is pip, but that it starts no other program: what is built would run a
+package's own code.
 
-`--only-binary` says so too, but pip does not heed it for a package that is named by its place, as wheels may name what
-they need.
+`--only-binary` says so too, but pip does not heed it for a package that is named by its place, as
+wheels may name what they need.
 """
 
 import runpy
 import sys
 
-_EVENTS = frozenset({"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
+_EVENTS = frozenset(
+    {
+        "subprocess.Popen",
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.system",
+    }
+)
 
 
 def _refuse(event: str, arguments: object) -> None:

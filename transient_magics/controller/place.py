@@ -1,4 +1,6 @@
-"""Where this process, a controller, runs: on a user's machine, or on a VM of its cluster; and its socket there."""
+"""Where this process, a controller, runs: on a user's machine, or on a VM of its cluster; and its
+socket there.
+"""
 
 from __future__ import annotations
 
@@ -17,5 +19,9 @@ def here() -> str:
 
 
 def command_socket(directory: Path) -> Path:
-    """Where the controller of the cluster in `directory` takes commands: on a VM the path is short enough in there."""
-    return directory / "command.sock" if here() else places.command_socket(directory.name)
+    """Where the controller of the cluster in `directory` takes commands: on a VM the path is short
+    enough in there.
+    """
+    if here():
+        return directory / "command.sock"
+    return places.command_socket(directory.name)

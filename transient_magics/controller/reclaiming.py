@@ -1,7 +1,9 @@
-"""A provider wants VMs back and names their number alone: who goes is decided here, or proposed first, in time.
+"""A provider wants VMs back and names their number alone: who goes is decided here, or proposed
+first, in time.
 
-As the cluster's `--give-up` says; with `ask` it is proposed, and a user may agree, or revoke another worker himself,
-which counts. Where nobody does, those that were proposed go just before the provider would take some by itself.
+As the cluster's `--give-up` says; with `ask` it is proposed, and a user may agree, or revoke
+another worker himself, which counts. Where nobody does, those that were proposed go just before the
+provider would take some by itself.
 """
 
 from __future__ import annotations
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     from .vms.access import WantedBack
     from .vms.fleet import Fleet
 
-_AHEAD_SECONDS, _AHEAD_PART = 10.0, 0.25
-"""So long before the provider takes VMs by itself an answer goes out, and no more than this part of the whole time."""
+_AHEAD_SECONDS = 10.0
+_AHEAD_PART = 0.25
+"""So long before the provider takes VMs by itself an answer goes out, and no more than this part of
+the whole time.
+"""
 _AGAIN_SECONDS = 1.0
 
 
@@ -50,18 +55,27 @@ class Reclaims:
 
     def told(self, wanted: WantedBack | None) -> None:
         """What the provider wants at this moment."""
-        known, state = self._state.reclaim, self._state
-        vms = tuple(vm.name for vm in state.living if vm.role == WORKER and wanted and vm.vm_id in wanted.vms)
+        known = self._state.reclaim
+        state = self._state
+        vms = tuple(
+            vm.name
+            for vm in state.living
+            if vm.role == WORKER and wanted and vm.vm_id in wanted.vms
+        )
         if wanted is None or not vms:
             if known:
                 self._recorder.record(events.ReclaimWanted(number=0))
-        elif known is None or not math.isclose(known.wanted.until, wanted.until, rel_tol=0, abs_tol=1e-3):
+        elif known is None or not math.isclose(
+            known.wanted.until, wanted.until, rel_tol=0, abs_tol=1e-3
+        ):
             number = min(wanted.number, len(vms))
             self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=wanted.until))
 
     def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
         """Do what is due at `at`, in seconds since 1970."""
-        for name in self._refused.difference(self._state.wanted_back):  # it is gone, or nobody wants it any more
+        for name in self._refused.difference(
+            self._state.wanted_back
+        ):  # it is gone, or nobody wants it any more
             if _task(name) not in tasks:
                 self._refused.discard(name)
                 self._recorder.note(_task(name), "")
@@ -81,10 +95,15 @@ class Reclaims:
 
     def agree(self, proposal: int) -> None:
         """Give up what was proposed. Raises ClusterError where that is not proposed any more."""
-        proposed = self._state.reclaim.proposed if self._state.reclaim else None
+        if self._state.reclaim:
+            proposed = self._state.reclaim.proposed
+        else:
+            proposed = None
         if proposed is None or proposed.seq != proposal or not self._state.proposed_to_go:
             name = self._recorder.spec.name
-            raise ClusterError(f"What was proposed for {name} is not proposed any more", fix="Look at its panel.")
+            raise ClusterError(
+                f"What was proposed for {name} is not proposed any more", fix="Look at its panel."
+            )
         self._answer(proposed.reason, agreed=True)
 
     def _answer(self, reason: str, *, agreed: bool = False) -> None:
@@ -98,14 +117,22 @@ class Reclaims:
         policy: GiveUp = "slowest" if asked is None or asked == "ask" else asked
         known = await measured(self._works, self._state, policy)
         self._recorder.note("reclaim", "")
-        reclaim, number = self._state.reclaim, self._state.still_wanted
+        reclaim = self._state.reclaim
+        number = self._state.still_wanted
         if reclaim is None or not number:
             return  # it is over meanwhile
         of = f"of {len(self._state.wanted_back)}"
-        reason = f"the {policy} {of}" if known is not None else f"the youngest {of}, for {MEASURES[policy]}"
-        vms = first_to_go(self._state, policy if known is not None else "youngest", known or {})[:number]
+        if known is not None:
+            reason = f"the {policy} {of}"
+        else:
+            reason = f"the youngest {of}, for {MEASURES[policy]}"
+        vms = first_to_go(self._state, policy if known is not None else "youngest", known or {})[
+            :number
+        ]
         if asked == "ask":
-            until = reclaim.wanted.until - min(_AHEAD_SECONDS, _AHEAD_PART * (reclaim.wanted.until - now()))
+            until = reclaim.wanted.until - min(
+                _AHEAD_SECONDS, _AHEAD_PART * (reclaim.wanted.until - now())
+            )
             self._recorder.record(events.ReclaimProposed(vms=vms, reason=reason, until=until))
         else:
             self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason))
@@ -125,7 +152,9 @@ def _task(vm: str) -> str:
     return f"give back {vm}"
 
 
-async def measured(works: Iterable[Works[Any]], state: ClusterState, policy: GiveUp) -> Mapping[str, float] | None:
+async def measured(
+    works: Iterable[Works[Any]], state: ClusterState, policy: GiveUp
+) -> Mapping[str, float] | None:
     """What a policy goes by, by worker (`giving_up.leaving`); None where nothing tells that."""
     match policy:
         case "slowest":
@@ -143,13 +172,16 @@ def _speeds(paths: Iterable[Path]) -> dict[str, float]:
 
 
 def _risks(state: ClusterState) -> dict[str, float]:
-    """The probability of each transient worker to be revoked within the next hour of the cluster's clock."""
+    """The probability of each transient worker to be revoked within the next hour of the cluster's
+    clock.
+    """
     from ..planner.lifetimes.study import best_known, risk
 
     spec = state.spec
     if spec is None or spec.provisioning_model == "standard":
         return {}
-    lifetimes, at = best_known(spec.provisioning_model, emulated=spec.emulated), now()
+    lifetimes = best_known(spec.provisioning_model, emulated=spec.emulated)
+    at = now()
     found: dict[str, float] = {}
     for vm in state.serving:
         if vm.role == WORKER and vm.provisioning_model != "standard" and vm.running_at:

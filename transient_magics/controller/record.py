@@ -1,9 +1,11 @@
-"""What the controller knows: the journal and the state that it folds into, with the disk full or not.
+"""What the controller knows: the journal and the state that it folds into, with the disk full or
+not.
 
-Every fact goes through `record`. When the journal cannot be written, facts are kept, acted upon and written as soon as
-there is room; only what would cost money (a new VM) waits, because it could be forgotten. Troubles are things that the
-controller goes on trying; each has a source, and the journal says once that there is one and once that it is over. A
-source whose sentence changes again and again writes at most one event a minute after the first few.
+Every fact goes through `record`. When the journal cannot be written, facts are kept, acted upon and
+written as soon as there is room; only what would cost money (a new VM) waits, because it could be
+forgotten. Troubles are things that the controller goes on trying; each has a source, and the
+journal says once that there is one and once that it is over. A source whose sentence changes again
+and again writes at most one event a minute after the first few.
 """
 
 from __future__ import annotations
@@ -24,20 +26,29 @@ log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 1.0
 _QUIET_SECONDS = 3.0
-"""Without a failure, until there is room again: a VM that could not be asked for is asked for every second."""
+"""Without a failure, until there is room again: a VM that could not be asked for is asked for every
+second.
+"""
 _JOURNAL = ("journal", "")
-_MOST_EVENTS, _EVENT_SECONDS = 5.0, 60.0
-"""Events that a source may write without a pause, and the seconds after which it may write another one."""
+_MOST_EVENTS = 5.0
+_EVENT_SECONDS = 60.0
+"""Events that a source may write without a pause, and the seconds after which it may write another
+one.
+"""
 _NUMBER = re.compile(r"(?<![\w-])\d[\d,.]*(?![\w-])")
 """A number that is a word by itself, not one in a name as `worker-1`."""
 _EARLIER = "an earlier controller"
-"""The source of what was the trouble when this one began; whether it still is one, this one finds out."""
+"""The source of what was the trouble when this one began; whether it still is one, this one finds
+out.
+"""
 
 
 class Recorder:
     """The one way into the journal. `changed` is set whenever the state is another one."""
 
-    def __init__(self, journal: Journal, state: ClusterState, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, journal: Journal, state: ClusterState, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.state = state
         self.changed = asyncio.Event()
         self._journal = journal
@@ -64,11 +75,15 @@ class Recorder:
         return "; ".join(filter(None, self._troubles.values()))
 
     def record(self, event: Event) -> bool:
-        """Append and fold. False where the event may not be acted upon: a request for a VM that could be forgotten.
+        """Append and fold. False where the event may not be acted upon: a request for a VM that
+        could be forgotten.
 
         Nor one that makes no sense in this state: it is not written, so that nobody meets it again.
         """
-        event = self._journal.stamped(event) if not self._kept else replace(event, time=event.time or int(now() * 1e9))
+        if not self._kept:
+            event = self._journal.stamped(event)
+        else:
+            event = replace(event, time=event.time or int(now() * 1e9))
         try:
             state = fold(self.state, event)
         except JournalError as error:
@@ -133,8 +148,9 @@ class Recorder:
     def note(self, source: str, what: str, *, run: str = "") -> None:
         """Say that `source` (of a run) has a trouble, in one sentence, or none any more (empty).
 
-        `trouble` has the sentence immediately. The journal has it too, unless only its numbers differ, or the source
-        has written too many events; then the present sentence follows within a minute.
+        `trouble` has the sentence immediately. The journal has it too, unless only its numbers
+        differ, or the source has written too many events; then the present sentence follows within
+        a minute.
         """
         self._troubles.pop((_EARLIER, ""), None)
         self._troubles[source, run] = what
@@ -149,12 +165,16 @@ class Recorder:
         self._record_change()
 
     def record_late_troubles(self) -> None:
-        """Write the sentences that came too soon after others of their source, as far as they may be written now."""
+        """Write the sentences that came too soon after others of their source, as far as they may
+        be written now.
+        """
         for source in list(self._late):
             self._record_trouble(source)
 
     def _record_trouble(self, source: tuple[str, str]) -> None:
-        """Write an event about the present sentence of a source, now or as soon as it may write again."""
+        """Write an event about the present sentence of a source, now or as soon as it may write
+        again.
+        """
         self._late.discard(source)
         # The end of a trouble is written immediately: there are no more ends than begins.
         if self._is_recorded or not self._troubles[source] or self._may_write(source):
@@ -169,8 +189,12 @@ class Recorder:
 
     @property
     def _to_record(self) -> str:
-        """All present troubles but that of the journal, which is over when an event about it can be written."""
-        return "; ".join(what for source, what in self._troubles.items() if what and source != _JOURNAL)
+        """All present troubles but that of the journal, which is over when an event about it can be
+        written.
+        """
+        return "; ".join(
+            what for source, what in self._troubles.items() if what and source != _JOURNAL
+        )
 
     @property
     def _is_recorded(self) -> bool:
@@ -186,14 +210,18 @@ class Recorder:
         return may
 
     async def keep_writing(self) -> None:
-        """Write what a full disk kept back, and make everything durable once a second. Lives until cancelled."""
+        """Write what a full disk kept back, and make everything durable once a second. Lives until
+        cancelled.
+        """
         synced = 0
         while True:
             await asyncio.sleep(_SYNC_SECONDS)
             self.record_late_troubles()
             try:
                 if self._journal.hold_name():
-                    log.warning("the journal was removed, and is written again: %s", self._journal.path)
+                    log.warning(
+                        "the journal was removed, and is written again: %s", self._journal.path
+                    )
                 while self._kept:
                     # Folded already, so only the count goes on.
                     self.state = replace(self.state, seq=self._journal.append(self._kept[0]).seq)

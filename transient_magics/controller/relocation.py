@@ -1,8 +1,9 @@
-"""A move of the cluster, carried out: what it costs, its begin, and the runs handed over to the VMs that have come.
+"""A move of the cluster, carried out: what it costs, its begin, and the runs handed over to the VMs
+that have come.
 
-What is next `decisions/moving` says, from the journal alone. Handing over may be begun again by another controller:
-until `cluster.relocated` is written the VMs that were there have the runs, ended processes are started again on them,
-and whatever was saved is the newest that there is.
+What is next `decisions/moving` says, from the journal alone. Handing over may be begun again by
+another controller: until `cluster.relocated` is written the VMs that were there have the runs,
+ended processes are started again on them, and whatever was saved is the newest that there is.
 """
 
 from __future__ import annotations
@@ -43,20 +44,29 @@ class Mover:
         return self._recorder.state
 
     async def offer(self, wanted: ClusterSpec) -> dict[str, object]:
-        """What a move would cost: bytes and dollars for what follows, the rates before and after, both ends.
+        """What a move would cost: bytes and dollars for what follows, the rates before and after,
+        both ends.
 
         Raises ClusterError where there can be none.
         """
         followed, dollars = await self._followed(wanted)
-        known, new = self._recorder.spec, meant(self._state, wanted, now(), dollars)
+        known = self._recorder.spec
+        new = meant(self._state, wanted, now(), dollars)
         return {
-            "bytes": followed, "dollars": dollars, "hourly_before": known.hourly, "hourly": new.hourly,
-            "ends_at_before": known.ends_at, "ends_at": new.ends_at,
-        }  # fmt: skip
+            "bytes": followed,
+            "dollars": dollars,
+            "hourly_before": known.hourly,
+            "hourly": new.hourly,
+            "ends_at_before": known.ends_at,
+            "ends_at": new.ends_at,
+        }
 
     async def begin(self, wanted: ClusterSpec) -> None:
         """Begin to move. The same again while it moves there is the same move. Raises ClusterError."""
-        if (going := self._state.relocation) and (going.spec.groups, going.spec.zones) == (wanted.groups, wanted.zones):
+        if (going := self._state.relocation) and (going.spec.groups, going.spec.zones) == (
+            wanted.groups,
+            wanted.zones,
+        ):
             return
         _, dollars = await self._followed(wanted)
         new = meant(self._state, wanted, now(), dollars)
@@ -80,7 +90,8 @@ class Mover:
         relocation = self._state.relocation
         assert relocation
         try:
-            followed, dollars = 0, 0.0
+            followed = 0
+            dollars = 0.0
             if decision.save:
                 followed, dollars = await self._followed(relocation.spec)
             for works in self._works:
@@ -88,7 +99,10 @@ class Mover:
         except TrainingError as error:
             fleet.recall(decision.leaves)
             self._stay(f"no checkpoint could be saved: {error}")
-        except (RemoteError, OSError) as error:  # it is decided upon again, until that has taken too long
+        except (
+            RemoteError,
+            OSError,
+        ) as error:  # it is decided upon again, until that has taken too long
             log.warning("the runs are not handed over yet: %s", error)
             fleet.recall(decision.leaves)
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -99,20 +113,27 @@ class Mover:
             agree(self._directory, relocation.spec)
             agree_to_move(self._directory, None)
             self._recorder.record(
-                events.ClusterRelocated(leaves=decision.leaves, transferred=followed, dollars=dollars)
+                events.ClusterRelocated(
+                    leaves=decision.leaves, transferred=followed, dollars=dollars
+                )
             )
 
     async def _followed(self, wanted: ClusterSpec) -> tuple[int, float]:
-        """Return how many bytes of the work that continues follow the cluster, and what they cost in US dollars.
+        """Return how many bytes of the work that continues follow the cluster, and what they cost
+        in US dollars.
 
-        A checkpoint comes through the bucket, or through this machine; data come from the bucket where records are
-        shared there, else from the parameter server. Nothing follows where the parameter servers stay in their zone.
+        A checkpoint comes through the bucket, or through this machine; data come from the bucket
+        where records are shared there, else from the parameter server. Nothing follows where the
+        parameter servers stay in their zone.
         """
         known = self._recorder.spec
         if wanted.home_zone == known.home_zone:
             return 0, 0.0
         between = transfer_price(known.home_zone, wanted.home_zone).dollars_per_gib
-        checkpoints = INTERNET.dollars_per_gib if known.bucket is None else between
+        if known.bucket is None:
+            checkpoints = INTERNET.dollars_per_gib
+        else:
+            checkpoints = between
         size = 0
         dollars = 0.0
         for works in self._works:

@@ -1,7 +1,9 @@
-"""A clock of this machine that is not Compute Engine's, by which VMs end at a moment: what is said of it, and done.
+"""A clock of this machine that is not Compute Engine's, by which VMs end at a moment: what is said
+of it, and done.
 
-Where it is off by more than a minute no cluster is made: its journal, its bill and a controller on a VM would each have
-another time, and setting a clock takes a minute. A cluster that is there goes on, its limits by Compute Engine's clock.
+Where it is off by more than a minute no cluster is made: its journal, its bill and a controller on
+a VM would each have another time, and setting a clock takes a minute. A cluster that is there goes
+on, its limits by Compute Engine's clock.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ MOST_SECONDS = 60.0
 
 
 def wrong(ahead: float) -> str:
-    """What is wrong with a clock that is so many seconds ahead of Compute Engine's (negative: behind), or nothing."""
+    """What is wrong with a clock that is so many seconds ahead of Compute Engine's (negative:
+    behind), or nothing.
+    """
     if abs(ahead) <= MOST_SECONDS:
         return ""
     way = "ahead of" if ahead > 0 else "behind"
@@ -32,5 +36,7 @@ def ill_dated(declared_at: float) -> str:
 
 
 def now(ahead: float) -> float:
-    """The present moment (seconds since 1970): by this machine's clock, or by Compute Engine's where that is wrong."""
+    """The present moment (seconds since 1970): by this machine's clock, or by Compute Engine's
+    where that is wrong.
+    """
     return journal.now() - (ahead if wrong(ahead) else 0.0)

@@ -1,4 +1,6 @@
-"""Work under way, keyed: asking for the same twice changes nothing, and foreseen errors end nobody else's work."""
+"""Work under way, keyed: asking for the same twice changes nothing, and foreseen errors end nobody
+else's work.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,15 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """Keyed tasks in a task group. `failed` is told of foreseen errors; any other is a bug and ends all."""
+    """Keyed tasks in a task group. `failed` is told of foreseen errors; any other is a bug and ends
+    all.
+    """
 
     def __init__(
-        self, group: asyncio.TaskGroup, changed: Callable[[], None], failed: Callable[[str, str], None]
+        self,
+        group: asyncio.TaskGroup,
+        changed: Callable[[], None],
+        failed: Callable[[str, str], None],
     ) -> None:
         self._group = group
         self._changed = changed

@@ -1,7 +1,9 @@
-"""What a cluster's controller does for every kind of work; `Works` is subclassed once for each kind.
+"""What a cluster's controller does for every kind of work; `Works` is subclassed once for each
+kind.
 
-Clients call `declare` and `stop` by commands, the control loop calls `declare_waiting` and `tick`. Another controller
-can do everything again: it goes on from the journal and from the folders of the work.
+Clients call `declare` and `stop` by commands, the control loop calls `declare_waiting` and `tick`.
+Another controller can do everything again: it goes on from the journal and from the folders of the
+work.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ Turn = Waits | Comes | Never
 
 
 class Works(ABC, Generic[_Spec]):
-    """The work of one kind on a cluster. The module `conduct` of a kind's package has its subclass as `WORKS`.
+    """The work of one kind on a cluster. The module `conduct` of a kind's package has its subclass
+    as `WORKS`.
 
     Parameters
     ----------
@@ -126,7 +129,8 @@ class Works(ABC, Generic[_Spec]):
         self.link = link
         if others is None:
             others = {}
-        # The same mapping, though it is still empty: the controller adds the kinds that it creates later.
+        # The same mapping, though it is still empty: the controller adds the kinds that it creates
+        # later.
         self.others = others
         self.fleet: Fleet | None = None
         """The cluster's VMs, once its controller is in charge of them."""
@@ -153,7 +157,9 @@ class Works(ABC, Generic[_Spec]):
 
     @abstractmethod
     async def stop(self, name: str, reason: str = "") -> None:
-        """End declared work for its user; `reason` is a clause. Does nothing if it is over, or ends already."""
+        """End declared work for its user; `reason` is a clause. Does nothing if it is over, or ends
+        already.
+        """
 
     @abstractmethod
     def tick(self, tick: Tick) -> None:
@@ -162,10 +168,14 @@ class Works(ABC, Generic[_Spec]):
     # What a kind defines if it needs it
 
     def prepare(self, name: str, spec: _Spec) -> None:
-        """Make what the work needs before it begins. Raises ClusterError where it cannot begin here."""
+        """Make what the work needs before it begins. Raises ClusterError where it cannot begin
+        here.
+        """
 
     def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
-        """Return whether the cluster, which has no VM yet, may have some now. None: it waits for no other cluster."""
+        """Return whether the cluster, which has no VM yet, may have some now. None: it waits for no
+        other cluster.
+        """
         return None
 
     def demand(self, at: float) -> None:
@@ -182,11 +192,15 @@ class Works(ABC, Generic[_Spec]):
         """Take note that a process on `vm` keeps ending and is not started any more."""
 
     def metrics_files(self) -> Sequence[Path]:
-        """Return the files with the metrics of work that goes on, by which the speeds of workers are compared."""
+        """Return the files with the metrics of work that goes on, by which the speeds of workers
+        are compared.
+        """
         return ()
 
     def unprepared(self) -> frozenset[str]:
-        """Return the VMs at the place to which the cluster moves that do not have all that the work needs there."""
+        """Return the VMs at the place to which the cluster moves that do not have all that the work
+        needs there.
+        """
         return frozenset()
 
     async def moving_bytes(self) -> tuple[int, int]:
@@ -194,9 +208,11 @@ class Works(ABC, Generic[_Spec]):
         return 0, 0
 
     async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
-        """Bring the work to the VMs at the place to which the cluster moves; the VMs in `leaves` are deleted.
+        """Bring the work to the VMs at the place to which the cluster moves; the VMs in `leaves`
+        are deleted.
 
-        Raises RemoteError, TrainingError or OSError where that is not possible: then it continues where it is.
+        Raises RemoteError, TrainingError or OSError where that is not possible: then it continues
+        where it is.
         """
 
     # What is the same for all kinds
@@ -215,9 +231,11 @@ class Works(ABC, Generic[_Spec]):
         return read_declaration(self.directory, self.kind, name, self.spec_class.from_dict)
 
     def declare(self, name: str) -> None:
-        """Begin the work whose declaration is in the cluster's folder. Does nothing if it has begun.
+        """Begin the work whose declaration is in the cluster's folder. Does nothing if it has
+        begun.
 
-        Raises ClusterError where the declaration cannot be read, its name is taken, or such work cannot begin here.
+        Raises ClusterError where the declaration cannot be read, its name is taken, or such work
+        cannot begin here.
         """
         if name in self.state.of_kind(self.kind):
             return
@@ -266,7 +284,9 @@ class Works(ABC, Generic[_Spec]):
                 self.recorder.record(self.failed(name, NOT_DECLARED))
 
     def has_packages(self, name: str, spec: WithPackages, tasks: Tasks) -> bool:
-        """Return whether the packages that work asks for are in its folder; begin to gather them where they are not."""
+        """Return whether the packages that work asks for are in its folder; begin to gather them
+        where they are not.
+        """
         if not spec.pip or name in self._gathered:
             return True
         tasks.do(f"packages of {name}", lambda: self._gather(name, spec))
@@ -290,7 +310,9 @@ class Works(ABC, Generic[_Spec]):
         self.recorder.note(f"{self.kind} {name}", what)
 
     def allowance(self, *key: object) -> Allowance:
-        """Return how much is still read of what VMs report under this key, by all who follow it in turn."""
+        """Return how much is still read of what VMs report under this key, by all who follow it in
+        turn.
+        """
         return self._allowances.setdefault(key, Allowance(self.most_event_bytes))
 
 

@@ -1,9 +1,11 @@
-"""How likely a run with a deadline is in time, and when it ends: simulated, by the decisions that govern it. Pure.
+"""How likely a run with a deadline is in time, and when it ends: simulated, by the decisions that
+govern it. Pure.
 
-Each course continues from what is seen: capacity comes and goes as it may by what was met of it, and VMs that start
-take their time. The speed is as far off as its error says, VMs that take over differ from those that were measured, and
-so do other numbers of workers. Spells with capacity are exponential and those without have Lomax's distribution (see
-`market`). How long they are in the mean is uncertain, with a gamma prior on their rate.
+Each course continues from what is seen: capacity comes and goes as it may by what was met of it,
+and VMs that start take their time. The speed is as far off as its error says, VMs that take over
+differ from those that were measured, and so do other numbers of workers. Spells with capacity are
+exponential and those without have Lomax's distribution (see `market`). How long they are in the
+mean is uncertain, with a gamma prior on their rate.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from .world import Capacity, Vm, World
 COURSES = 200
 """How many make a band."""
 _DECISIONS = 120  # in what is left: a controller decides far more often
-_SURE, _TAIL = 0.99, 0.05  # a chance is never shown as surer; the share of courses that end on either side of a band
+# a chance is never shown as surer; the share of courses that end on either side of a band
+_SURE = 0.99
+_TAIL = 0.05
 _LATEST = 4.0  # times as long as it may take: a course that is not done by then ends at `FAR`
 _HELD = 0.03  # a worker makes others' steps longer by this share: four in the mean of CM-DARE's rows (ICDCS 2020)
 FAR = 1e11
@@ -40,9 +44,15 @@ def course(seen: Seen, chance: random.Random) -> Iterator[float | None]:
     A course of many workers takes longer than a controller may be busy with it at once.
     """
     span = _span(seen)
-    # The measured speed is that of the mean of the measured VMs: others differ from each other, and from that mean.
+    # The measured speed is that of the mean of the measured VMs: others differ from each other, and
+    # from that mean.
     measured = [_effect(seen, chance) for _ in range(max(seen.speeds.vms, 1))]
-    rest = max(seconds_of(seen.steps - seen.unsaved, seen.speeds.mean(counts(seen.working or seen.workers))), 1.0)
+    rest = max(
+        seconds_of(
+            seen.steps - seen.unsaved, seen.speeds.mean(counts(seen.working or seen.workers))
+        ),
+        1.0,
+    )
     faster = math.exp(seen.speeds.drift(rest) * chance.gauss(0, 1))
     speeds = seen.speeds.scaled(faster, min(chance.expovariate(1 / _HELD), 0.5))
     usual = math.exp(-statistics.fmean(measured))
@@ -88,7 +98,8 @@ def course(seen: Seen, chance: random.Random) -> Iterator[float | None]:
 def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, float]]:
     """How many of these courses are in time, as a share, and between which moments nine of ten end."""
     ordered = sorted(ends)
-    # One more of n lies between the k-th and the k-th last with the probability (n + 1 - 2 k) / (n + 1).
+    # One more of n lies between the k-th and the k-th last with the probability (n + 1 - 2 k) / (n
+    # + 1).
     outer = max(round(_TAIL * (len(ordered) + 1)), 1)
     in_time = sum(end <= deadline for end in ordered) / len(ordered)
     return min(in_time, _SURE), (ordered[outer - 1], ordered[-outer])
@@ -119,7 +130,9 @@ def _vms(seen: Seen, measured: Sequence[float], chance: random.Random) -> list[V
         for _ in range(count - here):
             factor = math.exp(_effect(seen, chance))
             if kind[1] == ON_DEMAND and seen.begun < seen.begin:
-                found.append(Vm(kind, seen.now + seen.begun, seen.now - seen.begin + seen.begun, factor))
+                found.append(
+                    Vm(kind, seen.now + seen.begun, seen.now - seen.begin + seen.begun, factor)
+                )
             elif kind[1] == SPOT and seen.market.open:
                 found.append(Vm(kind, seen.now + seen.start, seen.now, factor))
     return found
@@ -127,17 +140,29 @@ def _vms(seen: Seen, measured: Sequence[float], chance: random.Random) -> list[V
 
 def _capacity(seen: Seen, span: float, chance: random.Random) -> Capacity:
     """Spot capacity from now on."""
-    market, at, opened = seen.market, seen.now, seen.market.open
-    # The prior of a rate has the shape 1, for markets differ: the chains of `prior.csv` have mean spells of 0.5 to 9 h
-    # with capacity, and of 0.5 to 15 h without.
-    lasts = market.lasts * market.spells[0] / chance.gammavariate(market.spells[0] - PRIOR_SPELLS + 1, 1.0)
-    lacks = market.lacks * market.spells[1] / chance.gammavariate(market.spells[1] - PRIOR_SPELLS + 1, 1.0)
+    market = seen.market
+    at = seen.now
+    opened = seen.market.open
+    # The prior of a rate has the shape 1, for markets differ: the chains of `prior.csv` have mean
+    # spells of 0.5 to 9 h with capacity, and of 0.5 to 15 h without.
+    lasts = (
+        market.lasts
+        * market.spells[0]
+        / chance.gammavariate(market.spells[0] - PRIOR_SPELLS + 1, 1.0)
+    )
+    lacks = (
+        market.lacks
+        * market.spells[1]
+        / chance.gammavariate(market.spells[1] - PRIOR_SPELLS + 1, 1.0)
+    )
     changes: list[float] = []
-    until, age = seen.now + _LATEST * span, market.age
+    until = seen.now + _LATEST * span
+    age = market.age
     while at < until:
         at += chance.expovariate(1 / lasts) if opened else _lacking(lacks, age, chance)
         changes.append(at)
-        opened, age = not opened, 0.0
+        opened = not opened
+        age = 0.0
     return _alternating(market, changes, seen.most + 1)
 
 

@@ -1,13 +1,15 @@
-"""What a decision about a run with a deadline follows from: speeds, capacity, prices, the machines that it has. Pure.
+"""What a decision about a run with a deadline follows from: speeds, capacity, prices, the machines
+that it has. Pure.
 
-The belief about Spot capacity follows from the run's own past and little else. The market has some for a while, then
-none, as a chain of two states. How long a while is was measured elsewhere, which counts as much as `PRIOR_SPELLS`
-spells of each kind; the run's own count beside it. What a stretch of time will have of capacity has a mean and a
-variance in closed form.
+The belief about Spot capacity follows from the run's own past and little else. The market has some
+for a while, then none, as a chain of two states. How long a while is was measured elsewhere, which
+counts as much as `PRIOR_SPELLS` spells of each kind; the run's own count beside it. What a stretch
+of time will have of capacity has a mean and a variance in closed form.
 
-Spells without capacity are of very different lengths: many are over soon, some last for days. Lomax's distribution with
-the shape 3/2 has them as the published traces of 2022 do (1,169 spells: the mean of the lesser of a spell and t is
-within 0.07 of its share of the mean spell, for t from 1/8 to 8 mean spells).
+Spells without capacity are of very different lengths: many are over soon, some last for days.
+Lomax's distribution with the shape 3/2 has them as the published traces of 2022 do (1,169 spells:
+the mean of the lesser of a spell and t is within 0.07 of its share of the mean spell, for t from
+1/8 to 8 mean spells).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from ..catalog import has_gpu
 from ..spec import ClusterSpec, RunSpec
 from .speeds import Speeds
 
-SPOT, ON_DEMAND = "spot", "standard"
+SPOT = "spot"
+ON_DEMAND = "standard"
 PERIOD = 5.0
 """Seconds between two decisions at most."""
 Workers = Mapping[tuple[str, str], int]
@@ -30,8 +33,10 @@ Workers = Mapping[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Net:
-    """Workers on demand that bring a run home by themselves: GPU, how many, US dollars of a step (`price`), and the
-    `speed` that is counted with, in steps per second; `measured`: whether it follows from what was measured."""
+    """Workers on demand that bring a run home by themselves: GPU, how many, US dollars of a step
+    (`price`), and the `speed` that is counted with, in steps per second; `measured`: whether it
+    follows from what was measured.
+    """
 
     gpu: str
     count: int
@@ -42,7 +47,9 @@ class Net:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Workers that may be rented: US dollars per second as Spot and, where they are sold so, on demand."""
+    """Workers that may be rented: US dollars per second as Spot and, where they are sold so, on
+    demand.
+    """
 
     gpu: str
     spot: float
@@ -53,13 +60,14 @@ class Kind:
 class Seen:
     """What a decision follows from. Seconds and US dollars; `now` and `deadline` since 1970.
 
-    `steps` are left behind the last durable save, `unsaved` of them are made; `end`: from the last step until it is
-    saved, at most. `began`: when it began to train, `train_steps` in all. `workers` are asked for, `working` train.
-    `begin`: until VMs on demand that are asked for now take steps, at most; `begun`: until those that are asked for do;
-    `start`: what it takes a Spot worker; `life`: how long one is there. `kept`: what all but workers cost in a second.
-    `most`: workers at once; `overlaps`: whether others may start beside so many, to take over from them; `money`: left
-    to spend; `since`: seconds that they are asked for; `acts`: whether what is decided is done; `period`: seconds until
-    the next decision, at most.
+    `steps` are left behind the last durable save, `unsaved` of them are made; `end`: from the last
+    step until it is saved, at most. `began`: when it began to train, `train_steps` in all.
+    `workers` are asked for, `working` train. `begin`: until VMs on demand that are asked for now
+    take steps, at most; `begun`: until those that are asked for do; `start`: what it takes a Spot
+    worker; `life`: how long one is there. `kept`: what all but workers cost in a second. `most`:
+    workers at once; `overlaps`: whether others may start beside so many, to take over from them;
+    `money`: left to spend; `since`: seconds that they are asked for; `acts`: whether what is
+    decided is done; `period`: seconds until the next decision, at most.
     """
 
     now: float
@@ -89,7 +97,11 @@ class Seen:
 
 def seconds_of(steps: float, speed: float) -> float:
     """How long so many steps take."""
-    return 0.0 if not steps else steps / speed if speed else math.inf
+    if not steps:
+        return 0.0
+    if speed:
+        return steps / speed
+    return math.inf
 
 
 def counts(workers: Workers) -> dict[str, int]:
@@ -102,21 +114,27 @@ def counts(workers: Workers) -> dict[str, int]:
 
 def zones_for(spec: ClusterSpec, run: RunSpec, gpu: str) -> tuple[str, ...]:
     """Where workers of the run with this GPU may be, best first."""
-    named = dict.fromkeys(each.zone for each in spec.groups if each.zone and each.accelerator == gpu)
+    named = dict.fromkeys(
+        group.zone for group in spec.groups if group.zone and group.accelerator == gpu
+    )
     wanted = tuple(zone for zone in run.zones if has_gpu(zone, gpu))
     return wanted or tuple(named) or spec.zones_for(gpu)
 
 
-LASTS, LACKS = 3 * 3600.0, 1.5 * 3600.0
-"""Mean seconds of a spell with capacity and of one without: what planner/deadlines/prior.csv tells of AWS in 2022."""
+LASTS = 3 * 3600.0
+LACKS = 1.5 * 3600.0
+"""Mean seconds of a spell with capacity and of one without: what planner/deadlines/prior.csv tells
+of AWS in 2022.
+"""
 PRIOR_SPELLS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """`open`: whether there is capacity now; seconds that spells with capacity (`lasts`) and without (`lacks`) take;
-    `spells`: how many of either kind say so, those of the prior among them; `age`: seconds since this one began, as
-    seen."""
+    """`open`: whether there is capacity now; seconds that spells with capacity (`lasts`) and
+    without (`lacks`) take; `spells`: how many of either kind say so, those of the prior among them;
+    `age`: seconds since this one began, as seen.
+    """
 
     open: bool
     lasts: float = LASTS
@@ -143,17 +161,29 @@ class Market:
         return NormalDist(mean, max(deviation, 1e-9)).cdf(share)
 
     def patience(self, mean: float) -> float:
-        """For how long each spell without capacity is waited for, at most, if that is to take `mean` seconds of one."""
+        """For how long each spell without capacity is waited for, at most, if that is to take
+        `mean` seconds of one.
+        """
         rest = 1 - mean / self.lacks
         # The mean of the lesser of a spell and t is lacks (1 - (1 + 2 t / lacks)^-1/2).
-        return self.lacks / 2 * (1 / rest**2 - 1) if rest > 0 else math.inf
+        if rest > 0:
+            return self.lacks / 2 * (1 / rest**2 - 1)
+        return math.inf
 
 
 def believed(
-    opened: float, closed: float, ends: tuple[int, int], *, open_: bool, rate: float = 1.0, age: float = 0.0
+    opened: float,
+    closed: float,
+    ends: tuple[int, int],
+    *,
+    open_: bool,
+    rate: float = 1.0,
+    age: float = 0.0,
 ) -> Market:
-    """The market of which so many seconds with capacity and without were seen, in which so many spells of either kind
-    came to their `ends`. `rate`: of the clock on which capacity comes and goes, in seconds per second."""
+    """The market of which so many seconds with capacity and without were seen, in which so many
+    spells of either kind came to their `ends`. `rate`: of the clock on which capacity comes and
+    goes, in seconds per second.
+    """
     spells = PRIOR_SPELLS + ends[0], PRIOR_SPELLS + ends[1]
     lasts = (LASTS / rate * PRIOR_SPELLS + opened) / spells[0]
     lacks = (LACKS / rate * PRIOR_SPELLS + closed) / spells[1]

@@ -1,10 +1,11 @@
 """How fast workers of a run are together, as measured, and how fast they are at least: pure.
 
-A parameter server holds many workers up, so a speed grows less than the workers do: it is concave. From this the lower
-bound follows without a model: of fewer workers than were measured it is their share of the measured speed, of more the
-measured speed itself. The mean lies on straight lines between no worker and the sizes that were measured, for servers
-hold nobody up until there are many; beyond the largest a step takes a/m + c seconds, m being the workers' speeds added
-up and c the parameter servers' part.
+A parameter server holds many workers up, so a speed grows less than the workers do: it is concave.
+From this the lower bound follows without a model: of fewer workers than were measured it is their
+share of the measured speed, of more the measured speed itself. The mean lies on straight lines
+between no worker and the sizes that were measured, for servers hold nobody up until there are many;
+beyond the largest a step takes a/m + c seconds, m being the workers' speeds added up and c the
+parameter servers' part.
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ from ..protocol.machines import parse_machines
 Counts = Mapping[str, int]
 """Workers by GPU."""
 LEAST_ERROR = 0.02
-"""The least error of a speed, however long it was measured: no run is steadier than that for hours."""
+"""The least error of a speed, however long it was measured: no run is steadier than that for hours.
+"""
 _FEW = 25.0  # seconds of a size that count as much as the other sizes do
-_YOUNG_ERROR, _YOUNG = 0.1, 5.0  # in the first so many seconds: first quarters of CM-DARE's runs are 8 % off
+# in the first so many seconds: first quarters of CM-DARE's runs are 8 % off
+_YOUNG_ERROR = 0.1
+_YOUNG = 5.0
 
 _HALF_LIFE = 3600.0  # seconds until what is measured counts half
-_RECENT, _LONGEST = 900.0, 5400.0  # seconds since a change for which the speed is tested
+# seconds since a change for which the speed is tested
+_RECENT = 900.0
+_LONGEST = 5400.0
 _CHANGED = 3.0  # standard deviations by which the recent speed differs where it has changed
 _LEAST_CREW = 300.0  # seconds that workers must have been together to be compared with others
 
@@ -53,8 +59,9 @@ class Speeds:
 
     def __init__(
         self, blocks: Sequence[Block], confidence: float, *, alike: bool = False, rate: float = 1.0
-    ) -> None:  # fmt: skip
-        self._alike, self._deviations = alike, NormalDist().inv_cdf(confidence)
+    ) -> None:
+        self._alike = alike
+        self._deviations = NormalDist().inv_cdf(confidence)
         self._points, self._noise = history(tuple(blocks), rate)
         self._sums = [self._added(point.workers) for point in self._points]
         self._fixed, self._each = self._fitted([point.seconds for point in self._points])
@@ -62,13 +69,19 @@ class Speeds:
         for sum_, point in sorted(zip(self._sums, self._points, strict=True), key=itemgetter(0)):
             if sum_ > self._line[-1][0]:
                 few = _FEW / rate
-                speed = (point.seconds * point.speed + few * self._fit(sum_)) / (point.seconds + few)
+                speed = (point.seconds * point.speed + few * self._fit(sum_)) / (
+                    point.seconds + few
+                )
                 self._line.append((sum_, speed))
         self._means: dict[float, float] = {}
         self._leasts: dict[tuple[tuple[str, int], ...], float] = {}
-        self._rate, self._factor = rate, 1.0
+        self._rate = rate
+        self._factor = 1.0
         self._servers = 0.0  # their share of a step of the smallest size that was measured
-        self._own = [self._noise.variance(point.seconds * rate) + self._young(point) for point in self._points]
+        self._own = [
+            self._noise.variance(point.seconds * rate) + self._young(point)
+            for point in self._points
+        ]
 
     @property
     def known(self) -> bool:
@@ -76,7 +89,9 @@ class Speeds:
         return bool(self._points)
 
     def error(self, workers: Counts) -> float:
-        """The standard deviation of the logarithmic speed of such workers on other VMs, for the rest of the run."""
+        """The standard deviation of the logarithmic speed of such workers on other VMs, for the
+        rest of the run.
+        """
         if not self._points:
             return 1.0
         vms = max(sum(workers.values()), 1)
@@ -87,7 +102,9 @@ class Speeds:
         return max(math.sqrt(own), LEAST_ERROR)
 
     def drift(self, rest: float = math.inf) -> float:
-        """Return the standard deviation of the logarithmic speed of the VMs that were measured, in `rest` seconds."""
+        """Return the standard deviation of the logarithmic speed of the VMs that were measured, in
+        `rest` seconds.
+        """
         if not self._points:
             return 1.0
         point = self._surest
@@ -111,8 +128,9 @@ class Speeds:
     def scaled(self, factor: float, held: float = 0.0) -> Speeds:
         """Return these speeds times `factor`.
 
-        `held`: each worker makes the steps of the others longer by this share, beside the smallest size that was
-        measured. It says how fast fewer workers are, and more where no other size was measured.
+        `held`: each worker makes the steps of the others longer by this share, beside the smallest
+        size that was measured. It says how fast fewer workers are, and more where no other size was
+        measured.
         """
         found = copy(self)
         found._factor = self._factor * factor
@@ -120,7 +138,8 @@ class Speeds:
             _, smallest = min(zip(self._sums, self._points, strict=True), key=itemgetter(0))
             fewest = sum(smallest.workers.values())
             found._servers = held * fewest / (1 - held + held * fewest)
-        found._means, found._leasts = {}, {}
+        found._means = {}
+        found._leasts = {}
         return found
 
     def has(self, workers: Counts) -> bool:
@@ -147,16 +166,21 @@ class Speeds:
         return speed * self._fit(added) / self._fit(most)
 
     def least(self, workers: Counts) -> float:
-        """What they make at least, with the confidence asked for. GPUs that never trained count nothing."""
+        """What they make at least, with the confidence asked for. GPUs that never trained count
+        nothing.
+        """
         key = tuple(workers.items())
         if key not in self._leasts:
             self._leasts[key] = self._factor * self._least(workers)
         return self._leasts[key]
 
     def _least(self, workers: Counts) -> float:
-        added, vms = self._added(workers), max(sum(workers.values()), 1)
+        added = self._added(workers)
+        vms = max(sum(workers.values()), 1)
         bounds = (
-            point.speed * min(1.0, added / sum_) * self._lower(own + self._noise.between**2 * (1 / point.vms + 1 / vms))
+            point.speed
+            * min(1.0, added / sum_)
+            * self._lower(own + self._noise.between**2 * (1 / point.vms + 1 / vms))
             for point, own, sum_ in zip(self._points, self._own, self._sums, strict=True)
             if self._alike or all(point.workers.get(gpu) for gpu in workers)
         )
@@ -175,7 +199,10 @@ class Speeds:
     def _added(self, workers: Counts) -> float:
         """The speeds of these added up, in those of one without a GPU or of a teraflop per second."""
         added = 0.0
-        for gpu, count in workers.items():  # no generator: simulated courses spend most of their time here
+        for (
+            gpu,
+            count,
+        ) in workers.items():  # no generator: simulated courses spend most of their time here
             added += count if self._alike else count * _power(gpu)
         return added
 
@@ -183,16 +210,22 @@ class Speeds:
         return 1 / (self._each / added + self._fixed)
 
     def _fitted(self, lasted: list[float]) -> tuple[float, float]:
-        """The seconds of a step that more workers do not shorten, and those that they share: least squares, each point
-        by the time that it was measured for. One size of cluster does not tell them apart: all is shared then."""
+        """The seconds of a step that more workers do not shorten, and those that they share: least
+        squares, each point by the time that it was measured for. One size of cluster does not tell
+        them apart: all is shared then.
+        """
         xs = [1 / each for each in self._sums]
         ys = [1 / point.speed for point in self._points]
         if not xs:
             return 0.0, 0.0
-        x, y = _mean(xs, lasted), _mean(ys, lasted)
+        x = _mean(xs, lasted)
+        y = _mean(ys, lasted)
         spread = _mean([(each - x) ** 2 for each in xs], lasted)
         both = _mean([(a - x) * (b - y) for a, b in zip(xs, ys, strict=True)], lasted)
-        slope = both / spread if spread > 1e-12 * x * x else y / x
+        if spread > 1e-12 * x * x:
+            slope = both / spread
+        else:
+            slope = y / x
         slope = min(max(slope, 0.0), y / x)
         return y - slope * x, slope
 
@@ -206,22 +239,25 @@ def _power(gpu: str) -> float:
     return (accelerator(gpu).teraflops if gpu != "cpu" else 0.0) or 1.0
 
 
-# Read the blocks of a run's progress: the speed of each set of workers, and how far it may be off. Pure.
+# Read the blocks of a run's progress: the speed of each set of workers, and how far it may be off.
+# Pure.
 #
-# How much faster some workers are than others does not change. The level of all speeds does: what is measured of it
-# counts half as much an hour later, and where the last 15 minutes or more differ from what was before by more than
-# chance explains, they alone say what it is.
+# How much faster some workers are than others does not change. The level of all speeds does: what
+# is measured of it counts half as much an hour later, and where the last 15 minutes or more differ
+# from what was before by more than chance explains, they alone say what it is.
 #
-# A mean speed may be off, because speeds drift with time and VMs differ from each other. The logarithm of the speed
-# is a stationary AR(1) process about its mean. Its standard deviation is unknown, and its correlation time is one of
-# `TIMES`: the marginal likelihood of each, given block means of `BLOCK` seconds and more, weighs them (conjugate
-# scaled-inverse-chi-squared prior on the variance, flat prior on the mean; Gelman et al., Bayesian Data Analysis, 3rd
-# ed., 3.3). Each VM has an effect of its own, which a change of VMs shows.
+# A mean speed may be off, because speeds drift with time and VMs differ from each other. The
+# logarithm of the speed is a stationary AR(1) process about its mean. Its standard deviation is
+# unknown, and its correlation time is one of `TIMES`: the marginal likelihood of each, given block
+# means of `BLOCK` seconds and more, weighs them (conjugate scaled-inverse-chi-squared prior on the
+# variance, flat prior on the mean; Gelman et al., Bayesian Data Analysis, 3rd ed., 3.3). Each VM
+# has an effect of its own, which a change of VMs shows.
 
 
 class Point(NamedTuple):
-    """The measurements of one set of workers: steps per second, for how many seconds, how many VMs took part, and how
-    many of these were new to the run."""
+    """The measurements of one set of workers: steps per second, for how many seconds, how many VMs
+    took part, and how many of these were new to the run.
+    """
 
     workers: Mapping[str, int]
     speed: float
@@ -231,62 +267,90 @@ class Point(NamedTuple):
 
 
 def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], Noise]:
-    """The measured sets of workers, and the noise of their speed; blocks are those of the run, oldest first.
+    """The measured sets of workers, and the noise of their speed; blocks are those of the run,
+    oldest first.
 
-    The cloud's clock outpaces that of the blocks `rate` times: hours and minutes are those of the cloud.
+    The cloud's clock outpaces that of the blocks `rate` times: hours and minutes are those of the
+    cloud.
     """
-    blocks = [block for block in blocks if block.steps > 0]  # else these workers have made no step yet
+    blocks = [
+        block for block in blocks if block.steps > 0
+    ]  # else these workers have made no step yet
     if not blocks:
         return [], measured((), ())
     last = blocks[-1].at
     since = [(last - block.at + block.seconds) * rate for block in blocks]
     latest = max(sum(each > _RECENT for each in since), 1 if len(blocks) > 1 else 0)
     earliest = min(max(sum(each > _LONGEST for each in since), 1), latest)
-    splits = [_split(tuple(blocks[:place]), blocks[place:], last, rate) for place in range(latest, earliest - 1, -1)]
+    splits = [
+        _split(tuple(blocks[:place]), blocks[place:], last, rate)
+        for place in range(latest, earliest - 1, -1)
+    ]
     split = max(splits, key=lambda each: each.chance)
     if split.chance > _CHANGED**2:
-        level, seconds = split.after, split.after_seconds
+        level = split.after
+        seconds = split.after_seconds
     else:
         split = splits[0]
         seconds = split.before_seconds + split.after_seconds
         total = split.before * split.before_seconds + split.after * split.after_seconds
-        level = total / seconds if seconds else 0.0
-    noise, sizes = split.noise, split.sizes
+        if seconds:
+            level = total / seconds
+        else:
+            level = 0.0
+    noise = split.noise
+    sizes = split.sizes
     new = blocks[split.place :]
     found = {
-        name: point._replace(speed=point.speed * math.exp(level), seconds=min(point.seconds, seconds))
+        name: point._replace(
+            speed=point.speed * math.exp(level), seconds=min(point.seconds, seconds)
+        )
         for name, point in sizes.items()
     }
     for name, point in _sizes(new).items():
-        found[name] = found[name]._replace(vms=found[name].vms + point.fresh) if name in found else point
+        if name in found:
+            found[name] = found[name]._replace(vms=found[name].vms + point.fresh)
+        else:
+            found[name] = point
     return list(found.values()), noise
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """`between`: standard deviation of VMs' effects; `disturbances`: correlation time, weight and variance."""
+    """`between`: standard deviation of VMs' effects; `disturbances`: correlation time, weight and
+    variance.
+    """
 
     between: float
     disturbances: tuple[tuple[float, float, float], ...]
 
     def variance(self, seconds: float) -> float:
         """Variance of a mean over `seconds` about the long-term mean."""
-        return sum(weight * variance * averaged(seconds, time) for time, weight, variance in self.disturbances)
+        return sum(
+            weight * variance * averaged(seconds, time)
+            for time, weight, variance in self.disturbances
+        )
 
     def ahead(self, seconds: float, rest: float) -> float:
-        """Variance of the difference between the mean of the next `rest` seconds and that of the `seconds` before."""
+        """Variance of the difference between the mean of the next `rest` seconds and that of the
+        `seconds` before.
+        """
         if math.isinf(rest):
             return self.variance(seconds)
         found = 0.0
         for time, weight, variance in self.disturbances:
             together = adjacent(seconds / time, rest / time)
-            found += weight * variance * (averaged(seconds, time) + averaged(rest, time) - 2 * together)
+            found += (
+                weight * variance * (averaged(seconds, time) + averaged(rest, time) - 2 * together)
+            )
         return found
 
 
 class _Split(NamedTuple):
-    """Blocks before and after a moment, at the place of the first one after it: mean deviations from the sizes measured
-    before, of how many seconds they are, and the square of the difference in standard deviations."""
+    """Blocks before and after a moment, at the place of the first one after it: mean deviations
+    from the sizes measured before, of how many seconds they are, and the square of the difference
+    in standard deviations.
+    """
 
     place: int
     noise: Noise
@@ -319,7 +383,9 @@ def _sizes(blocks: Sequence[Block]) -> dict[str, Point]:
         if point is None:
             workers = parse_machines(block.machines)
             speed = block.steps / block.seconds
-            found[block.machines] = Point(workers, speed, block.seconds, sum(workers.values()), block.fresh)
+            found[block.machines] = Point(
+                workers, speed, block.seconds, sum(workers.values()), block.fresh
+            )
         else:
             total = point.seconds + block.seconds
             speed = (point.speed * point.seconds + block.steps) / total
@@ -334,7 +400,9 @@ def _weight(at: float, last: float, rate: float) -> float:
     return 2 ** min((at - last) * rate / _HALF_LIFE, 0.0)
 
 
-def _level(blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rate: float) -> tuple[float, float]:
+def _level(
+    blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rate: float
+) -> tuple[float, float]:
     """The mean deviation of these blocks, and of how many seconds it is; what is older counts less."""
     seconds = deviations = 0.0
     for block in blocks:
@@ -346,7 +414,9 @@ def _level(blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rat
 
 
 @lru_cache(maxsize=256)
-def _before(blocks: tuple[Block, ...], rate: float) -> tuple[Noise, Mapping[str, Point], float, float]:
+def _before(
+    blocks: tuple[Block, ...], rate: float
+) -> tuple[Noise, Mapping[str, Point], float, float]:
     """Return noise, sizes, level and seconds of blocks that do not change any more."""
     if not blocks:
         return measured((), ()), {}, 0.0, 0.0
@@ -365,21 +435,27 @@ def _noise(blocks: Sequence[Block], sizes: Mapping[str, Point], rate: float) -> 
         if not crews or block.fresh or vms != crews[-1].vms:
             crews.append(_Crew(vms, block.fresh, 0.0, 0.0))
         crew = crews[-1]
-        crews[-1] = crew._replace(seconds=crew.seconds + block.seconds, sum=crew.sum + block.seconds * value)
+        crews[-1] = crew._replace(
+            seconds=crew.seconds + block.seconds, sum=crew.sum + block.seconds * value
+        )
     changes: list[tuple[float, float]] = []
-    before, fresh = crews[0], 0
+    before = crews[0]
+    fresh = 0
     for crew in crews[1:]:
         fresh += crew.fresh
         if min(crew.seconds, before.seconds) * rate >= _LEAST_CREW and fresh:
             difference = crew.sum / crew.seconds - before.sum / before.seconds
             changes.append((difference, _change(before.vms, crew.vms, min(fresh, crew.vms))))
         if crew.seconds * rate >= _LEAST_CREW:
-            before, fresh = crew, 0
+            before = crew
+            fresh = 0
     return measured(deviations, changes)
 
 
 class _Crew(NamedTuple):
-    """A row of blocks with the same VMs: how many, how many of them new, and the sum of seconds times deviations."""
+    """A row of blocks with the same VMs: how many, how many of them new, and the sum of seconds
+    times deviations.
+    """
 
     vms: int
     fresh: int
@@ -388,7 +464,9 @@ class _Crew(NamedTuple):
 
 
 def _change(before: int, vms: int, fresh: int) -> float:
-    """Variance of the difference that a change makes to a mean over VMs, where that of a VM's effect is 1."""
+    """Variance of the difference that a change makes to a mean over VMs, where that of a VM's
+    effect is 1.
+    """
     kept = min(vms - fresh, before)
     gone = before - kept
     return fresh / vms**2 + gone / before**2 + kept * (1 / vms - 1 / before) ** 2
@@ -405,8 +483,10 @@ TIMES = (30.0, 600.0, 1800.0, 7200.0)
 """Correlation times in seconds."""
 
 USUAL = 0.034
-"""Standard deviation before anything is measured, of either kind; ICAC'19's runs of one cluster differ by 1.3 to
-5.8 %."""
+"""Standard deviation before anything is measured, of either kind; ICAC'19's runs of one cluster
+differ by 1.3 to
+5.8 %.
+"""
 
 _SURE = 5.0
 """Observations that count as much as `USUAL` does."""
@@ -421,32 +501,40 @@ class Deviation(NamedTuple):
 
 
 def averaged(seconds: float, time: float) -> float:
-    """Variance of the mean of an AR(1) process over `seconds`, in that of a moment: 2 (x - 1 + exp(-x)) / x^2
-    for x in correlation times."""
+    """Variance of the mean of an AR(1) process over `seconds`, in that of a moment: 2 (x - 1 +
+    exp(-x)) / x^2 for x in correlation times.
+    """
     x = seconds / time
-    return 1 - x / 3 if x < 1e-3 else 2 * (x + math.expm1(-x)) / (x * x)
+    if x < 1e-3:
+        return 1 - x / 3
+    return 2 * (x + math.expm1(-x)) / (x * x)
 
 
 def adjacent(before: float, after: float) -> float:
-    """Covariance of the means of an AR(1) process over two adjacent stretches, in its variance; lengths in correlation
-    times."""
+    """Covariance of the means of an AR(1) process over two adjacent stretches, in its variance;
+    lengths in correlation times.
+    """
     return math.expm1(-before) * math.expm1(-after) / (before * after)
 
 
 def measured(blocks: Sequence[Deviation], changes: Sequence[tuple[float, float]]) -> Noise:
     """The noise that these blocks show, oldest first.
 
-    `changes` of VMs: the difference of the logarithmic speed, and its variance where that of a VM is 1.
+    `changes` of VMs: the difference of the logarithmic speed, and its variance where that of a VM
+    is 1.
     """
     found: list[tuple[float, float, float]] = []
     for time in TIMES:
         determinant = ones = both = squares = 0.0
         before: Deviation | None = None
         for block in blocks:
-            variance, correlation = _averaged(round(block.seconds), time), 0.0
+            variance = _averaged(round(block.seconds), time)
+            correlation = 0.0
             if before is not None:
                 gap = max(block.at - block.seconds - before.at, 0.0)
-                correlation = _correlation(round(before.seconds), round(block.seconds), time) * math.exp(-gap / time)
+                correlation = _correlation(
+                    round(before.seconds), round(block.seconds), time
+                ) * math.exp(-gap / time)
             rest = variance * (1 - correlation * correlation)
             one = 1 - correlation
             value = block.value - correlation * (before.value if before else 0.0)
@@ -457,15 +545,19 @@ def measured(blocks: Sequence[Deviation], changes: Sequence[tuple[float, float]]
             before = block
         count = max(len(blocks) - 1, 0)
         total = _SURE * USUAL**2 + (squares - both * both / ones if ones else 0.0)
-        likelihood = -0.5 * (determinant + (math.log(ones) if ones else 0.0) + (_SURE + count) * math.log(total))
+        likelihood = -0.5 * (
+            determinant + (math.log(ones) if ones else 0.0) + (_SURE + count) * math.log(total)
+        )
         found.append((time, likelihood, total / (_SURE + count)))
     most = max(likelihood for _, likelihood, _ in found)
     weights = [math.exp(likelihood - most) for _, likelihood, _ in found]
     all_ = sum(weights)
     disturbances = tuple(
-        (time, weight / all_, variance) for (time, _, variance), weight in zip(found, weights, strict=True)
+        (time, weight / all_, variance)
+        for (time, _, variance), weight in zip(found, weights, strict=True)
     )
-    # A change of one VM among many shows little of what a VM differs by: it counts as much less than one observation.
+    # A change of one VM among many shows little of what a VM differs by: it counts as much less
+    # than one observation.
     counts = [(min(variance, 1.0), difference**2 / variance) for difference, variance in changes]
     between = _SURE * USUAL**2 + sum(weight * square for weight, square in counts)
     return Noise(math.sqrt(between / (_SURE + sum(weight for weight, _ in counts))), disturbances)

@@ -26,7 +26,9 @@ def kept(workers: Workers, age: float, slack: float) -> str:
 
 
 def taken_over(before: Workers, after: Workers, worth: float, price: float, gpu: str) -> str:
-    """Why a Spot worker is asked for beside VMs on demand that take all places, or is there no more."""
+    """Why a Spot worker is asked for beside VMs on demand that take all places, or is there no
+    more.
+    """
     more = {key: count for key, count in after.items() if key not in before}
     if not more:
         return f"{machines(before)} alone: there is no time to come back to Spot"
@@ -35,9 +37,7 @@ def taken_over(before: Workers, after: Workers, worth: float, price: float, gpu:
 
 def to_be_measured(workers: Workers) -> str:
     """Why VMs on demand are taken before it is time."""
-    return (
-        f"{machines(workers)} from now on: only they may be fast enough, and how fast so many are is not measured yet"
-    )
+    return f"{machines(workers)} from now on: only they may be fast enough, and how fast so many are is not measured yet"
 
 
 def given_up(slack: float) -> str:
@@ -56,7 +56,8 @@ def priced(before: Workers, after: Workers, worth: float, price: float, gpu: str
 
 
 def _worth(worth: float, price: float, gpu: str) -> str:
-    worth_, price_ = render_small_money(worth), render_small_money(price)
+    worth_ = render_small_money(worth)
+    price_ = render_small_money(price)
     return f"a step is worth {worth_}, and a Spot {gpu.upper()} makes one for {price_}"
 
 

@@ -1,9 +1,11 @@
-"""The journal: what happened to a cluster, as typed events in one append-only file, and the state that they add up to.
+"""The journal: what happened to a cluster, as typed events in one append-only file, and the state
+that they add up to.
 
-One process appends (`Journal`), any number follow (`read`, `follow`), and everybody folds the same events into the same
-`ClusterState`. Cost is computed from that state and never stored. Per-second metrics of a run are a stream of their
-own (`metrics`), drawn as averages over spans of time (`RunSeries`). What a journal cannot change lies beside it
-(`declared`): what this machine's user declared and agreed to.
+One process appends (`Journal`), any number follow (`read`, `follow`), and everybody folds the same
+events into the same `ClusterState`. Cost is computed from that state and never stored. Per-second
+metrics of a run are a stream of their own (`metrics`), drawn as averages over spans of time
+(`RunSeries`). What a journal cannot change lies beside it (`declared`): what this machine's user
+declared and agreed to.
 """
 
 from ..clock import Clock
@@ -16,7 +18,16 @@ from .follow import decode_lines, follow, read
 from .jobs import DaskState, JobState
 from .kept import KeptState, kept, known_states
 from .series import RunSeries
-from .state import MOST_FAILED_BOOTS, ClusterState, Relocation, RunState, VmState, WorkerState, boot_key, unknown_run
+from .state import (
+    MOST_FAILED_BOOTS,
+    ClusterState,
+    Relocation,
+    RunState,
+    VmState,
+    WorkerState,
+    boot_key,
+    unknown_run,
+)
 from .steady import SteadyClock, now
 from .store import Journal
 from .studies import StudyState, TrialState

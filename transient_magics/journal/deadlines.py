@@ -1,7 +1,8 @@
-"""What is known of a run that has to be done in time: which machines it has, what is likely, how fast it is.
+"""What is known of a run that has to be done in time: which machines it has, what is likely, how
+fast it is.
 
-How fast its workers are together follows from its own progress alone: from blocks between two reports of it in which
-no worker joined or left.
+How fast its workers are together follows from its own progress alone: from blocks between two
+reports of it in which no worker joined or left.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Block(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DeadlineState:
     """Of one run. `acted`: what holds now (None: the declared workers do); `outlook`: what was told
-    last; `proposed`: what waits to be agreed to; `late`: since when it is known that it cannot be in time."""
+    last; `proposed`: what waits to be agreed to; `late`: since when it is known that it cannot be
+    in time.
+    """
 
     acted: e.DeadlineActed | None = None
     outlook: e.DeadlineOutlook | None = None
@@ -46,7 +49,9 @@ class DeadlineState:
     blocks: tuple[Block, ...] = ()
     """The latest ones, oldest first, and the last one of each set of machines."""
     joins: tuple[float, ...] = ()
-    """Seconds that each of the last workers took from its VM's readiness, or the run's declaration, until then."""
+    """Seconds that each of the last workers took from its VM's readiness, or the run's declaration,
+    until then.
+    """
     save_seconds: float = 0.0
     """How long the longest save took."""
     mark: tuple[float, int] | None = None
@@ -54,31 +59,47 @@ class DeadlineState:
     met: frozenset[str] = frozenset()
     """Names of all VMs that have worked."""
     fresh: int | None = 0
-    """The new VMs of the block that begins with the next progress; None: the last block continues."""
+    """The new VMs of the block that begins with the next progress; None: the last block continues.
+    """
 
     def started(self, at: float, step: int) -> Self:
         """Training starts at a step that is saved."""
         return replace(self.changed().saved(step), began=self.began or (at, step))
 
     def told(self, at: float, step: int, machines: str, rate: float = 1.0) -> Self:
-        """With one more report of progress, of these workers; the cloud's clock outpaces this one `rate` times."""
-        back = self.blocks[-1].at - at if self.blocks else 0.0
-        if back > 0:  # the clock was set back, and ages of blocks are counted from the latest report
+        """With one more report of progress, of these workers; the cloud's clock outpaces this one
+        `rate` times.
+        """
+        if self.blocks:
+            back = self.blocks[-1].at - at
+        else:
+            back = 0.0
+        if (
+            back > 0
+        ):  # the clock was set back, and ages of blocks are counted from the latest report
             earlier = tuple(block._replace(at=block.at - back) for block in self.blocks)
             return replace(self, blocks=earlier, mark=(at, step))
         if not (self.mark and machines and at > self.mark[0] and step >= self.mark[1]):
             return replace(self, mark=(at, step))
-        seconds, steps = at - self.mark[0], float(step - self.mark[1])
-        last = self.blocks[-1] if self.blocks else None
+        seconds = at - self.mark[0]
+        steps = float(step - self.mark[1])
+        if self.blocks:
+            last = self.blocks[-1]
+        else:
+            last = None
         # A stall is a part of the block before it: a block without a step has no logarithm.
-        short = last is not None and (last.seconds < BLOCK_SECONDS / rate or not steps or not last.steps)
+        short = last is not None and (
+            last.seconds < BLOCK_SECONDS / rate or not steps or not last.steps
+        )
         if self.fresh is None and last and last.machines == machines and short:
             longer = Block(at, last.seconds + seconds, last.steps + steps, machines, last.fresh)
             return replace(self, blocks=(*self.blocks[:-1], longer), mark=(at, step))
         blocks = (*self.blocks, Block(at, seconds, steps, machines, self.fresh or 0))
         if len(blocks) > _BLOCKS:
             later = [block.machines for block in blocks[1:]]
-            oldest = next((i for i, block in enumerate(blocks[:-1]) if block.machines in later[i:]), 0)
+            oldest = next(
+                (i for i, block in enumerate(blocks[:-1]) if block.machines in later[i:]), 0
+            )
             blocks = blocks[:oldest] + blocks[oldest + 1 :]
         return replace(self, blocks=blocks, mark=(at, step), fresh=None)
 
@@ -99,5 +120,8 @@ class DeadlineState:
     def remade(self) -> Self:
         """With a worker on another machine from now on: what was measured before is worth little."""
         latest = {block.machines: block for block in self.blocks}
-        short = [block._replace(seconds=1.0, steps=block.steps / block.seconds) for block in latest.values()]
+        short = [
+            block._replace(seconds=1.0, steps=block.steps / block.seconds)
+            for block in latest.values()
+        ]
         return replace(self.changed(), blocks=tuple(sorted(short)))

@@ -1,7 +1,8 @@
 """Typed events: every decision and fact about one cluster.
 
-What an event is, and how it is checked when it is read, `protocol.events` says. What runs and VMs tell is defined
-beside it (`protocol.vm_events`): VMs make their lines of the same classes. Here are those of the controller.
+What an event is, and how it is checked when it is read, `protocol.events` says. What runs and VMs
+tell is defined beside it (`protocol.vm_events`): VMs make their lines of the same classes. Here are
+those of the controller.
 """
 
 # pyright: reportUnusedImport=false
@@ -93,7 +94,8 @@ class ClusterReady(Event):
 class ClusterResized(Event):
     """The user asked for other workers. `spec` is the whole new ClusterSpec.to_dict().
 
-    `gives_up`: the workers that go, where the user said which are to; else who has no place in `spec` goes.
+    `gives_up`: the workers that go, where the user said which are to; else who has no place in
+    `spec` goes.
     """
 
     spec: Mapping[str, object]
@@ -102,17 +104,20 @@ class ClusterResized(Event):
 
 @_event("cluster.relocating", INTENTION)
 class ClusterRelocating(Event):
-    """The user asked for the cluster elsewhere, or with other parameter servers: its VMs are rented there, beside those
-    that go on. `spec` is the whole ClusterSpec.to_dict() that it is to have."""
+    """The user asked for the cluster elsewhere, or with other parameter servers: its VMs are rented
+    there, beside those that go on. `spec` is the whole ClusterSpec.to_dict() that it is to have.
+    """
 
     spec: Mapping[str, object]
 
 
 @_event("cluster.relocated", INTENTION)
 class ClusterRelocated(Event):
-    """The cluster is there from now on, its runs go on from what was saved; the VMs that it `leaves` are deleted.
+    """The cluster is there from now on, its runs go on from what was saved; the VMs that it
+    `leaves` are deleted.
 
-    `transferred`: bytes of checkpoints and data that followed it, for which `dollars` (US) are paid.
+    `transferred`: bytes of checkpoints and data that followed it, for which `dollars` (US) are
+    paid.
     """
 
     leaves: tuple[Name, ...]
@@ -122,7 +127,9 @@ class ClusterRelocated(Event):
 
 @_event("cluster.stayed", INTENTION)
 class ClusterStayed(Event):
-    """The cluster stays as it was, for this `reason` (a clause); what was rented elsewhere is deleted."""
+    """The cluster stays as it was, for this `reason` (a clause); what was rented elsewhere is
+    deleted.
+    """
 
     reason: str
 
@@ -136,11 +143,12 @@ class ClusterClock(Event):
 
 @_event("cluster.advised", FACT)
 class ClusterAdvised(Event):
-    """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely there is one (0 to 1) and for
-    how many seconds most run (0: unknown).
+    """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely there is one (0
+    to 1) and for how many seconds most run (0: unknown).
 
-    `preempted`: of the Spot VMs that ended there within a week, the share that was preempted, where that is known.
-    `measured`: not Compute Engine says so, VMs were asked for and given back from this machine, of late.
+    `preempted`: of the Spot VMs that ended there within a week, the share that was preempted, where
+    that is known. `measured`: not Compute Engine says so, VMs were asked for and given back from
+    this machine, of late.
     """
 
     accelerator: str
@@ -151,8 +159,9 @@ class ClusterAdvised(Event):
 
 @_event("cluster.zones_found", INTENTION)
 class ClusterZonesFound(Event):
-    """Compute Engine has the GPUs in other zones than the catalog says: by GPU, those in which workers may be, best
-    first. `spec`: the declaration with them."""
+    """Compute Engine has the GPUs in other zones than the catalog says: by GPU, those in which
+    workers may be, best first. `spec`: the declaration with them.
+    """
 
     zones: Mapping[str, tuple[str, ...]]
     spec: Mapping[str, object]
@@ -160,7 +169,8 @@ class ClusterZonesFound(Event):
 
 @_event("cluster.priced", INTENTION)
 class ClusterPriced(Event):
-    """Google's prices are others than those the cluster was declared with; `spec`: the declaration with them.
+    """Google's prices are others than those the cluster was declared with; `spec`: the declaration
+    with them.
 
     `hourly` and `on_demand_hourly` are US dollars for the whole cluster.
     """
@@ -184,7 +194,8 @@ class ClusterDeleted(Event):
 
 @_event("cluster.image_chosen", INTENTION)
 class ClusterImageChosen(Event):
-    """Which image the VMs boot from where none was named (`image`, empty for plain Debian 12); `why` is a clause.
+    """Which image the VMs boot from where none was named (`image`, empty for plain Debian 12);
+    `why` is a clause.
 
     `gpu`: whether it carries a driver, so that VMs with GPUs can boot from it.
     """
@@ -196,10 +207,12 @@ class ClusterImageChosen(Event):
 
 @_event("vm.requested", FACT)
 class VmRequested(Event):
-    """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it takes.
+    """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it
+    takes.
 
-    `slot` is the place in the cluster that it fills: the parameter server's number, or the how-many-th declared worker.
-    `ends`: the moment at which Compute Engine is to end it, in seconds since 1970; 0 where that was not told.
+    `slot` is the place in the cluster that it fills: the parameter server's number, or the
+    how-many-th declared worker. `ends`: the moment at which Compute Engine is to end it, in seconds
+    since 1970; 0 where that was not told.
     """
 
     vm: Name
@@ -219,8 +232,8 @@ class VmRequested(Event):
 class VmRefused(Event):
     """Compute Engine did not give the VM. `reason` is one sentence.
 
-    `cause`: stockout, quota, quota everywhere (that of all regions), access (a right or a policy), or other; `hints`:
-    zones that Compute Engine named as having capacity.
+    `cause`: stockout, quota, quota everywhere (that of all regions), access (a right or a policy),
+    or other; `hints`: zones that Compute Engine named as having capacity.
     """
 
     vm: Name
@@ -253,7 +266,9 @@ class VmBootStep(Event):
 
 @_event("vm.boot_failed", FACT)
 class VmBootFailed(Event):
-    """The VM will not become one that answers. `reason` is a clause; `lines`: the end of what it wrote, where known."""
+    """The VM will not become one that answers. `reason` is a clause; `lines`: the end of what it
+    wrote, where known.
+    """
 
     vm: Name
     reason: str
@@ -269,7 +284,9 @@ class VmReady(Event):
 
 @_event("vm.unfit", FACT)
 class VmUnfit(Event):
-    """The VM answers, but cannot do what it was rented for, as train on its GPU. `reason` is a clause."""
+    """The VM answers, but cannot do what it was rented for, as train on its GPU. `reason` is a
+    clause.
+    """
 
     vm: Name
     reason: str
@@ -277,7 +294,9 @@ class VmUnfit(Event):
 
 @_event("vm.preemption_asked", FACT)
 class VmPreemptionAsked(Event):
-    """The user asked Compute Engine to take the VM back, in `seconds`: what follows is no revocation of its own."""
+    """The user asked Compute Engine to take the VM back, in `seconds`: what follows is no
+    revocation of its own.
+    """
 
     vm: Name
     seconds: float = 0.0
@@ -287,8 +306,8 @@ class VmPreemptionAsked(Event):
 class VmPreemptionNotice(Event):
     """Compute Engine announced that it takes the VM back.
 
-    It documents how long that takes at most, which are `seconds`; a VM does not learn when exactly, nor that
-    `--notice` of the weather makes its end sooner. `noticed` is the VM's own clock, ns.
+    It documents how long that takes at most, which are `seconds`; a VM does not learn when exactly,
+    nor that `--notice` of the weather makes its end sooner. `noticed` is the VM's own clock, ns.
     """
 
     vm: Name
@@ -298,7 +317,9 @@ class VmPreemptionNotice(Event):
 
 @_event("vm.traffic", FACT)
 class VmTraffic(Event):
-    """What a VM has `sent` and `received` since it started, in bytes. Told of VMs away from the parameter servers."""
+    """What a VM has `sent` and `received` since it started, in bytes. Told of VMs away from the
+    parameter servers.
+    """
 
     vm: Name
     sent: Count
@@ -309,7 +330,8 @@ class VmTraffic(Event):
 class VmDeflated(Event):
     """The provider took a part of the VM's processors or network, and left it the rest; it runs on.
 
-    `cpu`, `network`: which part of each it has from now on; `cpu_before`, `network_before`: which it had.
+    `cpu`, `network`: which part of each it has from now on; `cpu_before`, `network_before`: which
+    it had.
     """
 
     vm: Name
@@ -332,10 +354,11 @@ class VmInflated(Event):
 
 @_event("vm.machine_asked", INTENTION)
 class VmMachineAsked(Event):
-    """The VM is to be stopped, made a `machine_type` and started again; `reason`, a clause, says why.
+    """The VM is to be stopped, made a `machine_type` and started again; `reason`, a clause, says
+    why.
 
-    Prices are US dollars per hour, of the VM as it will be, and of its disk alone (`disk_hourly`); `part` is what it
-    will have of the vCPUs that it was rented with.
+    Prices are US dollars per hour, of the VM as it will be, and of its disk alone (`disk_hourly`);
+    `part` is what it will have of the vCPUs that it was rented with.
     """
 
     vm: Name
@@ -349,7 +372,8 @@ class VmMachineAsked(Event):
 
 @_event("vm.stopped", FACT)
 class VmStopped(Event):
-    """We stopped the VM for this `reason`, a clause, and are about to start it again: until then its disk alone costs.
+    """We stopped the VM for this `reason`, a clause, and are about to start it again: until then
+    its disk alone costs.
 
     `stopping`: when it was told to stop, as of VmRevoked.
     """
@@ -378,7 +402,9 @@ class VmMachineRefused(Event):
 
 @_event("vm.end_set", FACT)
 class VmEndSet(Event):
-    """The VM, which is stopped, had lost its end: Compute Engine was told it again, `ends` in seconds since 1970."""
+    """The VM, which is stopped, had lost its end: Compute Engine was told it again, `ends` in
+    seconds since 1970.
+    """
 
     vm: Name
     ends: Amount
@@ -395,8 +421,9 @@ class VmStartRefused(Event):
 
 @_event("vm.started", FACT)
 class VmStarted(Event):
-    """The VM, which was stopped, runs again, `started` as of VmRunning; without an `address` it is not as it should be,
-    and is stopped again."""
+    """The VM, which was stopped, runs again, `started` as of VmRunning; without an `address` it is
+    not as it should be, and is stopped again.
+    """
 
     vm: Name
     address: str
@@ -406,8 +433,9 @@ class VmStarted(Event):
 
 @_event("reclaim.wanted", INTENTION)
 class ReclaimWanted(Event):
-    """The provider wants `number` of these `vms` back until then, in seconds since 1970, whichever; what is missing
-    then it takes by itself. 0: it wants none any more."""
+    """The provider wants `number` of these `vms` back until then, in seconds since 1970, whichever;
+    what is missing then it takes by itself. 0: it wants none any more.
+    """
 
     number: Count
     vms: tuple[Name, ...] = ()
@@ -416,8 +444,9 @@ class ReclaimWanted(Event):
 
 @_event("reclaim.proposed", INTENTION)
 class ReclaimProposed(Event):
-    """These VMs are to go for this `reason`, a clause; it is asked whether others are to, `until` then (seconds since
-    1970)."""
+    """These VMs are to go for this `reason`, a clause; it is asked whether others are to, `until`
+    then (seconds since 1970).
+    """
 
     vms: tuple[Name, ...]
     reason: str
@@ -438,10 +467,11 @@ class ReclaimAnswered(Event):
 
 @_event("vm.revoked", FACT)
 class VmRevoked(Event):
-    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`), or `start`: it was
-    stopped and cannot be started again.
+    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`), or
+    `start`: it was stopped and cannot be started again.
 
-    `stopping`: when it was told to stop, as Compute Engine says, in ns since 1970; 0 where that is not known.
+    `stopping`: when it was told to stop, as Compute Engine says, in ns since 1970; 0 where that is
+    not known.
     """
 
     vm: Name
@@ -487,8 +517,8 @@ class WorkDeclared(Event):
 class TrainChecked(Event):
     """The run passed its check: a step of it can be built.
 
-    Counted then: the `parameters` of its model, and the `variable_bytes` that parameter servers keep for it, the
-    optimizer's among them (0: not known).
+    Counted then: the `parameters` of its model, and the `variable_bytes` that parameter servers
+    keep for it, the optimizer's among them (0: not known).
     """
 
     run: Name
@@ -507,7 +537,9 @@ class TrainTraced(Event):
 
 @_event("train.moved", INTENTION)
 class TrainMoved(Event):
-    """The user wants this run, which waits, to begin before that one; `before` is empty: before all that wait."""
+    """The user wants this run, which waits, to begin before that one; `before` is empty: before all
+    that wait.
+    """
 
     run: Name
     before: NameOrNone = ""
@@ -519,9 +551,11 @@ Machines = tuple[tuple[str, Literal["spot", "standard"], Annotated[int, at_least
 
 @_event("preparation.scaled", INTENTION)
 class PreparationScaled(Event):
-    """The VMs in these `slots`, which are nobody else's before or after, prepare the run's mini-batches from now on.
+    """The VMs in these `slots`, which are nobody else's before or after, prepare the run's
+    mini-batches from now on.
 
-    `waiting`: the share of its time that a worker's step waited for its mini-batch (0: not known yet).
+    `waiting`: the share of its time that a worker's step waited for its mini-batch (0: not known
+    yet).
     """
 
     run: Name
@@ -544,7 +578,9 @@ class DeadlineActed(Event):
 
 @_event("deadline.proposed", INTENTION)
 class DeadlineProposed(Event):
-    """The same as a proposal, which can be agreed to `until` then, in seconds since 1970; 0: it is withdrawn."""
+    """The same as a proposal, which can be agreed to `until` then, in seconds since 1970; 0: it is
+    withdrawn.
+    """
 
     run: Name
     machines: Machines
@@ -556,8 +592,9 @@ class DeadlineProposed(Event):
 class DeadlineOutlook(Event):
     """How a run with a deadline stands.
 
-    `chance` that it is in time; it ends about between `low` and `high`, in seconds since 1970 (0: not known
-    yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu` makes one for `price`.
+    `chance` that it is in time; it ends about between `low` and `high`, in seconds since 1970 (0:
+    not known yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu`
+    makes one for `price`.
     """
 
     run: Name
@@ -571,8 +608,9 @@ class DeadlineOutlook(Event):
 
 @_event("deadline.late", FACT)
 class DeadlineLate(Event):
-    """It is known that a run ends after its deadline, about at `ends` (seconds since 1970; 0: not known), or, where
-    `again` is true, that it can be in time after all. `reason` is a clause."""
+    """It is known that a run ends after its deadline, about at `ends` (seconds since 1970; 0: not
+    known), or, where `again` is true, that it can be in time after all. `reason` is a clause.
+    """
 
     run: Name
     ends: Amount
@@ -582,7 +620,9 @@ class DeadlineLate(Event):
 
 @_event("study.asked", INTENTION)
 class StudyAsked(Event):
-    """The study's next trial: its number, from 0 on, the values of its parameters, and the runs that train it."""
+    """The study's next trial: its number, from 0 on, the values of its parameters, and the runs
+    that train it.
+    """
 
     study: Name
     trial: Count
@@ -596,10 +636,11 @@ class StudyAsked(Event):
 
 @_event("study.told", FACT)
 class StudyTold(Event):
-    """How a trial ended. `value` is that of the study's objective, of several runs their mean; None: there is none.
+    """How a trial ended. `value` is that of the study's objective, of several runs their mean;
+    None: there is none.
 
-    A trial whose runs were stopped by the user is `stopped`, one that the pruner ended `pruned`. `reason`: why it has
-    no value, a clause.
+    A trial whose runs were stopped by the user is `stopped`, one that the pruner ended `pruned`.
+    `reason`: why it has no value, a clause.
     """
 
     study: Name
@@ -642,8 +683,8 @@ class JobBegan(Event):
 class JobKept(Event):
     """The folder of a job is here: the archive of that `number`, with its SHA-256.
 
-    It has what the VM of that `rank` packed under the number `packed` in the attempt. `saved`: the last change in it,
-    in seconds since 1970 (0: unknown).
+    It has what the VM of that `rank` packed under the number `packed` in the attempt. `saved`: the
+    last change in it, in seconds since 1970 (0: unknown).
     """
 
     job: Name
@@ -659,8 +700,9 @@ class JobKept(Event):
 
 @_event("job.interrupted", FACT)
 class JobInterrupted(Event):
-    """An attempt is over and another one follows. `reason` is a clause; `failed`: the command had failed, so this is
-    one of its retries. A revocation is no failure."""
+    """An attempt is over and another one follows. `reason` is a clause; `failed`: the command had
+    failed, so this is one of its retries. A revocation is no failure.
+    """
 
     job: Name
     attempt: Count
@@ -670,7 +712,9 @@ class JobInterrupted(Event):
 
 @_event("job.stopping", FACT)
 class JobStopping(Event):
-    """The job is told to end: `reason` is a clause. `failed`: by a limit of its own, not by its user."""
+    """The job is told to end: `reason` is a clause. `failed`: by a limit of its own, not by its
+    user.
+    """
 
     job: Name
     reason: str
@@ -679,8 +723,9 @@ class JobStopping(Event):
 
 @_event("job.ended", FACT)
 class JobEnded(Event):
-    """The job is over. `code`: that of its command (None: nobody knows); `reason`: why it did not end well, a clause;
-    `tail`: its last lines then."""
+    """The job is over. `code`: that of its command (None: nobody knows); `reason`: why it did not
+    end well, a clause; `tail`: its last lines then.
+    """
 
     job: Name
     state: Literal["finished", "failed", "stopped"]
@@ -717,11 +762,12 @@ class DaskEnded(Event):
 
 @_event("cluster.leased", FACT)
 class ClusterLeased(Event):
-    """Which runs have begun, each with the number of its ports on the parameter servers, and which run, job or Dask
-    cluster has the worker in each place: that of a slot, or a further one on its VM (spec/cluster.py).
+    """Which runs have begun, each with the number of its ports on the parameter servers, and which
+    run, job or Dask cluster has the worker in each place: that of a slot, or a further one on its
+    VM (spec/cluster.py).
 
-    `held`: runs that would have enough workers and wait all the same, with what for (check, memory, link) and why, a
-    clause. `ahead`: which run makes ready in a slot, to have its worker next.
+    `held`: runs that would have enough workers and wait all the same, with what for (check, memory,
+    link) and why, a clause. `ahead`: which run makes ready in a slot, to have its worker next.
     """
 
     ports: Mapping[str, Annotated[int, within(0, MOST_RUNS - 1)]]
@@ -752,7 +798,8 @@ class ControllerRecovered(Event):
 
 @_event("controller.moved", INTENTION)
 class ControllerMoved(Event):
-    """The cluster is from here on in the charge of the controller on `vm`; empty: on the machine that declared it.
+    """The cluster is from here on in the charge of the controller on `vm`; empty: on the machine
+    that declared it.
 
     The last line of the one that was in charge, and the first fact that the next one knows.
     """
@@ -762,15 +809,18 @@ class ControllerMoved(Event):
 
 @_event("cluster.forgotten", INTENTION)
 class ClusterForgotten(Event):
-    """The journal of the cluster was removed. It counts with these US `dollars`, the most that it can have cost."""
+    """The journal of the cluster was removed. It counts with these US `dollars`, the most that it
+    can have cost.
+    """
 
     dollars: Amount
 
 
 @_event("cluster.taken_back", INTENTION)
 class ClusterTakenBack(Event):
-    """This machine is in charge again, after a controller on a VM was. `left_out`: by kind, how many lines of that
-    controller do not count."""
+    """This machine is in charge again, after a controller on a VM was. `left_out`: by kind, how
+    many lines of that controller do not count.
+    """
 
     left_out: Mapping[str, Count] = field(default_factory=dict[str, int])
 
@@ -791,7 +841,9 @@ class ImageStep(Event):
 
 @_event("image.built", FACT)
 class ImageBuilt(Event):
-    """The image is there and its VM is gone, `seconds` after the declaration. `image_id` is Compute Engine's number."""
+    """The image is there and its VM is gone, `seconds` after the declaration. `image_id` is Compute
+    Engine's number.
+    """
 
     image: str
     seconds: float
@@ -800,7 +852,9 @@ class ImageBuilt(Event):
 
 @_event("image.failed", FACT)
 class ImageFailed(Event):
-    """There is no image; `reason` is one sentence, behind it perhaps the last lines of the start-up script."""
+    """There is no image; `reason` is one sentence, behind it perhaps the last lines of the start-up
+    script.
+    """
 
     reason: str
 
@@ -808,7 +862,9 @@ class ImageFailed(Event):
 def encode(event: Event) -> bytes:
     """The event's line, with its newline; of a text no more than is read again."""
     values = event.to_dict()
-    values = {name: clipped(value) if isinstance(value, str) else value for name, value in values.items()}
+    values = {
+        name: clipped(value) if isinstance(value, str) else value for name, value in values.items()
+    }
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
@@ -822,7 +878,9 @@ def decode(line: bytes) -> Event:
     try:
         return known.decode(line)
     except ValueError as error:
-        raise JournalError(f"A journal line cannot be read: {error}", where=repr(line[:80])) from error
+        raise JournalError(
+            f"A journal line cannot be read: {error}", where=repr(line[:80])
+        ) from error
 
 
 def from_dict(kind: str, values: Mapping[str, object]) -> Event:

@@ -11,7 +11,9 @@ from .events import Event, decode
 
 
 def read(path: Path) -> list[Event]:
-    """All whole events of the journal at `path` (none where there is no file); unreadable lines are passed over."""
+    """All whole events of the journal at `path` (none where there is no file); unreadable lines are
+    passed over.
+    """
     try:
         return decode_lines(path.read_bytes())[0]
     except FileNotFoundError:
@@ -21,7 +23,8 @@ def read(path: Path) -> list[Event]:
 async def follow(path: Path, anew: Callable[[], None] = lambda: None) -> AsyncIterator[list[Event]]:
     """Yield the events in batches, first all that are there (perhaps none), then new ones for ever.
 
-    Where the file is shortened or replaced, `anew` is called, and it is read from its first line on.
+    Where the file is shortened or replaced, `anew` is called, and it is read from its first line
+    on.
     """
     first = True
     if not path.exists():
@@ -35,7 +38,9 @@ async def follow(path: Path, anew: Callable[[], None] = lambda: None) -> AsyncIt
 
 
 def decode_lines(block: bytes) -> tuple[list[Event], int]:
-    """The events of the whole lines in `block`, and where these end; unreadable lines are passed over."""
+    """The events of the whole lines in `block`, and where these end; unreadable lines are passed
+    over.
+    """
     end = block.rfind(b"\n") + 1
     events: list[Event] = []
     for line in block[:end].splitlines():

@@ -1,4 +1,6 @@
-"""What the events of a journal add up to, of jobs (attempts, what is kept, how they ended) and of Dask clusters."""
+"""What the events of a journal add up to, of jobs (attempts, what is kept, how they ended) and of
+Dask clusters.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .work import Work
 
 @dataclass(frozen=True, slots=True)
 class JobState(Work[JobSpec]):
-    """One job. An attempt is under way where `vms` are named: those to which it was given, rank 0 first."""
+    """One job. An attempt is under way where `vms` are named: those to which it was given, rank 0
+    first.
+    """
 
     kind = "job"
 
@@ -29,11 +33,14 @@ class JobState(Work[JobSpec]):
     kept: e.JobKept | None = None
     """The folder as it was brought here last."""
     gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By VM: the GPU that no process of the attempt under way has used yet, once that was reported."""
+    """By VM: the GPU that no process of the attempt under way has used yet, once that was reported.
+    """
     packed: Mapping[int, int] = field(default_factory=dict[int, int])
     """By rank: the number on its VM of the last archive that was taken in the attempt under way."""
     unkept: str = ""
-    """Why it is not brought here, or not all of it, a clause, while it is not; at the end, what it then is."""
+    """Why it is not brought here, or not all of it, a clause, while it is not; at the end, what it
+    then is.
+    """
     interruptions: int = 0
     """Attempts that ended without a fault of the job's own."""
     failures: int = 0
@@ -72,7 +79,8 @@ class DaskState(Work[DaskSpec]):
     serving: e.DaskServing | None = None
     """Where the scheduler listens, once it does."""
     heard: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By VM: the moment (ns) of the last that it told. Who follows it anew hears all of it again."""
+    """By VM: the moment (ns) of the last that it told. Who follows it anew hears all of it again.
+    """
     gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
     """By VM: the GPU that no process has used since the worker started, once that was reported."""
     left: int = 0

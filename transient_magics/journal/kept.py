@@ -1,4 +1,6 @@
-"""The state of a journal, kept in memory: asked again, only what was written meanwhile is read and folded."""
+"""The state of a journal, kept in memory: asked again, only what was written meanwhile is read and
+folded.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def kept(path: Path) -> KeptState:
 
 
 def known_states() -> Iterator[ClusterState]:
-    """What is known of all clusters of this machine, deleted ones too; one that cannot be read is passed over."""
+    """What is known of all clusters of this machine, deleted ones too; one that cannot be read is
+    passed over.
+    """
     for folder in (places.clusters(), places.past()):
         for journal in folder.glob(f"[a-z]*/{layout.JOURNAL}"):
             try:

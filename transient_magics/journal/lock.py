@@ -1,4 +1,6 @@
-"""One program in charge of a folder: the lock that it holds while it lives is the truth about whether there is one."""
+"""One program in charge of a folder: the lock that it holds while it lives is the truth about
+whether there is one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _START_SECONDS = 20.0
 
 
 def take(directory: Path) -> int | None:
-    """Hold the lock of `directory` until this process ends, and return it; None where another process holds it."""
+    """Hold the lock of `directory` until this process ends, and return it; None where another
+    process holds it.
+    """
     lock = files.lock(directory / LOCK)
     if lock is not None:
         os.ftruncate(lock, 0)
@@ -24,7 +28,9 @@ def take(directory: Path) -> int | None:
 
 
 def mark(lock: int) -> None:
-    """Note in the lock's file that its holder is alive now: its time of modification tells when a holder died."""
+    """Note in the lock's file that its holder is alive now: its time of modification tells when a
+    holder died.
+    """
     os.utime(lock)
 
 
@@ -38,7 +44,8 @@ def is_of(lock: int, directory: Path) -> bool:
 
 
 def starting(directory: Path, since: float) -> bool:
-    """Return whether a program that was started on `directory` at `since` (seconds since 1970) may still be starting.
+    """Return whether a program that was started on `directory` at `since` (seconds since 1970) may
+    still be starting.
 
     No process has taken its lock yet then.
     """
@@ -48,7 +55,9 @@ def starting(directory: Path, since: float) -> bool:
 def held(directory: Path) -> bool:
     """Whether a process holds the lock of `directory`."""
     try:
-        lock = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)  # also where nothing can be written
+        lock = os.open(
+            directory / LOCK, os.O_RDONLY | os.O_CLOEXEC
+        )  # also where nothing can be written
     except FileNotFoundError:
         return False
     try:

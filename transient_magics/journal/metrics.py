@@ -1,13 +1,16 @@
-"""Per-second metrics of a run: one JSON line per worker and second in the run's own file, down-sampled at its end.
+"""Per-second metrics of a run: one JSON line per worker and second in the run's own file,
+down-sampled at its end.
 
-A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`, `batch_size` (of
-uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`, `gap_seconds` (the longest between two
-steps), `staleness`, `learning_rate_divisor` (of the last step), `split` (where the seconds of its steps went:
-protocol/measures/step_parts.py), `server_share` (how much of its cores the busiest parameter server took, 0 to 1), and,
-where a step was traced, its `traced_seconds`, which are in none of the others. Now and then it has what GRADIENTS
-names: the mean squared norm of the worker's gradients, and its two parts, the squared norm of the gradient of all data
-and the variance of one example's (both without bias, so the first is below zero at times). A worker writes some 25 MB
-of them a day: when the run is over `compact` merges all but its last hour into a line per worker and minute.
+A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`,
+`batch_size` (of uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`,
+`gap_seconds` (the longest between two steps), `staleness`, `learning_rate_divisor` (of the last
+step), `split` (where the seconds of its steps went: protocol/measures/step_parts.py),
+`server_share` (how much of its cores the busiest parameter server took, 0 to 1), and, where a step
+was traced, its `traced_seconds`, which are in none of the others. Now and then it has what
+GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared
+norm of the gradient of all data and the variance of one example's (both without bias, so the first
+is below zero at times). A worker writes some 25 MB of them a day: when the run is over `compact`
+merges all but its last hour into a line per worker and minute.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from ..protocol.measures.step_parts import StepParts, step_parts
 from ..protocol.names import LONGEST_NAME
 
 GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
-SPLIT = tuple(f"{'' if name.startswith('hidden') else 'split_'}{name}" for name in StepParts._fields)
+SPLIT = tuple(
+    f"{'' if name.startswith('hidden') else 'split_'}{name}" for name in StepParts._fields
+)
 """Where the seconds of a row's steps went, each as a column of its own."""
 SERVER_SHARE = "server_share"
 _FRESH_SECONDS = 3600
@@ -61,12 +66,17 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def sample(path: Path) -> list[dict[str, Any]]:
-    """As `read`, but of a large file blocks at equal distances only (4 MiB in all), from its begin to its end."""
-    return [row for _, block in _blocks(path) for row in _parsed(block)] if _is_large(path) else read(path)
+    """As `read`, but of a large file blocks at equal distances only (4 MiB in all), from its begin
+    to its end.
+    """
+    if _is_large(path):
+        return [row for _, block in _blocks(path) for row in _parsed(block)]
+    return read(path)
 
 
 async def follow(path: Path) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield lines as the file at `path` grows, first those that are there, for ever; its folder must be there.
+    """Yield lines as the file at `path` grows, first those that are there, for ever; its folder
+    must be there.
 
     Of what is there already in a large file, a `sample` is read.
     """
@@ -79,7 +89,10 @@ async def follow(path: Path) -> AsyncIterator[list[dict[str, Any]]]:
     async for _, block in jsonl.follow(path, offset):
         for begin in range(0, len(block), _PIECE_BYTES):
             end = block.find(b"\n", begin + _PIECE_BYTES) + 1 or len(block)
-            start = block.find(b"\n", begin) + 1 if begin else 0
+            if begin:
+                start = block.find(b"\n", begin) + 1
+            else:
+                start = 0
             yield _parsed(block[start:end])
             await asyncio.sleep(0)
 
@@ -102,28 +115,40 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parsed(content: bytes) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line in content.splitlines():
-        if len(line) > LONGEST_LINE:  # no worker writes one, and its values would take a multiple of its bytes
+        if (
+            len(line) > LONGEST_LINE
+        ):  # no worker writes one, and its values would take a multiple of its bytes
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             continue  # torn by a crash; the next second's line says more
         if isinstance(row, dict) and _is_sound(row := cast("dict[str, Any]", row)):
-            if not row["worker"].isprintable():  # it stands in tables that anybody may print in a terminal
+            if not row[
+                "worker"
+            ].isprintable():  # it stands in tables that anybody may print in a terminal
                 row["worker"] = plain(row["worker"])
             rows.append(row)
     return rows
 
 
 def _is_sound(row: dict[str, Any]) -> bool:
-    """Whether it can be computed with: VMs write these lines, and what is computed here is drawn and kept."""
-    time, worker = row.get("time"), row.get("worker")
+    """Whether it can be computed with: VMs write these lines, and what is computed here is drawn
+    and kept.
+    """
+    time = row.get("time")
+    worker = row.get("worker")
     if type(time) is not int or not 0 <= time < _LARGEST:
         return False
     if not isinstance(worker, str) or not 0 < len(worker) <= LONGEST_NAME or "step" not in row:
         return False
     steps = row.get("steps", 0)
-    if type(row["step"]) is not int or row["step"] < 0 or type(steps) not in (int, float) or steps < 0:
+    if (
+        type(row["step"]) is not int
+        or row["step"] < 0
+        or type(steps) not in (int, float)
+        or steps < 0
+    ):
         return False
     if 0 < steps < _LEAST_STEPS:
         return False
@@ -141,13 +166,16 @@ def _is_sound(row: dict[str, Any]) -> bool:
 def split(row: Mapping[str, Any]) -> dict[str, float]:
     """The columns `SPLIT` of a row; none where it does not tell, or not soundly."""
     parts = step_parts(row.get("split"))
-    return dict(zip(SPLIT, parts, strict=True)) if parts else {}
+    if parts:
+        return dict(zip(SPLIT, parts, strict=True))
+    return {}
 
 
 def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
     """Steps per second of each row: its steps over the time since its worker's row before.
 
-    A worker's first row counts the seconds that its steps took; None where the row does not say even that.
+    A worker's first row counts the seconds that its steps took; None where the row does not say
+    even that.
     """
     before: dict[str, int] = {}
     found: list[float | None] = []
@@ -163,7 +191,8 @@ def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
 
 
 def compact(path: Path, large: int = _LARGE) -> bool:
-    """Down-sample the file of a run that is over, if it has more than `large` bytes (32 MiB). Returns whether it had.
+    """Down-sample the file of a run that is over, if it has more than `large` bytes (32 MiB).
+    Returns whether it had.
 
     Not while a run goes on: the length of its file says up to where the chief's was followed.
     """
@@ -179,14 +208,17 @@ def compact(path: Path, large: int = _LARGE) -> bool:
 
 
 def thin(rows: Iterable[dict[str, Any]], newest: int) -> Iterator[dict[str, Any]]:
-    """Rows older than an hour before the moment `newest` (ns), merged per worker and minute; the others as they are.
+    """Rows older than an hour before the moment `newest` (ns), merged per worker and minute; the
+    others as they are.
 
     Counts add up, gauges are averaged, of the gaps the longest is kept.
     """
 
     def minute(row: dict[str, Any]) -> int | None:
         old = newest - row["time"] >= _FRESH_SECONDS * 1e9
-        return row["time"] // int(_BUCKET_SECONDS * 1e9) if old else None
+        if old:
+            return row["time"] // int(_BUCKET_SECONDS * 1e9)
+        return None
 
     for when, together in groupby(rows, minute):
         if when is None:
@@ -204,7 +236,10 @@ def _merge(group: list[dict[str, Any]]) -> dict[str, Any]:
         merged[key] = sum(row.get(key) or 0 for row in group)
     for key in _MEANS:
         values = [row[key] for row in group if row.get(key) is not None]
-        merged[key] = sum(values) / len(values) if values else None
+        if values:
+            merged[key] = sum(values) / len(values)
+        else:
+            merged[key] = None
     merged["gap_seconds"] = max(row.get("gap_seconds") or 0.0 for row in group)
     if traced := sum(row.get(_TRACED) or 0.0 for row in group):
         merged[_TRACED] = traced

@@ -1,4 +1,6 @@
-"""What a VM is to become that is stopped and started again, and what it has been: prices and machine types by time."""
+"""What a VM is to become that is stopped and started again, and what it has been: prices and
+machine types by time.
+"""
 
 from __future__ import annotations
 

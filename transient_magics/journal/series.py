@@ -1,11 +1,14 @@
-"""What a run's metrics add up to, ready to be drawn: averages over equal spans of time, few of them however long it is.
+"""What a run's metrics add up to, ready to be drawn: averages over equal spans of time, few of them
+however long it is.
 
-Lines of metrics (`metrics.py`) go in, columns of at most POINTS values come out. A span lasts two seconds at first and
-twice as long each time there would be too many, so that memory stays the same after a minute and after a month.
+Lines of metrics (`metrics.py`) go in, columns of at most POINTS values come out. A span lasts two
+seconds at first and twice as long each time there would be too many, so that memory stays the same
+after a minute and after a month.
 
-How fast the cluster could be is judged as `train.slow` does it: each worker as fast as it was seen to be at best in ten
-seconds after its warm-up, all together as fast as their sum (S. Li, R. Walls, T. Guo, "Characterizing and modeling
-distributed training with transient cloud GPU servers", ICDCS 2020).
+How fast the cluster could be is judged as `train.slow` does it: each worker as fast as it was seen
+to be at best in ten seconds after its warm-up, all together as fast as their sum (S. Li, R. Walls,
+T. Guo, "Characterizing and modeling distributed training with transient cloud GPU servers", ICDCS
+2020).
 """
 
 from __future__ import annotations
@@ -56,7 +59,9 @@ class _Sums:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def speed(self, seen: float) -> float:
-        """Steps per second over the `seen` seconds; who was there for most of them counts as there for all of them."""
+        """Steps per second over the `seen` seconds; who was there for most of them counts as there
+        for all of them.
+        """
         if self.seconds <= 0:
             return 0.0
         present = self.seconds / seen
@@ -64,8 +69,9 @@ class _Sums:
 
 
 class Spent(NamedTuple):
-    """Where a worker's time went: so many steps, their parts together, and the sum of the shares that the busiest
-    parameter server took of its cores, of so many lines that tell it."""
+    """Where a worker's time went: so many steps, their parts together, and the sum of the shares
+    that the busiest parameter server took of its cores, of so many lines that tell it.
+    """
 
     steps: float = 0.0
     parts: StepParts = StepParts()
@@ -75,7 +81,10 @@ class Spent(NamedTuple):
     def plus(self, other: Spent) -> Spent:
         """That of both."""
         return Spent(
-            self.steps + other.steps, self.parts.plus(other.parts), self.shares + other.shares, self.lines + other.lines
+            self.steps + other.steps,
+            self.parts.plus(other.parts),
+            self.shares + other.shares,
+            self.lines + other.lines,
         )
 
 
@@ -98,11 +107,14 @@ class _Pace:
         if at - self.since < WARM_UP_SECONDS:
             return
         self.began = self.began or at
-        self.samples, self.computing = self.samples + samples, self.computing + computing
+        self.samples = self.samples + samples
+        self.computing = self.computing + computing
         if at - self.began >= WINDOW_SECONDS:
             if self.computing > 0:
                 self.best = max(self.best, self.samples / self.computing)
-            self.began, self.samples, self.computing = at, 0.0, 0.0
+            self.began = at
+            self.samples = 0.0
+            self.computing = 0.0
 
 
 @dataclass
@@ -135,20 +147,32 @@ class RunSeries:
         return max(self._spans, default=0)
 
     def _add(self, row: Mapping[str, Any]) -> None:
-        at, worker, steps = float(row["time"]) / 1e9, str(row["worker"]), float(row["steps"])
-        computing, waiting = float(row.get("compute_seconds") or 0.0), float(row.get("wait_seconds") or 0.0)
-        batch, loss = float(row.get("batch_size") or 0.0), row.get("loss")
+        at = float(row["time"]) / 1e9
+        worker = str(row["worker"])
+        steps = float(row["steps"])
+        computing = float(row.get("compute_seconds") or 0.0)
+        waiting = float(row.get("wait_seconds") or 0.0)
+        batch = float(row.get("batch_size") or 0.0)
+        loss = row.get("loss")
         pace = self._paces.get(worker)
-        since = at - pace.seen - float(row.get("traced_seconds") or 0.0) if pace else 0.0
+        if pace:
+            since = at - pace.seen - float(row.get("traced_seconds") or 0.0)
+        else:
+            since = 0.0
         if pace is None:
             worker = self._named(worker)
             pace = self._paces.setdefault(worker, _Pace(at))
-        seconds = since if 0 < since < _LONGEST_ROW else computing + waiting
+        if 0 < since < _LONGEST_ROW:
+            seconds = since
+        else:
+            seconds = computing + waiting
         pace.add(at, float(row.get("samples") or 0.0), computing)
         new = _Sums(1, seconds, int(row.get("step") or 0), steps)
-        new.batch, new.staleness = batch, float(row.get("staleness") or 0.0)
+        new.batch = batch
+        new.staleness = float(row.get("staleness") or 0.0)
         if loss is not None:
-            new.loss, new.losses = float(loss), 1
+            new.loss = float(loss)
+            new.losses = 1
         if row.get(GRADIENTS[0]) is not None:
             new.squared, new.signal, new.noise = (float(row[name]) for name in GRADIENTS)
             new.estimates = 1
@@ -173,7 +197,9 @@ class RunSeries:
             self._lately.popleft()
 
     def spent(self, *, whole: bool = False) -> dict[str, Spent]:
-        """Where the time of each worker went that stepped lately; `whole`: of each, since the run began."""
+        """Where the time of each worker went that stepped lately; `whole`: of each, since the run
+        began.
+        """
         if whole:
             return dict(self._spent)
         found: dict[str, Spent] = {}
@@ -204,14 +230,19 @@ class RunSeries:
         self._spans = wider
 
     def columns(self, *, whole: bool = False) -> dict[str, Any]:
-        """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), `gradient_squared`, `noise_scale`, and
-        `workers`: speed, batch, staleness of each (`unnamed`: there were more than can be told apart). All of one
-        length, None where there is nothing. The span that is not over yet is left out (unless the run is over:
-        `whole`), and one of which too little is known."""
+        """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), `gradient_squared`,
+        `noise_scale`, and `workers`: speed, batch, staleness of each (`unnamed`: there were more
+        than can be told apart). All of one length, None where there is nothing. The span that is
+        not over yet is left out (unless the run is over: `whole`), and one of which too little is
+        known.
+        """
         lengths = {number: _seen(self._spans[number]) for number in sorted(self._spans)}
         if len(lengths) > 2 and not whole:
             del lengths[max(lengths)]
-        enough = _SCRAP * median(lengths.values()) if lengths else 0.0
+        if lengths:
+            enough = _SCRAP * median(lengths.values())
+        else:
+            enough = 0.0
         numbers = [number for number, seconds in lengths.items() if seconds >= enough]
         spans = [self._spans[number] for number in numbers]
         both = [(self._spans[number], lengths[number]) for number in numbers]
@@ -222,15 +253,26 @@ class RunSeries:
             "time": [(number + 0.5) * self.width for number in numbers],
             "step": [max(sums.step for sums in span.values()) for span in spans],
             "loss": [_mean(span.values(), "loss", "losses") for span in spans],
-            "speed": [_short(sum(sums.speed(seconds) for sums in span.values())) for span, seconds in both],
+            "speed": [
+                _short(sum(sums.speed(seconds) for sums in span.values())) for span, seconds in both
+            ],
             "expected": [self._expected(span) for span in spans],
             "gradient_squared": [_mean(span.values(), "squared", "estimates") for span in spans],
             "noise_scale": [_noise_scale(span.values()) for span in spans],
             "workers": {
                 name: {
-                    "speed": [_short(span[name].speed(seconds)) if name in span else None for span, seconds in both],
-                    "batch": [_mean([span[name]], "batch", "rows") if name in span else None for span in spans],
-                    "staleness": [_mean([span[name]], "staleness", "rows") if name in span else None for span in spans],
+                    "speed": [
+                        _short(span[name].speed(seconds)) if name in span else None
+                        for span, seconds in both
+                    ],
+                    "batch": [
+                        _mean([span[name]], "batch", "rows") if name in span else None
+                        for span in spans
+                    ],
+                    "staleness": [
+                        _mean([span[name]], "staleness", "rows") if name in span else None
+                        for span in spans
+                    ],
                 }
                 for name in names
             },
@@ -254,14 +296,20 @@ def _seen(span: Mapping[str, _Sums]) -> float:
 def _mean(sums: Iterable[_Sums], what: str, of: str) -> float | None:
     sums = list(sums)
     many = sum(getattr(each, of) for each in sums)
-    return _short(sum(getattr(each, what) for each in sums) / many) if many else None
+    if many:
+        return _short(sum(getattr(each, what) for each in sums) / many)
+    return None
 
 
 def _noise_scale(sums: Iterable[_Sums]) -> float | None:
-    """In examples, of a span's sums; None where nothing was measured, or the gradient drowns in its noise."""
+    """In examples, of a span's sums; None where nothing was measured, or the gradient drowns in its
+    noise.
+    """
     sums = list(sums)
     signal = sum(each.signal for each in sums)
-    return _short(max(sum(each.noise for each in sums), 0.0) / signal) if signal > 0 else None
+    if signal > 0:
+        return _short(max(sum(each.noise for each in sums), 0.0) / signal)
+    return None
 
 
 def _short(value: float) -> float:

@@ -1,4 +1,6 @@
-"""ClusterState: what the events of a journal add up to, of VMs, runs and the cluster. How they do is in folding/."""
+"""ClusterState: what the events of a journal add up to, of VMs, runs and the cluster. How they do
+is in folding/.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from .work import Work, Works
 _State = TypeVar("_State", bound=Work[object])
 
 MOST_FAILED_BOOTS = 2
-"""VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for nothing."""
+"""VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for
+nothing.
+"""
 
 
 _STALE_SECONDS = 30.0
@@ -39,8 +43,8 @@ _STALE_SECONDS = 30.0
 class VmState:
     """One VM. Times in seconds since 1970 (0: not yet); prices in US dollars per hour.
 
-    `state`: requested, booting, ready, leaving (preemption notice), revoked, deleted, refused; stopping and stopped, to
-    be started again as another machine.
+    `state`: requested, booting, ready, leaving (preemption notice), revoked, deleted, refused;
+    stopping and stopped, to be started again as another machine.
     """
 
     name: str
@@ -72,11 +76,15 @@ class VmState:
     """Why it will not answer, or is of no use, a clause."""
     noticed_at: float = 0.0
     notice_seconds: float = 30.0
-    """From the notice of its preemption to its end, or to the start of its shutdown where it has a longer notice."""
+    """From the notice of its preemption to its end, or to the start of its shutdown where it has a
+    longer notice.
+    """
     """When its preemption was announced."""
     ended_at: float = 0.0
     started_at: float = 0.0
-    """Since when it ran, as Compute Engine says, and below when it was told to stop; 0 where that is not known."""
+    """Since when it ran, as Compute Engine says, and below when it was told to stop; 0 where that
+    is not known.
+    """
     stopping_at: float = 0.0
     traffic_bytes: int = 0
     """Sent and received, where that costs money."""
@@ -86,16 +94,23 @@ class VmState:
     coming: bool = False
     """Rented where the cluster is to be: until the move is done, no run has it."""
     left: bool = False
-    """Of the place that the cluster has left, or did not move to, or given up as the cluster became smaller: it is
-    deleted."""
+    """Of the place that the cluster has left, or did not move to, or given up as the cluster became
+    smaller: it is deleted.
+    """
     left_at: float = 0.0
     """Since when."""
     arrived_at: float = 0.0
-    """Since when work may have it, of a VM that was rented for a move; infinite where the cluster did not move."""
+    """Since when work may have it, of a VM that was rented for a move; infinite where the cluster
+    did not move.
+    """
     gib_price: float | None = None
-    """US dollars for each GiB of its traffic, of a VM that was left; None: as the cluster's declaration says."""
+    """US dollars for each GiB of its traffic, of a VM that was left; None: as the cluster's
+    declaration says.
+    """
     transfer: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The cost of its traffic, in US dollars, by the work that had the VM when it was counted; "" where none had."""
+    """The cost of its traffic, in US dollars, by the work that had the VM when it was counted; ""
+    where none had.
+    """
     share: Share = WHOLE
     """What its provider leaves it of its processors and its network."""
     shares: tuple[tuple[float, Share], ...] = ()
@@ -116,12 +131,20 @@ class VmState:
     def stretches(self) -> tuple[Stretch, ...]:
         """What it has been since it ran first: as what machine, at which price."""
         began = self.started_at or self.running_at
-        only = Stretch(began, self.machine_type, self.hourly, self.on_demand_hourly, ready_at=self.ready_at)
+        only = Stretch(
+            began, self.machine_type, self.hourly, self.on_demand_hourly, ready_at=self.ready_at
+        )
         return self.powered or (only,)
 
     def ran_at(self, moment: float) -> Stretch:
-        """Of these the last one in which it ran that began by a moment (seconds since 1970), else the first one."""
-        ran = (each for each in reversed(self.stretches) if each.runs and each.since <= moment)
+        """Of these the last one in which it ran that began by a moment (seconds since 1970), else
+        the first one.
+        """
+        ran = (
+            stretch
+            for stretch in reversed(self.stretches)
+            if stretch.runs and stretch.since <= moment
+        )
         return next(ran, self.stretches[0])
 
     @property
@@ -131,8 +154,12 @@ class VmState:
 
     @property
     def answered_at(self) -> float:
-        """When it answered, after its latest start (seconds since 1970); 0 while it is stopped, or does not yet."""
-        return self.powered[-1].ready_at if self.powered else self.ready_at
+        """When it answered, after its latest start (seconds since 1970); 0 while it is stopped, or
+        does not yet.
+        """
+        if self.powered:
+            return self.powered[-1].ready_at
+        return self.ready_at
 
     @property
     def rented_as(self) -> str:
@@ -163,8 +190,9 @@ class WorkerState:
 class Preparation:
     """Which VMs prepare a run's mini-batches: those in `slots`, since then (seconds since 1970).
 
-    It keeps the `least`, with which it was seen to do and not with fewer; `gave_back`: it has had more than it needed.
-    `waited`: of late, when it was told and which share of their steps workers waited.
+    It keeps the `least`, with which it was seen to do and not with fewer; `gave_back`: it has had
+    more than it needed. `waited`: of late, when it was told and which share of their steps workers
+    waited.
     """
 
     slots: tuple[int, ...] = ()
@@ -176,10 +204,11 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class RunState(Work[RunSpec]):
-    """One run, which is never in the phase `stopped`: `stopped` says whether it finished before its steps were made.
+    """One run, which is never in the phase `stopped`: `stopped` says whether it finished before its
+    steps were made.
 
-    `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`: (time, step, metrics).
-    Of each there are few however long the run.
+    `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`:
+    (time, step, metrics). Of each there are few however long the run.
     """
 
     kind = "run"
@@ -194,9 +223,13 @@ class RunState(Work[RunSpec]):
     parameters: int = 0
     """Of its model; 0 where they were not counted."""
     variable_bytes: int = 0
-    """What parameter servers keep for it, the optimizer's variables among them; 0 where not counted."""
+    """What parameter servers keep for it, the optimizer's variables among them; 0 where not
+    counted.
+    """
     server_bytes: int = 0
-    """The most memory that its process on the first parameter server's VM has had; 0 where it was not told."""
+    """The most memory that its process on the first parameter server's VM has had; 0 where it was
+    not told.
+    """
     checkpoint_step: int | None = None
     checkpoint: str = ""
     shipped_step: int | None = None
@@ -205,8 +238,9 @@ class RunState(Work[RunSpec]):
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     """Of the latest evaluation; NaN where one is no number."""
     evaluated: tuple[int, bool, int, bool] = (0, True, 0, False)
-    """Of how many examples they are (0: not told), whether those are the whole dev split, else of how many (0: not
-    known), or of an endless one."""
+    """Of how many examples they are (0: not told), whether those are the whole dev split, else of
+    how many (0: not known), or of an endless one.
+    """
     unevaluated: tuple[float, int, str] | None = None
     """Time, step and reason, if the latest evaluation failed."""
     unsaved: tuple[float, int, str] | None = None
@@ -244,7 +278,9 @@ class RunState(Work[RunSpec]):
         return self.spec.train_steps
 
     def seconds_left(self, now: float) -> float:
-        """Until its last step, at the speed that was told last; infinity where nothing was told of late."""
+        """Until its last step, at the speed that was told last; infinity where nothing was told of
+        late.
+        """
         if not self.series or not self.workers:
             return math.inf
         told_at, step, _, speed = self.series[-1]
@@ -253,14 +289,17 @@ class RunState(Work[RunSpec]):
         return max(0.0, (self.train_steps - step) / speed - (now - told_at))
 
     def comes_to(self, goal: Objective) -> float | None:
-        """Its value by `goal` so far: of its best evaluation where that is kept or ends it, else of its latest one.
+        """Its value by `goal` so far: of its best evaluation where that is kept or ends it, else of
+        its latest one.
 
         None where it was not measured, NaN where the latest one is no number.
         """
         values = [found[goal.metric] for _, _, found in self.evaluations if goal.metric in found]
         known = [value for value in values if math.isfinite(value)]
         if known and self.spec.objective is not None:
-            return max(known) if goal.direction == "max" else min(known)
+            if goal.direction == "max":
+                return max(known)
+            return min(known)
         return self.metrics.get(goal.metric)
 
 
@@ -276,7 +315,9 @@ def unknown_run(name: str, **known: object) -> RunState:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """A move under way: what the cluster is to be, and since when that is prepared, in seconds since 1970."""
+    """A move under way: what the cluster is to be, and since when that is prepared, in seconds
+    since 1970.
+    """
 
     spec: ClusterSpec
     began_at: float
@@ -284,7 +325,9 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """VMs that the provider wants back: what it `wanted`, what is `proposed`, and what was `answered`."""
+    """VMs that the provider wants back: what it `wanted`, what is `proposed`, and what was
+    `answered`.
+    """
 
     wanted: e.ReclaimWanted
     proposed: e.ReclaimProposed | None = None
@@ -311,20 +354,28 @@ class ClusterState:
     """By `boot_key`: how many VMs in a row answered and were of no use."""
     revocations: int = 0
     seat: str = ""
-    """The VM on which the controller in charge runs; empty: the machine on which the cluster was declared."""
+    """The VM on which the controller in charge runs; empty: the machine on which the cluster was
+    declared.
+    """
     trouble: str = ""
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The run, job or Dask cluster that has the worker in a place (spec/cluster.py), whichever VM is there."""
+    """The run, job or Dask cluster that has the worker in a place (spec/cluster.py), whichever VM
+    is there.
+    """
     leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
     """Since when."""
     tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(
         default_factory=dict[str, tuple[tuple[int, float, float], ...]]
     )
-    """By run or job: the places that it had, from when to when, in seconds since 1970; those of now are in `leases`."""
+    """By run or job: the places that it had, from when to when, in seconds since 1970; those of now
+    are in `leases`.
+    """
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    """Runs that wait though they would have enough workers: what for (check, memory, link), and why, a clause."""
+    """Runs that wait though they would have enough workers: what for (check, memory, link), and
+    why, a clause.
+    """
     ahead: Mapping[int, str] = field(default_factory=dict[int, str])
     """The run that makes ready in a slot, to have the worker there next."""
     order: tuple[str, ...] = ()
@@ -358,27 +409,40 @@ class ClusterState:
 
     @property
     def serving(self) -> list[VmState]:
-        """Those of them that runs have, or may have: no others than `living`, but while the cluster moves."""
+        """Those of them that runs have, or may have: no others than `living`, but while the cluster
+        moves.
+        """
         return [vm for vm in self.vms.values() if vm.living and not vm.coming and not vm.left]
 
     @property
     def wanted_back(self) -> list[str]:
-        """The VMs of which the provider wants some back, as far as they are there and have no notice."""
+        """The VMs of which the provider wants some back, as far as they are there and have no
+        notice.
+        """
         names = self.reclaim.wanted.vms if self.reclaim else ()
-        return [name for name in names if (vm := self.vms.get(name)) and vm.living and vm.state != "leaving"]
+        return [
+            name
+            for name in names
+            if (vm := self.vms.get(name)) and vm.living and vm.state != "leaving"
+        ]
 
     @property
     def still_wanted(self) -> int:
         """How many of them have to go."""
         if self.reclaim is None:
             return 0
-        return max(self.reclaim.wanted.number - len(self.reclaim.wanted.vms) + len(self.wanted_back), 0)
+        return max(
+            self.reclaim.wanted.number - len(self.reclaim.wanted.vms) + len(self.wanted_back), 0
+        )
 
     @property
     def proposed_to_go(self) -> tuple[str, ...]:
         """The VMs that were proposed, but for as many as have gone meanwhile."""
         proposed = self.reclaim.proposed if self.reclaim else None
-        there = [name for name in proposed.vms if name in self.wanted_back] if proposed else []
+        if proposed:
+            there = [name for name in proposed.vms if name in self.wanted_back]
+        else:
+            there = []
         return tuple(there[: self.still_wanted])
 
     @property
@@ -389,7 +453,9 @@ class ClusterState:
 
     @property
     def idle_since(self) -> float:
-        """Since when the cluster is ready and without anything to do, in seconds since 1970; 0 if it is not."""
+        """Since when the cluster is ready and without anything to do, in seconds since 1970; 0 if
+        it is not.
+        """
         if not self.ready_at or any(not work.over for work in self.works.values()):
             return 0.0
         return max([self.ready_at, *(work.ended_at for work in self.works.values())])
@@ -401,12 +467,18 @@ class ClusterState:
 
     @property
     def stranded_since(self) -> float:
-        """Since when, in seconds since 1970; 0 where it is not, or the last one is just being deleted."""
-        return max((vm.ended_at for vm in self._servers if _is_lost(vm)), default=0.0) if self.stranded else 0.0
+        """Since when, in seconds since 1970; 0 where it is not, or the last one is just being
+        deleted.
+        """
+        if self.stranded:
+            return max((vm.ended_at for vm in self._servers if _is_lost(vm)), default=0.0)
+        return 0.0
 
     @property
     def unused_since(self) -> float:
-        """Since when it is without a run or a parameter server, in seconds since 1970; 0 if it has both, or a job."""
+        """Since when it is without a run or a parameter server, in seconds since 1970; 0 if it has
+        both, or a job.
+        """
         if self.needs_workers_alone:
             return 0.0
         return min(filter(None, (self.idle_since, self.stranded_since)), default=0.0)
@@ -414,11 +486,17 @@ class ClusterState:
     @property
     def _servers(self) -> Iterable[VmState]:
         """The latest VM in each place of a parameter server."""
-        known = (vm for vm in self.vms.values() if vm.role == PARAMETER_SERVER and not vm.coming and not vm.left)
+        known = (
+            vm
+            for vm in self.vms.values()
+            if vm.role == PARAMETER_SERVER and not vm.coming and not vm.left
+        )
         return {vm.slot: vm for vm in known}.values()
 
     def seconds_left(self, now: float) -> float:
-        """Until the limits on hours and cost end the cluster, at the declared rate, in seconds of this machine."""
+        """Until the limits on hours and cost end the cluster, at the declared rate, in seconds of
+        this machine.
+        """
         if self.spec is None:
             return 0.0
         passed = self.clock.between(self.spec.declared_at, now)
@@ -441,12 +519,20 @@ class ClusterState:
         """Raise UnknownWorkError where the cluster never had work of this kind and name."""
         there = self.of_kind(kind)
         if name not in there:
-            raise unknown(str(KINDS[kind]), name, there, where=self.name, numbered=True, error=UnknownWorkError)
+            raise unknown(
+                str(KINDS[kind]),
+                name,
+                there,
+                where=self.name,
+                numbered=True,
+                error=UnknownWorkError,
+            )
 
     def taken(self, kind: str, name: str, *, owner: str | None = None) -> str:
         """Return why new work of this kind cannot have `name`, in one sentence; empty where it can.
 
-        `owner`: the study or bag to which the work belongs (default: the one that has asked for work of this name).
+        `owner`: the study or bag to which the work belongs (default: the one that has asked for
+        work of this name).
         """
         if owner is None:
             owner = self._owner(name)
@@ -462,7 +548,9 @@ class ClusterState:
         return next((name for name in self.of(StudyState) if run.startswith(f"{name}-")), "")
 
     def _owner(self, name: str) -> str:
-        """Return the study that has asked for the run `name`, or the bag that began the Dask cluster `name`."""
+        """Return the study that has asked for the run `name`, or the bag that began the Dask
+        cluster `name`.
+        """
         for study in self.of(StudyState).values():
             if any(name in trial.runs for trial in study.trials.values()):
                 return study.name
@@ -509,7 +597,9 @@ class ClusterState:
         places = {name: place for place, name in enumerate(self.order)}
         works = [work for kind in KINDS for work in self.of_kind(kind).values()]
         found = [work for work in works if work.leases and not work.over]
-        return sorted(found, key=lambda work: (places.get(work.name, len(places)), work.declared_at))
+        return sorted(
+            found, key=lambda work: (places.get(work.name, len(places)), work.declared_at)
+        )
 
     @property
     def due(self) -> RunState | None:
@@ -518,16 +608,19 @@ class ClusterState:
 
     @property
     def steered(self) -> e.Machines | None:
-        """The workers that a run with a deadline has, in the place of those that were declared; None: as declared.
+        """The workers that a run with a deadline has, in the place of those that were declared;
+        None: as declared.
 
         After its end those on demand are not wanted any more; the others stay for what may come.
         """
         if run := self.due:
-            return run.deadline.acted.machines if run.deadline and run.deadline.acted else None
+            if run.deadline and run.deadline.acted:
+                return run.deadline.acted.machines
+            return None
         run = self.run
         if run is None or not (run.deadline and run.deadline.acted) or self.claims or self.studying:
             return None
-        return tuple(each for each in run.deadline.acted.machines if each[1] != "standard")
+        return tuple(machine for machine in run.deadline.acted.machines if machine[1] != "standard")
 
     @property
     def queue(self) -> list[RunState]:
@@ -546,14 +639,18 @@ class ClusterState:
         return any(not study.over for study in self.of(StudyState).values())
 
     def has_begun(self, run: Claim) -> bool:
-        """Whether the run has its parameter servers, or had; whether what needs none has its workers, or had."""
+        """Whether the run has its parameter servers, or had; whether what needs none has its
+        workers, or had.
+        """
         if not isinstance(run, RunState):
             return run.phase != "declared" or run.name in self.leases.values()
         return run.phase != "declared" or run.name in self.ports
 
     def has(self, name: str, vm: VmState) -> bool:
         """Whether a run, job or Dask cluster has a worker's place on this VM."""
-        return vm.role == WORKER and any(self.leases.get(each) == name for each in places(vm.slot))
+        return vm.role == WORKER and any(
+            self.leases.get(place) == name for place in places(vm.slot)
+        )
 
     def slots_of(self, name: str) -> set[int]:
         """The slots in which it has places."""
@@ -564,17 +661,31 @@ class ClusterState:
         if vm.role == PREPARATION:
             names = [self.preparers.get(vm.slot, "")]
         else:
-            names = [self.leases.get(place, "") for place in places(vm.slot)] if vm.role == WORKER else []
+            if vm.role == WORKER:
+                names = [self.leases.get(place, "") for place in places(vm.slot)]
+            else:
+                names = []
         return [name for name in dict.fromkeys(names) if name and not self.ended_of(name)]
 
     def had(self, name: str, vm: VmState, moment: float) -> bool:
-        """Whether a run, job or Dask cluster had a worker's place on the VM at a moment (seconds since 1970)."""
+        """Whether a run, job or Dask cluster had a worker's place on the VM at a moment (seconds
+        since 1970).
+        """
         if vm.role != WORKER or moment > (self.ended_of(name) or moment):
             return False
-        begins = [self.leased_at.get(place, 0.0) for place, owner in self.leases.items()
-                  if owner == name and slot_of(place) == vm.slot]  # fmt: skip
-        spans = [(begin, end) for place, begin, end in self.tenures.get(name, ()) if slot_of(place) == vm.slot]
-        return any(begin <= moment for begin in begins) or any(begin <= moment <= end for begin, end in spans)
+        begins = [
+            self.leased_at.get(place, 0.0)
+            for place, owner in self.leases.items()
+            if owner == name and slot_of(place) == vm.slot
+        ]
+        spans = [
+            (begin, end)
+            for place, begin, end in self.tenures.get(name, ())
+            if slot_of(place) == vm.slot
+        ]
+        return any(begin <= moment for begin in begins) or any(
+            begin <= moment <= end for begin, end in spans
+        )
 
     def ended_of(self, name: str) -> float:
         """When work ended, in seconds since 1970; 0 while it runs, and of unknown work."""
@@ -585,12 +696,17 @@ class ClusterState:
         """The price of a byte that the VM exchanges with parameter servers, in US dollars."""
         price = vm.gib_price
         if price is None:
-            price = self.spec.transfer_prices.get(vm.zone, 0.0) if self.spec else 0.0
+            if self.spec:
+                price = self.spec.transfer_prices.get(vm.zone, 0.0)
+            else:
+                price = 0.0
         return price / 2**30
 
     def runs_of(self, vm: VmState) -> list[RunState]:
         """The runs in which the VM trains now: one, or trials that share it."""
-        return [run for run in self.of(RunState).values() if not run.over and vm.name in run.workers]
+        return [
+            run for run in self.of(RunState).values() if not run.over and vm.name in run.workers
+        ]
 
 
 def _is_lost(vm: VmState) -> bool:
@@ -598,5 +714,9 @@ def _is_lost(vm: VmState) -> bool:
 
 
 def boot_key(role: str, accelerator: str) -> str:
-    """What boots alike, as in `worker (t4)`: where VMs of one kind fail one after another, it is not chance."""
-    return f"{role} ({accelerator})" if accelerator else role
+    """What boots alike, as in `worker (t4)`: where VMs of one kind fail one after another, it is
+    not chance.
+    """
+    if accelerator:
+        return f"{role} ({accelerator})"
+    return role

@@ -1,9 +1,9 @@
 """The time of day without the jumps of this machine's clock, to count hours, dollars and limits by.
 
-A wall clock may be set to another time at any moment: by hand, by a network that told it wrongly, by a machine that
-wakes up. What it shows in such minutes would end clusters and write bills. So it is followed as long as it goes as fast
-as the clock that counts the seconds since the machine started (which goes on while it sleeps); a jump is believed when
-it has lasted ten minutes.
+A wall clock may be set to another time at any moment: by hand, by a network that told it wrongly,
+by a machine that wakes up. What it shows in such minutes would end clusters and write bills. So it
+is followed as long as it goes as fast as the clock that counts the seconds since the machine
+started (which goes on while it sleeps); a jump is believed when it has lasted ten minutes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ class SteadyClock:
         wall: Callable[[], float] = time.time,
         counting: Callable[[], float] = counted,
     ) -> None:
-        self._wall, self._counting = wall, counting
+        self._wall = wall
+        self._counting = counting
         self._ahead = wall() - counting()
-        self._other, self._since = self._ahead, 0.0
+        self._other = self._ahead
+        self._since = 0.0
         """Where the wall clock has jumped to, and when by the counting one."""
 
     def now(self) -> float:
@@ -41,7 +43,8 @@ class SteadyClock:
         if abs(ahead - self._ahead) < _JUMP_SECONDS:
             self._ahead = self._other = ahead  # as it is set right by and by
         elif abs(ahead - self._other) >= _JUMP_SECONDS:
-            self._other, self._since = ahead, counted
+            self._other = ahead
+            self._since = counted
         elif counted - self._since >= BELIEVED_SECONDS:
             self._ahead = ahead
         return counted + self._ahead

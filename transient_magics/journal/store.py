@@ -1,9 +1,10 @@
 """Appending to a journal: one writer, whole lines (`protocol/jsonl.py`).
 
-When the disk is full, a part that was written is cut off again and the error goes to the caller, who keeps the event.
+When the disk is full, a part that was written is cut off again and the error goes to the caller,
+who keeps the event.
 
-A journal has a second name beside it, a hard link. A journal that was removed is restored from it, with its whole
-history and bill, when a controller or a client next opens it.
+A journal has a second name beside it, a hard link. A journal that was removed is restored from it,
+with its whole history and bill, when a controller or a client next opens it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _MISSED = 3
 
 
 def name_twice(path: Path) -> None:
-    """Give the journal at `path` its second name. Where the file system has no hard links, it has none."""
+    """Give the journal at `path` its second name. Where the file system has no hard links, it has
+    none.
+    """
     other = _second_name(path)
     with contextlib.suppress(OSError):
         other.unlink(missing_ok=True)
@@ -48,7 +51,9 @@ def _second_name(path: Path) -> Path:
 
 
 class Journal:
-    """The one writer of a journal. Use as a context manager, and only while holding the cluster's lock."""
+    """The one writer of a journal. Use as a context manager, and only while holding the cluster's
+    lock.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open `path` for appending, made with mode 0600 if it is not there. Raises JournalError."""
@@ -62,7 +67,9 @@ class Journal:
             if jsonl.is_torn(self._file):
                 os.write(self._file, b"\n")
         except OSError as error:
-            raise JournalError(f"The journal cannot be opened: {error.strerror}", where=str(path)) from error
+            raise JournalError(
+                f"The journal cannot be opened: {error.strerror}", where=str(path)
+            ) from error
         name_twice(path)
         self.seq = 0
         for event in read(path):
@@ -70,9 +77,11 @@ class Journal:
                 self.seq = max(self.seq, event.seq)
 
     def append(self, event: Event) -> Event:
-        """Write one event and return it with its `seq` and `time` (its own `time` where it carries one).
+        """Write one event and return it with its `seq` and `time` (its own `time` where it carries
+        one).
 
-        Raises JournalError (with the OSError as cause) when it could not be written; nothing of it is left then.
+        Raises JournalError (with the OSError as cause) when it could not be written; nothing of it
+        is left then.
         """
         stamped = self.stamped(event)
         line = encode(stamped)
@@ -80,10 +89,14 @@ class Journal:
         try:
             written = os.write(self._file, line)
         except OSError as error:
-            raise JournalError(f"The journal cannot be written: {error.strerror}", where=str(self.path)) from error
+            raise JournalError(
+                f"The journal cannot be written: {error.strerror}", where=str(self.path)
+            ) from error
         if written != len(line):
             os.ftruncate(self._file, size)
-            raise JournalError("The journal cannot be written: no space left on device", where=str(self.path))
+            raise JournalError(
+                "The journal cannot be written: no space left on device", where=str(self.path)
+            )
         self.seq += 1
         return stamped
 
@@ -97,17 +110,19 @@ class Journal:
         return [self.append(event) for event in events]
 
     def rewrite(self, events: Iterable[Event]) -> None:
-        """Make the journal consist of these events, which keep their numbers and times: all of it or nothing.
+        """Make the journal consist of these events, which keep their numbers and times: all of it
+        or nothing.
 
         Readers find another file under its name, and begin at its first line. Raises JournalError.
         """
         self._replace(b"".join(map(encode, events)))
 
     def hold_name(self) -> bool:
-        """Write the journal again where its file was removed or replaced, and return whether it was.
+        """Write the journal again where its file was removed or replaced, and return whether it
+        was.
 
-        It has to be missing several times in a row, because the whole folder may be about to be removed. Another folder
-        that has the name of this one keeps its own journal.
+        It has to be missing several times in a row, because the whole folder may be about to be
+        removed. Another folder that has the name of this one keeps its own journal.
         """
         if self._has_name() or not self._has_folder():
             self._missed = 0
@@ -135,14 +150,18 @@ class Journal:
             files.write_atomically(self.path, content)
             fresh = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
-            raise JournalError(f"The journal cannot be written: {error.strerror}", where=str(self.path)) from error
+            raise JournalError(
+                f"The journal cannot be written: {error.strerror}", where=str(self.path)
+            ) from error
         os.close(self._file)
         self._file = fresh
         self._missed = 0
         name_twice(self.path)
 
     def sync(self) -> None:
-        """Make what was appended survive a power cut. Blocks for some milliseconds: call it in a thread."""
+        """Make what was appended survive a power cut. Blocks for some milliseconds: call it in a
+        thread.
+        """
         os.fdatasync(self._file)
 
     def close(self) -> None:

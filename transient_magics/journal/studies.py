@@ -1,4 +1,6 @@
-"""What the events of a journal add up to, of studies: their trials, how each ended, and which one is the best."""
+"""What the events of a journal add up to, of studies: their trials, how each ended, and which one
+is the best.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from .work import Work
 
 @dataclass(frozen=True, slots=True)
 class TrialState:
-    """One trial. `state`: running (asked, not told), complete, pruned, failed, stopped. Times in seconds since 1970."""
+    """One trial. `state`: running (asked, not told), complete, pruned, failed, stopped. Times in
+    seconds since 1970.
+    """
 
     number: int
     params: Mapping[str, Value]
@@ -75,6 +79,10 @@ class StudyState(Work[StudySpec]):
         for trial in self.trials.values():
             if trial.state != "complete" or trial.value is None or math.isnan(trial.value):
                 continue
-            if found is None or found.value is None or self.spec.goal.better(trial.value, found.value):
+            if (
+                found is None
+                or found.value is None
+                or self.spec.goal.better(trial.value, found.value)
+            ):
                 found = trial
         return found

@@ -20,7 +20,9 @@ _facts: list[Callable[[Any], Facts]] = []
 
 
 def show_as(facts: Callable[[Any], Facts]) -> None:
-    """Show the state of work of every kind in notebooks as the facts that this function returns of it."""
+    """Show the state of work of every kind in notebooks as the facts that this function returns of
+    it.
+    """
     _facts[:] = [facts]
 
 
@@ -42,7 +44,8 @@ class Work(Generic[_Spec]):
     leases: ClassVar[bool] = True
     """Whether it has workers itself, not through work that it begins."""
     begins_with_fewer: ClassVar[bool] = False
-    """Whether it begins with fewer workers than it was declared with where its cluster has fewer."""
+    """Whether it begins with fewer workers than it was declared with where its cluster has fewer.
+    """
 
     name: str
     spec: _Spec
@@ -67,11 +70,15 @@ class Work(Generic[_Spec]):
         printer.text(markup.lines(*_facts[0](self)) if _facts else repr(self))
 
     def _repr_html_(self) -> str | None:
-        return markup.facts(*_facts[0](self)) if _facts else None
+        if _facts:
+            return markup.facts(*_facts[0](self))
+        return None
 
     @property
     def owner(self) -> str:
-        """The name of the work that began it and that it is a part of, such as the study of a run; else empty."""
+        """The name of the work that began it and that it is a part of, such as the study of a run;
+        else empty.
+        """
         return ""
 
     @property
@@ -81,7 +88,9 @@ class Work(Generic[_Spec]):
 
     @property
     def worker_count(self) -> int:
-        """How many workers it asks for. Runs, which may have more or fewer, have a range of their own."""
+        """How many workers it asks for. Runs, which may have more or fewer, have a range of their
+        own.
+        """
         return 1
 
     @property
@@ -96,10 +105,11 @@ class Work(Generic[_Spec]):
 
 
 class Works(Mapping[str, Work[object]]):
-    """All work of a cluster by name, in the order of `kinds.KINDS`, then of its declaration. Immutable.
+    """All work of a cluster by name, in the order of `kinds.KINDS`, then of its declaration.
+    Immutable.
 
-    It keeps one dictionary for each kind. A fold changes one work at each event and copies the dictionary of its kind
-    alone: a study has thousands of runs.
+    It keeps one dictionary for each kind. A fold changes one work at each event and copies the
+    dictionary of its kind alone: a study has thousands of runs.
     """
 
     __slots__ = ("_by_kind",)
@@ -110,7 +120,9 @@ class Works(Mapping[str, Work[object]]):
             self._by_kind[work.kind][work.name] = work
 
     def with_work(self, *works: Work[object]) -> Works:
-        """Return a copy with new or changed work. Other kinds share their dictionaries with the original."""
+        """Return a copy with new or changed work. Other kinds share their dictionaries with the
+        original.
+        """
         new = Works()
         new._by_kind = dict(self._by_kind)
         for kind in {work.kind for work in works}:
@@ -132,8 +144,12 @@ class Works(Mapping[str, Work[object]]):
         return next(reversed(self._by_kind[state.kind].values()), None)
 
     def values(self) -> ValuesView[Work[object]]:
-        """Return all work, without a search for each name: screens and panels ask for it again and again."""
-        return {name: work for works in self._by_kind.values() for name, work in works.items()}.values()
+        """Return all work, without a search for each name: screens and panels ask for it again and
+        again.
+        """
+        return {
+            name: work for works in self._by_kind.values() for name, work in works.items()
+        }.values()
 
     def __getitem__(self, name: str) -> Work[object]:
         for works in self._by_kind.values():

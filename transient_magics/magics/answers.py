@@ -29,8 +29,14 @@ def listing_html(listing: Listing) -> str:
 
 def snapshot_html(snapshot: Snapshot) -> str:
     """How a cluster was, as HTML."""
-    forecast = f"<div>{escape(snapshot.forecast)}</div>" if snapshot.forecast else ""
-    unattended = f"<div>{escape(snapshot.unattended)}</div>" if snapshot.unattended else ""
+    if snapshot.forecast:
+        forecast = f"<div>{escape(snapshot.forecast)}</div>"
+    else:
+        forecast = ""
+    if snapshot.unattended:
+        unattended = f"<div>{escape(snapshot.unattended)}</div>"
+    else:
+        unattended = ""
     shown = panels.view(snapshot.state, bill(snapshot.state, snapshot.at), snapshot.at)
     return unattended + panels.html(shown) + forecast
 
@@ -38,10 +44,18 @@ def snapshot_html(snapshot: Snapshot) -> str:
 def preview_html(preview: Preview) -> str:
     """What a declaration would create, as HTML."""
     rows = [
-        [str(row["count"]), row["role"], row["zone"], row["machine_type"], row["accelerator"].upper() or "-",
-         text.RENTED[row["model"]], text.money(row["hourly"]), text.money(row["on_demand_hourly"])]
+        [
+            str(row["count"]),
+            row["role"],
+            row["zone"],
+            row["machine_type"],
+            row["accelerator"].upper() or "-",
+            text.RENTED[row["model"]],
+            text.money(row["hourly"]),
+            text.money(row["on_demand_hourly"]),
+        ]
         for row in preview.rows
-    ]  # fmt: skip
+    ]
     head = ["VMs", "role", "zone", "machine", "GPU", "rented", "per hour each", "on demand"]
     first, *words = str(preview).splitlines()
     below = "".join(f"<div>{escape(each)}</div>" for each in words[len(rows) :])
@@ -53,7 +67,9 @@ def images_html(images: ImageList) -> str:
     rows = images.rows
     if not rows:
         return f"<div style='white-space:pre-line'>{escape(str(images))}</div>"
-    builds = "".join(f"<div style='white-space:pre-line'>{escape(str(build))}</div>" for build in images.builds)
+    builds = "".join(
+        f"<div style='white-space:pre-line'>{escape(str(build))}</div>" for build in images.builds
+    )
     return f"<div>{_table(list(rows[0]), [list(row.values()) for row in rows])}{builds}</div>"
 
 
@@ -62,8 +78,21 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
     rows = [row(["", "check", "question", "found", "fix"], "th")]
     for check in diagnosis.rows:
         result = WORD_COLOURS[check["result"]] % escape(check["result"])
-        fix = f"<code>{escape(check['fix'])}</code>" if check["fix"] else ""
-        rows.append(row([result, escape(check["check"]), escape(check["question"]), escape(check["found"]), fix]))
+        if check["fix"]:
+            fix = f"<code>{escape(check['fix'])}</code>"
+        else:
+            fix = ""
+        rows.append(
+            row(
+                [
+                    result,
+                    escape(check["check"]),
+                    escape(check["question"]),
+                    escape(check["found"]),
+                    fix,
+                ]
+            )
+        )
     return f"<div>{table(rows)}<div>{escape(diagnosis.end)}</div></div>"
 
 

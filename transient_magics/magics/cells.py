@@ -1,11 +1,12 @@
-"""The magics themselves: thin, each a line that is read, a verb that is obeyed, and something to look at.
+"""The magics themselves: thin, each a line that is read, a verb that is obeyed, and something to
+look at.
 
-They return the handle. The panel is shown by then; should the handle also be the cell's last value, IPython does not
-show it twice (see `panels.show`). Errors are TransientErrors, which say one line and fail the cell. Interrupting a
-magic interrupts the waiting; clusters and runs go on.
+They return the handle. The panel is shown by then; should the handle also be the cell's last value,
+IPython does not show it twice (see `panels.show`). Errors are TransientErrors, which say one line
+and fail the cell. Interrupting a magic interrupts the waiting; clusters and runs go on.
 
-Registering them loads little: what a verb needs (`magics.obeying`, and through it journals and panels) is imported
-when a cell says the first one.
+Registering them loads little: what a verb needs (`magics.obeying`, and through it journals and
+panels) is imported when a cell says the first one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 @magics_class
 class TransientMagics(Magics):
-    """Magics of transient_magics. `held` has the clusters that this process declared or attached, by name."""
+    """Magics of transient_magics. `held` has the clusters that this process declared or attached,
+    by name.
+    """
 
     held: ClassVar[dict[str, Cluster]] = {}
 
@@ -45,11 +48,16 @@ class TransientMagics(Magics):
         %transient_cluster SPEC [options]           for example: c = %transient_cluster k80x4
         %transient_cluster                          a panel in which a cluster is put together
         %%transient_cluster [options]               the same as TOML in the cell's body
-        %transient_cluster list|status|attach|resize|relocate|revoke|move|agree|logs|events|delete|sweep ...
+        %transient_cluster
+        list|status|attach|resize|relocate|revoke|move|agree|logs|events|delete|sweep ...
 
-        `%transient_cluster -h` lists the options, `%transient_cluster SUB-COMMAND -h` those of a sub-command.
+        `%transient_cluster -h` lists the options, `%transient_cluster SUB-COMMAND -h` those of a
+        sub-command.
         """
-        called = "%transient_cluster" if cell is None else "%%transient_cluster"
+        if cell is None:
+            called = "%transient_cluster"
+        else:
+            called = "%%transient_cluster"
         words = self._words(line)
         if cell is not None:
             words += arguments.words_of_table(_toml(cell))
@@ -71,7 +79,8 @@ class TransientMagics(Magics):
 
     @line_cell_magic
     def transient_stalls(self, line: str, cell: str | None = None) -> Any:
-        """Measure on a cluster where the time of a step goes, and what would help; nothing is trained.
+        """Measure on a cluster where the time of a step goes, and what would help; nothing is
+        trained.
 
         %transient_stalls RUN [options]             of a run's model and data
         %transient_stalls --model resnet --hparams-set resnet_cifar_32 --problem image_digits
@@ -79,7 +88,10 @@ class TransientMagics(Magics):
 
         `%transient_stalls -h` lists the options.
         """
-        called = "%transient_stalls" if cell is None else "%%transient_stalls"
+        if cell is None:
+            called = "%transient_stalls"
+        else:
+            called = "%%transient_stalls"
         return self.declare_work(line, cell, called)
 
     @line_magic
@@ -100,9 +112,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_weather(self, line: str) -> Any:
-        """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts, faster time, ...
+        """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts,
+        faster time, ...
 
-        %transient_weather NAME [options]           for example: %transient_weather k80x4 --revocations published
+        %transient_weather NAME [options]           for example: %transient_weather k80x4
+        --revocations published
 
         `%transient_weather -h` lists the options. All clusters without a project share one weather.
         """
@@ -111,8 +125,8 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_deflate(self, line: str) -> Any:
-        """Have the emulator shrink a VM that runs, as a provider does under pressure instead of revoking it.
-        Or stop a worker, make it a smaller machine, and start it again.
+        """Have the emulator shrink a VM that runs, as a provider does under pressure instead of
+        revoking it. Or stop a worker, make it a smaller machine, and start it again.
 
         %transient_deflate NAME WORKER --cpu 50% [--network 50%]
         %transient_deflate NAME WORKER --machine-type n1-standard-2
@@ -126,9 +140,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_measure(self, line: str) -> Any:
-        """Ask for VMs in some zones and give them back at once, to see where there are any; or tell what was seen.
+        """Ask for VMs in some zones and give them back at once, to see where there are any; or tell
+        what was seen.
 
-        %transient_measure GPU [options]            for example: %transient_measure t4 --zones us-east1-c --budget 2
+        %transient_measure GPU [options]            for example: %transient_measure t4 --zones
+        us-east1-c --budget 2
 
         `%transient_measure -h` lists the options.
         """
@@ -139,7 +155,8 @@ class TransientMagics(Magics):
     def transient_lifetimes(self, line: str) -> Any:
         """How long transient VMs live: your own, published ones, or those of a file.
 
-        %transient_lifetimes [options]              for example: %transient_lifetimes --gpu k80 --source published
+        %transient_lifetimes [options]              for example: %transient_lifetimes --gpu k80
+        --source published
 
         `%transient_lifetimes -h` lists the options.
         """
@@ -148,26 +165,35 @@ class TransientMagics(Magics):
 
     @line_cell_magic
     def transient_plan(self, line: str, cell: str | None = None) -> Any:
-        """What a cluster would take and cost for a run, revocations included; without a SPEC, which clusters are best.
+        """What a cluster would take and cost for a run, revocations included; without a SPEC, which
+        clusters are best.
 
-        %transient_plan [SPEC] --workload WORKLOAD --train-steps N [options]
-        %%transient_plan [SPEC] --train-steps N [options]     the model that the cell defines, as a cell of %%train does
+        %transient_plan [SPEC] --workload WORKLOAD --train-steps N [options] %%transient_plan [SPEC]
+        --train-steps N [options]     the model that the cell defines, as a cell of %%train does
 
         `%transient_plan -h` lists the options. Nothing is created.
         """
         line, cell, continued = _continued(line, cell)
         words = self._words(line) + (["--cell", "-"] if cell else [])
-        command = arguments.parse("plan", words, called="%transient_plan" if cell is None else "%%transient_plan")
+        command = arguments.parse(
+            "plan", words, called="%transient_plan" if cell is None else "%%transient_plan"
+        )
         if cell and command.verb == "plan":
-            values = {**command.values, "source": cell, "line_offset": self._lines_above(cell) or 1 + continued}
+            values = {
+                **command.values,
+                "source": cell,
+                "line_offset": self._lines_above(cell) or 1 + continued,
+            }
             command = replace(command, values={**values, "cell": ""})
         return self._obey(command)
 
     @line_magic
     def transient_doctor(self, line: str) -> Any:
-        """Check all that training on Google Cloud needs, with the command that fixes each line that is not good.
+        """Check all that training on Google Cloud needs, with the command that fixes each line that
+        is not good.
 
-        %transient_doctor [SPEC] [options]          for example: %transient_doctor --project my-project
+        %transient_doctor [SPEC] [options]          for example: %transient_doctor --project
+        my-project
 
         `%transient_doctor -h` lists the options. Nothing is created.
         """
@@ -178,10 +204,11 @@ class TransientMagics(Magics):
     def transient_image(self, line: str) -> Any:
         """Images that VMs boot from ready to train: bake, list and delete them.
 
-        %transient_image build|list|delete ...      for example: %transient_image build --project my-project
+        %transient_image build|list|delete ...      for example: %transient_image build --project
+        my-project
 
-        `%transient_image SUB-COMMAND -h` lists the options of each. A build goes on by itself; `list` shows
-        how far it is.
+        `%transient_image SUB-COMMAND -h` lists the options of each. A build goes on by itself;
+        `list` shows how far it is.
         """
         command = arguments.parse("image", self._words(line), called="%transient_image")
         return self._obey(command)
@@ -191,7 +218,9 @@ class TransientMagics(Magics):
         return MethodType(_WorkMagic(name), self)
 
     def declare_work(self, line: str, body: str | None, called: str) -> Any:
-        """Declare work as a line of the magic that was `called` says, with the code of the cell's body."""
+        """Declare work as a line of the magic that was `called` says, with the code of the cell's
+        body.
+        """
         from ..cli import options
 
         line, body, continued = _continued(line, body)
@@ -209,7 +238,8 @@ class TransientMagics(Magics):
         try:
             return arguments.split(line)
         except DeclarationError:
-            # A comment may have kept IPython from evaluating what stands before it: {braces} that mean nothing.
+            # A comment may have kept IPython from evaluating what stands before it: {braces} that
+            # mean nothing.
             return arguments.split(str(self._shell.var_expand(arguments.without_comment(line))))
 
     def keep(self, cluster: Cluster) -> None:
@@ -228,8 +258,15 @@ class TransientMagics(Magics):
     def _lines_above(self, body: str | None) -> int:
         """How many lines of the cell, as the user sees it, stand above the body (0: not known)."""
         history = self._shell.history_manager.input_hist_raw
-        above, found, _ = history[-1].rpartition(body.rstrip("\n")) if body and history else ("", "", "")
-        return above.count("\n") if found else 0
+        if body and history:
+            above, found, _ = history[-1].rpartition(body.rstrip("\n"))
+        else:
+            above = ""
+            found = ""
+            _ = ""
+        if found:
+            return above.count("\n")
+        return 0
 
 
 class _WorkMagic:
@@ -258,7 +295,9 @@ class _WorkMagic:
 
 
 def _other_name(name: str) -> str:
-    return name.removeprefix("transient_") if name.startswith("transient_") else f"transient_{name}"
+    if name.startswith("transient_"):
+        return name.removeprefix("transient_")
+    return f"transient_{name}"
 
 
 def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
@@ -279,8 +318,8 @@ def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
 def with_body(lines: list[str]) -> list[str]:
     """Append a blank body to a cell that is only the line of one of our cell magics.
 
-    An input transformer of IPython, which refuses an empty body before the magic is called. With a blank one
-    `%%train -h` shows its help.
+    An input transformer of IPython, which refuses an empty body before the magic is called. With a
+    blank one `%%train -h` shows its help.
     """
     text = "".join(lines).strip()
     if "\n" not in text and _CELL.match(text):
@@ -295,7 +334,11 @@ def _toml(body: str) -> dict[str, Any]:
         return tomllib.loads(body)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        place = f"cell line {int(found[1]) + 1}, column {found[2]}" if found else "the cell's body"
+        if found:
+            place = f"cell line {int(found[1]) + 1}, column {found[2]}"
+        else:
+            place = "the cell's body"
         raise CellError(
-            f"{place}: {str(error).partition(' (at')[0]}", fix='The body is TOML, as: spec = "k80x4"'
+            f"{place}: {str(error).partition(' (at')[0]}",
+            fix='The body is TOML, as: spec = "k80x4"',
         ) from None

@@ -1,7 +1,9 @@
-"""Tab completion in the magics' lines: sub-commands, options and their values, GPUs, zones, clusters, workers, runs.
+"""Tab completion in the magics' lines: sub-commands, options and their values, GPUs, zones,
+clusters, workers, runs.
 
-Everything comes from the table of options, the catalog and the folders of this machine's clusters; nothing is asked
-over a network. Where we know what can follow, nobody else's guesses (names of Python) are mixed in.
+Everything comes from the table of options, the catalog and the folders of this machine's clusters;
+nothing is asked over a network. Where we know what can follow, nobody else's guesses (names of
+Python) are mixed in.
 """
 
 from __future__ import annotations
@@ -9,7 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
 
 from .. import places
 from ..catalog import ACCELERATORS, ZONES, region, zones_with
@@ -21,7 +28,8 @@ from ..protocol import layout
 _OTHERS = ("work", "stop", "weather", "deflate", "measure", "lifetimes", "plan", "doctor")
 _MAGICS = "|".join(sorted({"cluster", "stalls", "image", "help", *_OTHERS, *WORK_MAGICS}))
 _LINE = re.compile(
-    rf"(?:^|=)\s*%{{1,2}}(?P<magic>transient_(?:{_MAGICS})|{'|'.join(WORK_MAGICS)})\s+(?P<rest>.*)$", re.DOTALL
+    rf"(?:^|=)\s*%{{1,2}}(?P<magic>transient_(?:{_MAGICS})|{'|'.join(WORK_MAGICS)})\s+(?P<rest>.*)$",
+    re.DOTALL,
 )
 
 
@@ -31,7 +39,10 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
     match = _LINE.search(context.text_until_cursor)
     if not match:
         return {"completions": []}
-    token = context.token if match["rest"].endswith(context.token) else ""
+    if match["rest"].endswith(context.token):
+        token = context.token
+    else:
+        token = ""
     found = candidates(match["magic"], match["rest"].removesuffix(token), token)
     fitting = [word for word in found if word.startswith(token.lower())]
     return {
@@ -43,27 +54,43 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def candidates(magic: str, before: str, token: str) -> list[str]:
-    """All words that may follow `before` in a line of `magic`, in the order in which they are shown."""
+    """All words that may follow `before` in a line of `magic`, in the order in which they are
+    shown.
+    """
     words = before.split()
     if magic == "transient_help":
         return _commands(words)
     typed = magic.removeprefix("transient_")
     verb = options.aliases().get(typed, typed)
     if magic == "transient_cluster":
-        verb = words[0] if words and words[0] in options.CLUSTER_VERBS else "declare"
+        if words and words[0] in options.CLUSTER_VERBS:
+            verb = words[0]
+        else:
+            verb = "declare"
         if verb != "declare":
             words = words[1:]
     if magic == "transient_image":
         if not words or words[0] not in options.IMAGE_VERBS:
-            return [] if words else list(options.IMAGE_VERBS)
-        verb, words = f"image {words[0]}", words[1:]
+            if words:
+                return []
+            return list(options.IMAGE_VERBS)
+        verb = f"image {words[0]}"
+        words = words[1:]
     declared = options.declared(verb)
     if token.startswith("-"):
         used = set(words)
-        return [flag for option in declared for flag in option.spellings if flag.startswith("--") and flag not in used]
+        return [
+            flag
+            for option in declared
+            for flag in option.spellings
+            if flag.startswith("--") and flag not in used
+        ]
     if option := _awaiting(declared, words, before):
         return _values(option, words, before)
-    found = _values(position, words, before) if (position := _position(declared, words)) else []
+    if position := _position(declared, words):
+        found = _values(position, words, before)
+    else:
+        found = []
     if verb == "declare" and not words and not before.rstrip().endswith(("+", "@")):
         found = [*arguments.verbs(), *found]
     return found
@@ -73,13 +100,22 @@ def _commands(words: list[str]) -> list[str]:
     """Return the commands that a help in a notebook can explain, or the sub-commands of one."""
     if not words:
         terminal_only = ("emulator", *options.aliases().values())
-        return [verb for verb in (*options.program_verbs(), *options.aliases()) if verb not in terminal_only]
-    return list(arguments.verbs(words[0])) if words in (["cluster"], ["image"]) else []
+        return [
+            verb
+            for verb in (*options.program_verbs(), *options.aliases())
+            if verb not in terminal_only
+        ]
+    if words in (["cluster"], ["image"]):
+        return list(arguments.verbs(words[0]))
+    return []
 
 
 def _awaiting(declared: Iterable[Option], words: list[str], before: str) -> Option | None:
     """The option whose value stands at the cursor."""
-    last = words[-1] if words else ""
+    if words:
+        last = words[-1]
+    else:
+        last = ""
     if not before.endswith((" ", "=", ",")):
         return None
     flag = last.partition("=")[0]
@@ -87,13 +123,20 @@ def _awaiting(declared: Iterable[Option], words: list[str], before: str) -> Opti
         flag = words[-2]
     if last.partition("=")[2] and not before.endswith((",", "=")):
         return None
-    return next((option for option in declared if flag in option.flags and option.takes_value), None)
+    return next(
+        (option for option in declared if flag in option.flags and option.takes_value), None
+    )
 
 
 def _position(declared: Iterable[Option], words: list[str]) -> Option | None:
     """The word by position that stands at the cursor."""
     declared = list(declared)
-    switches = {flag for option in declared if not option.takes_value or option.negated for flag in option.spellings}
+    switches = {
+        flag
+        for option in declared
+        if not option.takes_value or option.negated
+        for flag in option.spellings
+    }
     places_taken = 0
     after_flag = False
     for word in words:
@@ -106,7 +149,9 @@ def _position(declared: Iterable[Option], words: list[str]) -> Option | None:
     positions = [option for option in declared if not option.flags[0].startswith("-")]
     if positions and positions[-1].many in ("*", "+"):
         return positions[min(places_taken, len(positions) - 1)]
-    return positions[places_taken] if places_taken < len(positions) else None
+    if places_taken < len(positions):
+        return positions[places_taken]
+    return None
 
 
 def _values(option: Option, words: list[str], before: str) -> list[str]:
@@ -120,7 +165,9 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
         case "cluster":
             return _clusters()
         case "worker":
-            return _workers(words[0]) if words else []
+            if words:
+                return _workers(words[0])
+            return []
         case "image":
             from ..client.project.images import build_names
 
@@ -130,7 +177,9 @@ def _values(option: Option, words: list[str], before: str) -> list[str]:
         case "run":
             return _runs()
         case "work":
-            return _work(words[0]) if words else []
+            if words:
+                return _work(words[0])
+            return []
     return list(option.choices)
 
 
@@ -147,7 +196,11 @@ def _runs() -> list[str]:
 
 
 def _clusters() -> list[str]:
-    found = sorted(places.clusters().glob(f"[a-z]*/{layout.SPEC}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = sorted(
+        places.clusters().glob(f"[a-z]*/{layout.SPEC}"),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
     return [path.parent.name for path in found]
 
 

@@ -1,7 +1,7 @@
 """What `%load_ext transient_magics` sets up in a shell, and `%unload_ext` takes away.
 
-Loading twice is harmless. Another extension's `%%train` or `%%sweep` is left to it; `%%transient_train` and
-`%%transient_sweep` are ours in any case.
+Loading twice is harmless. Another extension's `%%train` or `%%sweep` is left to it;
+`%%transient_train` and `%%transient_sweep` are ours in any case.
 """
 
 from __future__ import annotations
@@ -23,10 +23,16 @@ _SHORT = WORK_MAGICS
 _WORK_NAMES = (*_SHORT, *(f"transient_{name}" for name in _SHORT))
 _NAMES = ("transient_cluster", "transient_plan", "transient_stalls", *_WORK_NAMES)
 _LINE_NAMES = (
-    "transient_work", "transient_stop", "transient_weather", "transient_deflate",
-    "transient_measure", "transient_lifetimes",
-    "transient_image", "transient_doctor", "transient_help",
-)  # fmt: skip
+    "transient_work",
+    "transient_stop",
+    "transient_weather",
+    "transient_deflate",
+    "transient_measure",
+    "transient_lifetimes",
+    "transient_image",
+    "transient_doctor",
+    "transient_help",
+)
 
 _PANELS = {  # shown as a panel
     ("client.cluster_handle", "Cluster"): "panels.show_handle",
@@ -58,22 +64,31 @@ def load(shell: Any) -> None:
         for name in (*_NAMES, *(_LINE_NAMES if kind == "line" else ())):
             if name in _SHORT and not _ours(registered.get(name)):
                 continue
-            registered[name] = magics.work_magic(name) if name in _WORK_NAMES else getattr(magics, name)
+            if name in _WORK_NAMES:
+                registered[name] = magics.work_magic(name)
+            else:
+                registered[name] = getattr(magics, name)
     for name in _SHORT:
         if not _ours(shell.magics_manager.magics["cell"].get(name)):
             print(f"%%{name} belongs to another extension here; %%transient_{name} is ours.")
     if matcher not in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.append(matcher)
     if with_body not in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.insert(0, with_body)  # before the one that makes a call of a cell magic
+        shell.input_transformers_cleanup.insert(
+            0, with_body
+        )  # before the one that makes a call of a cell magic
     set_display(_later("panels.bundle"))
     formatters = shell.display_formatter.formatters
     for (module, name), shows in _PANELS.items():
-        shell.display_formatter.ipython_display_formatter.for_type_by_name(f"{_ROOT}.{module}", name, _later(shows))
+        shell.display_formatter.ipython_display_formatter.for_type_by_name(
+            f"{_ROOT}.{module}", name, _later(shows)
+        )
     for (module, name), shows in _HTML.items():
         formatters["text/html"].for_type_by_name(f"{_ROOT}.{module}", name, _later(shows))
     preview = _later("magics.answers.preview_text")
-    formatters["text/plain"].for_type_by_name(f"{_ROOT}.client.declaring.dry_run", "Preview", preview)
+    formatters["text/plain"].for_type_by_name(
+        f"{_ROOT}.client.declaring.dry_run", "Preview", preview
+    )
     atexit.unregister(_warn_of_what_goes_on)
     atexit.register(_warn_of_what_goes_on)
 
@@ -115,7 +130,10 @@ def _warn_of_what_goes_on() -> None:
         except (OSError, TransientError):
             continue
         if state.phase in ("provisioning", "ready"):
-            where = "emulated" if state.spec and state.spec.emulated else "billed"
+            if state.spec and state.spec.emulated:
+                where = "emulated"
+            else:
+                where = "billed"
             print(
                 f"transient_magics: {cluster.name} goes on ({where}, {len(state.living)} VMs); "
                 f"`transient cluster delete {cluster.name}` ends it.",

@@ -1,7 +1,7 @@
 """How a notebook shows what a verb answers, and how it waits.
 
-Handles are bound and kept, and their panels are shown; sentences are printed; any other value is the magic's own, which
-IPython shows (`answers` and `panels` have its HTML).
+Handles are bound and kept, and their panels are shown; sentences are printed; any other value is
+the magic's own, which IPython shows (`answers` and `panels` have its HTML).
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class Notebook(Protocol):
-    """The magics of a notebook, with IPython's shell and the clusters that this process declared or attached."""
+    """The magics of a notebook, with IPython's shell and the clusters that this process declared or
+    attached.
+    """
 
     held: ClassVar[dict[str, Cluster]]
     shell: Any
@@ -55,7 +57,9 @@ def obey(magics: Notebook, command: Command, code: Code | None = None) -> Any:
         if isinstance(answer, (Sentence, Iterator)):
             return _print(magics, answer)
     except KeyboardInterrupt:
-        raise ClusterError("Interrupted", fix="What was declared goes on: see %transient_cluster list.") from None
+        raise ClusterError(
+            "Interrupted", fix="What was declared goes on: see %transient_cluster list."
+        ) from None
     _bind(magics, command, answer)
     return answer
 
@@ -78,7 +82,9 @@ def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
 
 
 def _begin(magics: Notebook, command: Command, code: Code) -> Any:
-    """Declare work and show its panel. With --wait, wait for it; if it has output, print that instead."""
+    """Declare work and show its panel. With --wait, wait for it; if it has output, print that
+    instead.
+    """
     begun = verbs.begin(command, code)
     if not isinstance(begun, Begun):
         return begun
@@ -90,7 +96,10 @@ def _begin(magics: Notebook, command: Command, code: Code) -> Any:
     if not (command.wait and prints):
         panels.show_handle(work)
     if command.wait:
-        wait = partial(_print_output, work) if prints else work.wait
+        if prints:
+            wait = partial(_print_output, work)
+        else:
+            wait = work.wait
         stop = f"%transient_stop {work.cluster.name} {work.name} ends it."
         _wait(wait, f"{work.name} on {work.cluster.name}", fix=stop)
     return work

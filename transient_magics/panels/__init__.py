@@ -1,7 +1,8 @@
-"""Panels: what a cluster looks like. Each is a pure function of state (`view`), with an HTML twin and a text.
+"""Panels: what a cluster looks like. Each is a pure function of state (`view`), with an HTML twin
+and a text.
 
-`show` puts a live panel into the running cell; the follower feeds it. `declare` shows the panel in which a cluster is
-put together. The front end is in `widgets/`.
+`show` puts a live panel into the running cell; the follower feeds it. `declare` shows the panel in
+which a cluster is put together. The front end is in `widgets/`.
 """
 
 from .comparison import comparison_html, runs_html

@@ -1,7 +1,7 @@
 """Where the panels' bundled front end lies (`tools/bundle.py` makes it).
 
-In a wheel it is `transient_magics/_widgets`; in a source tree, and so in an editable install, `widgets/dist` beside the
-package.
+In a wheel it is `transient_magics/_widgets`; in a source tree, and so in an editable install,
+`widgets/dist` beside the package.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def path(name: str) -> Path:
-    """The file `name` of the front end. Raises ImportError in a source tree in which it was never bundled."""
-    shipped, built = _PACKAGE / "_widgets" / name, _PACKAGE.parent / "widgets" / "dist" / name
+    """The file `name` of the front end. Raises ImportError in a source tree in which it was never
+    bundled.
+    """
+    shipped = _PACKAGE / "_widgets" / name
+    built = _PACKAGE.parent / "widgets" / "dist" / name
     found = shipped if shipped.exists() else built
     if not found.exists():
-        raise ImportError(f"{found} is missing: `make venv` bundles it, and so does tools/bundle.py")
+        raise ImportError(
+            f"{found} is missing: `make venv` bundles it, and so does tools/bundle.py"
+        )
     return found

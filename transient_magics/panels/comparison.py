@@ -1,4 +1,6 @@
-"""Runs beside each other as plain HTML: a table, and their curves over each other in the style of a panel's twin."""
+"""Runs beside each other as plain HTML: a table, and their curves over each other in the style of a
+panel's twin.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _ACROSS = "steps"
 
 def runs_html(runs: Runs) -> str:
     """The table alone."""
-    return f"<div style='{FONT}'>{_table(runs.rows, {})}</div>" if runs else "<div>No run yet.</div>"
+    if runs:
+        return f"<div style='{FONT}'>{_table(runs.rows, {})}</div>"
+    return "<div>No run yet.</div>"
 
 
 def comparison_html(runs: Comparison) -> str:
@@ -26,7 +30,9 @@ def comparison_html(runs: Comparison) -> str:
     rows = runs.rows
     states = [run.state for run in runs[: len(LOOKS)]]
     looks = list(zip(_names(rows), LOOKS, strict=False))
-    losses = [Line(name, _losses(run), look) for run, (name, look) in zip(runs, looks, strict=False)]
+    losses = [
+        Line(name, _losses(run), look) for run, (name, look) in zip(runs, looks, strict=False)
+    ]
     charts = [("loss of training", losses)]
     metric = next(filter(None, map(judged_by, states)), None)
     if metric:
@@ -60,17 +66,24 @@ def _losses(run: RecordedRun) -> list[tuple[float, float]]:
     pairs = zip(measured["step"], measured["loss"], strict=True)
     found = [(step, loss) for step, loss in pairs if loss is not None and math.isfinite(loss)]
     told = ((step, loss) for _, step, loss, _ in run.state.series)
-    return found or [(step, loss) for step, loss in told if loss is not None and math.isfinite(loss)]
+    return found or [
+        (step, loss) for step, loss in told if loss is not None and math.isfinite(loss)
+    ]
 
 
 def _marked(row: Row) -> tuple[float, float] | None:
-    return (row.best_step, row.value) if row.best_step is not None and row.value is not None else None
+    if row.best_step is not None and row.value is not None:
+        return (row.best_step, row.value)
+    return None
 
 
 def _table(rows: Sequence[Row], looks: Mapping[int, tuple[str, str]]) -> str:
     lines = [row(map(escape, COLUMNS), "th")]
     for number, found in enumerate(rows):
         first, *rest = map(escape, found.cells)
-        look = f"{sample(looks[number])} " if number in looks else ""
+        if number in looks:
+            look = f"{sample(looks[number])} "
+        else:
+            look = ""
         lines.append(row([f"<span style='white-space:nowrap'>{look}{first}</span>", *rest]))
     return table(lines)

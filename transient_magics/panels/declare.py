@@ -1,6 +1,8 @@
-"""The declare panel in a notebook: the user chooses, sees what it means, and launches; then it is the cluster's panel.
+"""The declare panel in a notebook: the user chooses, sees what it means, and launches; then it is
+the cluster's panel.
 
-What is chosen arrives on the kernel's thread for widgets; pricing takes some milliseconds and is done right there.
+What is chosen arrives on the kernel's thread for widgets; pricing takes some milliseconds and is
+done right there.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ def declare(declared: Declaration | str, **options: Any) -> Cluster: ...
 @overload
 def declare(declared: None = None) -> None: ...
 def declare(declared: Declaration | str | None = None, **options: Any) -> Cluster | None:
-    """Declare a cluster and return its handle; without an argument, show the panel in which one is put together.
+    """Declare a cluster and return its handle; without an argument, show the panel in which one is
+    put together.
 
-    `declared` is a SPEC as `"k80x4"`, with the other fields of Declaration as `options`, or a whole Declaration:
-    `with tm.declare("k80x4", max_hours=2) as cluster:` deletes the cluster at the end of the block.
-    Raises DeclarationError or ClusterError.
+    `declared` is a SPEC as `"k80x4"`, with the other fields of Declaration as `options`, or a whole
+    Declaration: `with tm.declare("k80x4", max_hours=2) as cluster:` deletes the cluster at the end
+    of the block. Raises DeclarationError or ClusterError.
     """
     if isinstance(declared, str):
         fields = Declaration.__dataclass_fields__
@@ -41,13 +44,17 @@ def declare(declared: Declaration | str | None = None, **options: Any) -> Cluste
 
 
 def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
-    """Show the declare panel in the cell that runs now. `hold` is told of the cluster that is launched from it."""
-    shell, first = current_shell(), offer(FIRST)
+    """Show the declare panel in the cell that runs now. `hold` is told of the cluster that is
+    launched from it.
+    """
+    shell = current_shell()
+    first = offer(FIRST)
     text = offer_text(first)
     if not has_front_end(shell):
         print(text)
         return
-    publish, in_place = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}"), is_jupyterlab(shell)
+    publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
+    in_place = is_jupyterlab(shell)
     data: dict[str, Any] = {"text/plain": text, "text/html": offer_html(first)}
 
     def ask(message: Mapping[str, Any]) -> None:
@@ -55,9 +62,14 @@ def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
         if not isinstance(choices, Mapping):
             return
         answer = {**offer(choices), "asked": message.get("asked", 0)}
-        panel.choices, panel.offer = dict(choices), answer
+        panel.choices = dict(choices)
+        panel.offer = answer
         # The price that was agreed to is that of the line that was seen.
-        if message.get("do") == "launch" and not answer["error"] and answer["line"] == message.get("line"):
+        if (
+            message.get("do") == "launch"
+            and not answer["error"]
+            and answer["line"] == message.get("line")
+        ):
             try:
                 cluster = client.declare(declaration(choices))
             except TransientError as error:

@@ -1,13 +1,15 @@
-"""The life of a panel in a notebook: shown once per cell, fed by the follower, kept as a static twin in the notebook.
+"""The life of a panel in a notebook: shown once per cell, fed by the follower, kept as a static
+twin in the notebook.
 
-One `Display` per cluster (and one per run that is shown by itself). The follower's thread calls it with new states and
-metrics; it draws at most ten snapshots a second, fewer where the page cannot keep up, and one every few seconds where
-nothing happens, because any message may be lost. The page's wishes are only taken down here and carried out by threads
-of their own, because carrying out takes time. Nothing is ever printed.
+One `Display` per cluster (and one per run that is shown by itself). The follower's thread calls it
+with new states and metrics; it draws at most ten snapshots a second, fewer where the page cannot
+keep up, and one every few seconds where nothing happens, because any message may be lost. The
+page's wishes are only taken down here and carried out by threads of their own, because carrying out
+takes time. Nothing is ever printed.
 
-Where the page puts the panel before its twin by itself (`in_place`: JupyterLab), the notebook gets the twin alone: a
-stored view of a widget is an error line in a notebook that is opened again, and hides the twin. Other front ends get
-both, and show the view.
+Where the page puts the panel before its twin by itself (`in_place`: JupyterLab), the notebook gets
+the twin alone: a stored view of a widget is an error line in a notebook that is opened again, and
+hides the twin. Other front ends get both, and show the view.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_FRAME_SECONDS, _SLOWEST_FRAME_SECONDS = 0.1, 2.0
+_FRAME_SECONDS = 0.1
+_SLOWEST_FRAME_SECONDS = 2.0
 _CURVES_SECONDS = 1.0
 _HEARTBEAT_SECONDS = 5.0
 _TWIN_SECONDS = 5.0
@@ -74,7 +77,9 @@ class Feed(Protocol):
     def subscribe(
         self, cluster: Identity | str, callback: Callable[[ClusterState, list[Event]], None]
     ) -> Callable[[], None]: ...
-    def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]: ...
+    def rows(
+        self, path: Path, callback: Callable[[list[dict[str, Any]]], None]
+    ) -> Callable[[], None]: ...
     def call(self, function: Callable[..., Any], *arguments: Any) -> None: ...
     def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
     def at_end(self, function: Callable[[], Any]) -> Callable[[], None]: ...
@@ -85,7 +90,9 @@ def known(cluster: Followed) -> ClusterState:
     state = cluster.state
     if state.spec is None:
         try:
-            spec = ClusterSpec.from_dict(json.loads((cluster.directory / layout.SPEC).read_text(encoding="utf-8")))
+            spec = ClusterSpec.from_dict(
+                json.loads((cluster.directory / layout.SPEC).read_text(encoding="utf-8"))
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return replace(state, name=cluster.name)
         return replace(state, name=spec.name, spec=spec)
@@ -100,9 +107,13 @@ def live_view(panel: Panel) -> dict[str, Any]:
 class Display:
     """The panel of one cluster, or of one run of it, in this process."""
 
-    def __init__(self, cluster: Followed, run: str | None, feed: Feed, forecasts: Forecasts = nothing) -> None:
+    def __init__(
+        self, cluster: Followed, run: str | None, feed: Feed, forecasts: Forecasts = nothing
+    ) -> None:
         self.display_id = f"transient-{uuid.uuid4().hex[:12]}"
-        self._cluster, self._run, self._feed = cluster, run, feed
+        self._cluster = cluster
+        self._run = run
+        self._feed = feed
         self._state = known(cluster)
         self._notice: dict[str, str] = {}
         self._question: dict[str, str] = {}
@@ -129,7 +140,9 @@ class Display:
         return self._state
 
     def bundle(self, *, live: bool = True) -> dict[str, Any]:
-        """The MIME bundle: the live view (where `live`, and the page needs one), its HTML twin, and text."""
+        """The MIME bundle: the live view (where `live`, and the page needs one), its HTML twin, and
+        text.
+        """
         now = time.time()
         account = bill(self._state, now)
         shown = view(self._state, account, now, self._run, self._forecast)
@@ -141,11 +154,14 @@ class Display:
                 data |= live_view(panel)
         return data
 
-    def show(self, publish: Callable[..., None], *, page: bool = False, in_place: bool = False) -> None:
-        """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under the display_id.
+    def show(
+        self, publish: Callable[..., None], *, page: bool = False, in_place: bool = False
+    ) -> None:
+        """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under
+        the display_id.
 
-        `page` says that a page will draw it, though it cannot say so itself while a cell keeps the kernel busy;
-        `in_place`, that it does so by itself.
+        `page` says that a page will draw it, though it cannot say so itself while a cell keeps the
+        kernel busy; `in_place`, that it does so by itself.
         """
         self._page_seen |= page
         self._in_place = in_place
@@ -158,12 +174,20 @@ class Display:
 
     def _text(self, account: Bill, now: float) -> str:
         if self._run and (run := self._state.of(RunState).get(self._run)):
-            ends = f", {self._forecast}" if self._forecast else ""
+            if self._forecast:
+                ends = f", {self._forecast}"
+            else:
+                ends = ""
             spent = text.work_cost(account.work[run.name])
-            said = f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
+            said = (
+                f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
+            )
             return "\n".join([said, *lines(self._split())])
         run = shown_run(self._state, None)
-        ends = f"{run.name}  {self._forecast}" if run and self._forecast else ""
+        if run and self._forecast:
+            ends = f"{run.name}  {self._forecast}"
+        else:
+            ends = ""
         return "\n".join([text.status(self._state, account, now, ends), *lines(self._split())])
 
     def _split(self) -> Split | None:
@@ -186,11 +210,18 @@ class Display:
 
     def _curves(self) -> Mapping[str, Any]:
         run = shown_run(self._state, self._run)
-        series = self._measured.series_of(run.name) if run else None
-        return curves(self._state, run, series, whole=bool(self._run)) if run else {}
+        if run:
+            series = self._measured.series_of(run.name)
+        else:
+            series = None
+        if run:
+            return curves(self._state, run, series, whole=bool(self._run))
+        return {}
 
     def _sections(self, now: float) -> Sections:
-        return {} if self._run else sections(self._state, now)
+        if self._run:
+            return {}
+        return sections(self._state, now)
 
     # From here on: the follower's thread.
 
@@ -207,7 +238,11 @@ class Display:
         run = shown_run(self._state, self._run)
         self._measured.follow(run)
         if not self._run:  # by itself a run is shown without lanes
-            others = (each for each in self._state.of(RunState).values() if each.started_at and each is not run)
+            others = (
+                each
+                for each in self._state.of(RunState).values()
+                if each.started_at and each is not run
+            )
             self._beside.follow(list(others))
         self._outlook.follow(run)
 
@@ -234,8 +269,8 @@ class Display:
     def _on_state(self, state: ClusterState, new: list[Event]) -> None:
         if state.spec is None:
             return
-        # The follower may be behind what the panel was shown with. A lower number alone does not say so: a journal that
-        # lost its end is numbered anew.
+        # The follower may be behind what the panel was shown with. A lower number alone does not
+        # say so: a journal that lost its end is numbered anew.
         if state.seq < self._state.seq and state.seq < self._cluster.state.seq:
             return
         self._state = state
@@ -261,10 +296,13 @@ class Display:
 
     def _draw(self) -> None:
         now = time.time()
-        self._drawn_at, self._drawing_later = time.monotonic(), False
+        self._drawn_at = time.monotonic()
+        self._drawing_later = False
         shown = view(self._state, bill(self._state, now), now, self._run, self._forecast)
         if self._panel:
-            self._panel.show({**shown, "notice": self._notice, "question": self._question, "heard": self._heard})
+            self._panel.show(
+                {**shown, "notice": self._notice, "question": self._question, "heard": self._heard}
+            )
             self._draw_curves_soon()
         self._refresh_twin()
         if self._state.over and not self._ending:
@@ -282,14 +320,25 @@ class Display:
     def _send_curves(self) -> None:
         self._curves_later = False
         run = shown_run(self._state, self._run)
-        far = self._measured.newest if self._measured.rows else run and run.step
-        marks = run and (run.name, run.phase, run.checkpoints[-1:], run.evaluations[-1:], self._state.revocations)
+        if self._measured.rows:
+            far = self._measured.newest
+        else:
+            far = run and run.step
+        marks = run and (
+            run.name,
+            run.phase,
+            run.checkpoints[-1:],
+            run.evaluations[-1:],
+            self._state.revocations,
+        )
         news = (far, marks)
         if self._panel and news != self._curves_of:
-            self._curves_of, self._curves_at = news, time.monotonic()
+            self._curves_of = news
+            self._curves_at = time.monotonic()
             self._panel.show_curves(self._curves())
         if self._panel and (newest := self._beside.newest) != self._speeds_of:
-            self._speeds_of, self._curves_at = newest, time.monotonic()
+            self._speeds_of = newest
+            self._curves_at = time.monotonic()
             self._panel.speeds = self._beside.speeds()
         if self._panel:
             found = self._sections(time.time())
@@ -300,14 +349,19 @@ class Display:
     def _refresh_twin(self) -> None:
         """Keep the stored output true.
 
-        Behind a panel that the page puts there by itself, at turning points, now and then, and at the kernel's end.
-        Where a page shows a view of the panel, at the end of runs, bags and the cluster only, because then the page
-        draws the panel anew. Where none does (a notebook that runs headless), every few seconds, and without the live
-        view, so that exports show the twin. A page that turns up late gets the live view back (`_resync`).
+        Behind a panel that the page puts there by itself, at turning points, now and then, and at
+        the kernel's end. Where a page shows a view of the panel, at the end of runs, bags and the
+        cluster only, because then the page draws the panel anew. Where none does (a notebook that
+        runs headless), every few seconds, and without the live view, so that exports show the twin.
+        A page that turns up late gets the live view back (`_resync`).
         """
-        turned, now = self._turning_point(self._state) != self._turning_point(self._twin_of), time.monotonic()
+        turned = self._turning_point(self._state) != self._turning_point(self._twin_of)
+        now = time.monotonic()
         if self._in_place:
-            old = self._state.seq != self._twin_of.seq and now - self._twin_at >= _BEHIND_PANEL_SECONDS
+            old = (
+                self._state.seq != self._twin_of.seq
+                and now - self._twin_at >= _BEHIND_PANEL_SECONDS
+            )
             due = turned or old
         elif self._page_seen:
             due = turned
@@ -318,7 +372,8 @@ class Display:
             self._store_twin()
 
     def _store_twin(self) -> None:
-        self._twin_of, self._twin_at = self._state, time.monotonic()
+        self._twin_of = self._state
+        self._twin_at = time.monotonic()
         if self._publish:
             stored = self.bundle(live=self._page_seen)
             self._publish(stored)
@@ -326,19 +381,37 @@ class Display:
                 self._panel.picture = stored
 
     def _store_last(self) -> None:
-        """At the end of the kernel, which a page of JupyterLab still hears when it shuts the kernel down."""
+        """At the end of the kernel, which a page of JupyterLab still hears when it shuts the kernel
+        down.
+        """
         if self._in_place:
             self._store_twin()
 
     def _turning_point(self, state: ClusterState) -> object:
-        """What of a state has to be in the stored picture at once; where a page draws the panel that is less."""
-        runs = [(run.name, run.phase, bool(run.metrics)) for run in state.of(RunState).values() if run.over]
-        ended = runs, [work.name for work in state.works.values() if work.over and not work.trains and not work.leases]
-        return (ended, state.over) if self._page_seen else (ended, state.phase, state.revocations)
+        """What of a state has to be in the stored picture at once; where a page draws the panel
+        that is less.
+        """
+        runs = [
+            (run.name, run.phase, bool(run.metrics))
+            for run in state.of(RunState).values()
+            if run.over
+        ]
+        ended = (
+            runs,
+            [
+                work.name
+                for work in state.works.values()
+                if work.over and not work.trains and not work.leases
+            ],
+        )
+        if self._page_seen:
+            return (ended, state.over)
+        return (ended, state.phase, state.revocations)
 
     def _act(self, message: Mapping[str, Any]) -> None:
         asked = wish(self._cluster, self._run, message)
-        self._question, self._heard = {}, str(message.get("asked") or "")[:80]
+        self._question = {}
+        self._heard = str(message.get("asked") or "")[:80]
         if asked is None:
             self._draw()
             return
@@ -364,7 +437,9 @@ class Display:
 
     def _say(self, words: str, tone: str) -> None:
         self._notice = {"text": words, "tone": tone}
-        if words and tone == "busy":  # what was asked for shows in the events soon; a failure stays to be read
+        if (
+            words and tone == "busy"
+        ):  # what was asked for shows in the events soon; a failure stays to be read
             self._soon(_NOTICE_SECONDS, lambda: self._unsay(words))
         self._draw()
 
@@ -374,7 +449,9 @@ class Display:
             self._draw()
 
     def _set_pace(self, page: str, seconds: object) -> None:
-        """Draw as often as the quickest page wants. Of pages that are gone without a word, the latest are kept."""
+        """Draw as often as the quickest page wants. Of pages that are gone without a word, the
+        latest are kept.
+        """
         if isinstance(seconds, int | float):
             self._paces.pop(page, None)
             self._paces[page] = min(max(float(seconds), _FRAME_SECONDS), _SLOWEST_FRAME_SECONDS)

@@ -1,6 +1,8 @@
-"""How lifetimes look in a notebook: survival with its band, the fitted formulas, the hazard, and what to bear in mind.
+"""How lifetimes look in a notebook: survival with its band, the fitted formulas, the hazard, and
+what to bear in mind.
 
-Plain HTML and SVG like the twins of the panels: no script, no style sheet, colours that read on light and dark.
+Plain HTML and SVG like the twins of the panels: no script, no style sheet, colours that read on
+light and dark.
 """
 
 from __future__ import annotations
@@ -13,16 +15,24 @@ from ..client.planning.lifetimes import LEVEL
 from ..client.text import number
 from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
 
-_LEFT, _TOP, _WIDTH, _HEIGHT = 44, 8, 560, 190
-_BARS_TOP, _BARS = _TOP + _HEIGHT + 34, 44
-_TOTAL_WIDTH, _TOTAL_HEIGHT = _LEFT + _WIDTH + 24, _BARS_TOP + _BARS + 20
+_LEFT = 44
+_TOP = 8
+_WIDTH = 560
+_HEIGHT = 190
+_BARS_TOP = _TOP + _HEIGHT + 34
+_BARS = 44
+_TOTAL_WIDTH = _LEFT + _WIDTH + 24
+_TOTAL_HEIGHT = _BARS_TOP + _BARS + 20
 _FIT_LOOKS = tuple(
     f"fill='none' stroke='{colour}' stroke-width='1.4' stroke-dasharray='{dashes}'"
     for colour, dashes in (
-        (COLOURS["warn"], "7 3"), (COLOURS["good"], "2 2"), ("#8a5fc8", "9 3 2 3"), (COLOURS["bad"], "4 4"),
+        (COLOURS["warn"], "7 3"),
+        (COLOURS["good"], "2 2"),
+        ("#8a5fc8", "9 3 2 3"),
+        (COLOURS["bad"], "4 4"),
         (COLOURS["quiet"], "12 4 2 2 2 4"),
     )
-)  # fmt: skip
+)
 _TICKS = (0.1, 0.25, 0.5, 1, 2, 4, 6, 12, 24, 48, 96, 192)
 
 _Points = Sequence[tuple[float, float]]
@@ -33,7 +43,10 @@ def lifetimes_html(answer: Lifetimes) -> str:
     drawing = answer.drawing
     names = list(drawing["fits"])
     looks = dict(zip(names, _FIT_LOOKS, strict=False))
-    changed = f"<div style='color:{COLOURS['bad']}'>● the latest VMs live otherwise</div>" if answer.alarm else ""
+    if answer.alarm:
+        changed = f"<div style='color:{COLOURS['bad']}'>● the latest VMs live otherwise</div>"
+    else:
+        changed = ""
     notes = "".join(f"<div>{escape(note)}</div>" for note in answer.notes)
     return (
         f"<div style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>"
@@ -47,8 +60,12 @@ def _figure(drawing: Mapping[str, Any], looks: Mapping[str, str]) -> str:
     end = drawing["end"]
     place = _Scale(end)
     steps = drawing["stepwise"]
-    band = place.path([*_level(drawing["low"], end, steps), *reversed(_level(drawing["high"], end, steps))])
-    fits = "".join(f"<path d='{place.path(curve)}' {looks[name]}/>" for name, curve in drawing["fits"].items())
+    band = place.path(
+        [*_level(drawing["low"], end, steps), *reversed(_level(drawing["high"], end, steps))]
+    )
+    fits = "".join(
+        f"<path d='{place.path(curve)}' {looks[name]}/>" for name, curve in drawing["fits"].items()
+    )
     observed = place.path(_level(drawing["observed"], end, steps))
     return (
         f"<svg viewBox='0 0 {_TOTAL_WIDTH} {_TOTAL_HEIGHT}' width='{_TOTAL_WIDTH}' style='max-width:100%' role='img' "
@@ -69,7 +86,9 @@ class _Scale:
 
     def path(self, points: Iterable[tuple[float, float]]) -> str:
         """A line through (hours, share)."""
-        return "M" + "L".join(f"{self.x(hours):.1f} {_TOP + (1 - share) * _HEIGHT:.1f}" for hours, share in points)
+        return "M" + "L".join(
+            f"{self.x(hours):.1f} {_TOP + (1 - share) * _HEIGHT:.1f}" for hours, share in points
+        )
 
 
 def _level(points: _Points, end: float, stepwise: bool) -> list[tuple[float, float]]:
@@ -86,13 +105,20 @@ def _axes(place: _Scale) -> str:
     parts = []
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         y = _TOP + (1 - share) * _HEIGHT
-        parts.append(f"<path d='M{_LEFT} {y:.1f}H{_LEFT + _WIDTH}' stroke='currentColor' opacity='.15'/>")
-        parts.append(f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{share:.0%}</text>")
+        parts.append(
+            f"<path d='M{_LEFT} {y:.1f}H{_LEFT + _WIDTH}' stroke='currentColor' opacity='.15'/>"
+        )
+        parts.append(
+            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{share:.0%}</text>"
+        )
     step = next((tick for tick in _TICKS if place.end / tick <= 8), _TICKS[-1])
     for index in range(int(place.end / step + 1e-9) + 1):
-        x, label = place.x(index * step), f"{index * step:g}{' h' if index * step + step > place.end else ''}"
+        x = place.x(index * step)
+        label = f"{index * step:g}{' h' if index * step + step > place.end else ''}"
         parts.append(f"<path d='M{x:.1f} {_TOP + _HEIGHT}v4' stroke='currentColor' opacity='.5'/>")
-        parts.append(f"<text x='{x:.1f}' y='{_TOP + _HEIGHT + 17}' text-anchor='middle' opacity='.7'>{label}</text>")
+        parts.append(
+            f"<text x='{x:.1f}' y='{_TOP + _HEIGHT + 17}' text-anchor='middle' opacity='.7'>{label}</text>"
+        )
     said = f"<text x='{_LEFT + _WIDTH}' y='{_TOP + 12}' text-anchor='end' opacity='.7'>VMs still alive, by age</text>"
     return "".join([*parts, said])
 
@@ -102,26 +128,35 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
     most = max((hazard for *_, hazard in bars), default=0.0) or 1.0
     parts = []
     for low, high, hazard in bars:
-        x, height = place.x(low), hazard / most * _BARS
+        x = place.x(low)
+        height = hazard / most * _BARS
         width = max(place.x(high) - x - 1, 1)
         parts.append(
             f"<rect x='{x:.1f}' y='{_BARS_TOP + _BARS - height:.1f}' width='{width:.1f}' height='{height:.1f}' "
             f"fill='{COLOURS['quiet']}'><title>{low:g} to {number(high)} h: {hazard:.2%} per hour</title></rect>"
         )
     for share, y in (("0", _BARS_TOP + _BARS), (f"{most:.1%}", _BARS_TOP)):
-        parts.append(f"<path d='M{_LEFT} {y}H{_LEFT + _WIDTH}' stroke='currentColor' opacity='.15'/>")
-        parts.append(f"<text x='{_LEFT - 6}' y='{y + 4}' text-anchor='end' opacity='.7'>{share}</text>")
+        parts.append(
+            f"<path d='M{_LEFT} {y}H{_LEFT + _WIDTH}' stroke='currentColor' opacity='.15'/>"
+        )
+        parts.append(
+            f"<text x='{_LEFT - 6}' y='{y + 4}' text-anchor='end' opacity='.7'>{share}</text>"
+        )
     said = "revoked per hour of those alive"
     label = f"<text x='{_LEFT}' y='{_BARS_TOP + _BARS + 14}' opacity='.7'>{said}</text>"
     return "".join(parts) + label
 
 
 def _legend(fits: Sequence[Mapping[str, Any]], looks: Mapping[str, str]) -> str:
-    best = min((each["aic"] for each in fits), default=0.0)
-    observed = f"<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
+    best = min((fit["aic"] for fit in fits), default=0.0)
+    observed = (
+        f"<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
+    )
     rows = [row([observed, "AIC above best", "largest gap (KS)", "parameters"])]
     for each in fits:
-        values = ", ".join(f"{escape(name)} {number(value)}" for name, value in each["parameters"].items())
+        values = ", ".join(
+            f"{escape(name)} {number(value)}" for name, value in each["parameters"].items()
+        )
         line = f"<svg width='36' height='8' aria-hidden='true'><path d='M0 4H36' {looks[each['name']]}/></svg>"
         name = f"{line} {escape(each['name'])}"
         rows.append(row([name, f"{each['aic'] - best:.1f}", f"{each['distance']:.1%}", values]))

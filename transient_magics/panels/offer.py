@@ -1,7 +1,8 @@
 """What the declare panel shows, as a pure function of what was chosen on it.
 
-The choices become the line that they stand for, and that line is read as if it had been typed. So the panel cannot
-offer what the magic would refuse, and what it says of a mistake is the magic's own sentence.
+The choices become the line that they stand for, and that line is read as if it had been typed. So
+the panel cannot offer what the magic would refuse, and what it says of a mistake is the magic's own
+sentence.
 """
 
 from __future__ import annotations
@@ -20,9 +21,17 @@ MAGIC = "%transient_cluster"
 FIRST: Mapping[str, Any] = {"groups": [{"gpu": "l4", "count": "4", "zone": ""}]}
 """What is chosen when the panel opens."""
 _OPTIONS = {
-    "name": "--name", "ps": "--ps", "model": "--provisioning-model", "hours": "--max-hours", "cost": "--max-cost",
-    "project": "--project", "purpose": "--for", "machine": "--machine-type", "disk": "--disk", "ps_zone": "--ps-zone",
-}  # fmt: skip
+    "name": "--name",
+    "ps": "--ps",
+    "model": "--provisioning-model",
+    "hours": "--max-hours",
+    "cost": "--max-cost",
+    "project": "--project",
+    "purpose": "--for",
+    "machine": "--machine-type",
+    "disk": "--disk",
+    "ps_zone": "--ps-zone",
+}
 _DEFAULTS = {"ps": "1", "model": "spot", "purpose": "training"}
 _MODELS = {"spot": "Spot", "preemptible": "preemptible (24 h at most)", "standard": "on demand"}
 _PURPOSES = {"training": "training", "jobs": "jobs, Dask, bags alone"}
@@ -30,24 +39,31 @@ _HOUR = 3600.0
 
 
 def menu() -> dict[str, Any]:
-    """Return the choices: GPUs that Google sells with their zones, all zones, provisioning models, purposes."""
+    """Return the choices: GPUs that Google sells with their zones, all zones, provisioning models,
+    purposes.
+    """
     gpus = [
         {
             "name": name,
-            "label": name.upper() + (f", {entry.gpu_memory_gb:g} GB" if entry.gpu_memory_gb else ", no GPU"),
+            "label": name.upper()
+            + (f", {entry.gpu_memory_gb:g} GB" if entry.gpu_memory_gb else ", no GPU"),
             "zones": list(zones_with(name)),
         }
         for name, entry in ACCELERATORS.items()
         if not entry.withdrawn
     ]
-    models, purposes = ([{"name": name, "label": label} for name, label in each.items()]
-                        for each in (_MODELS, _PURPOSES))  # fmt: skip
-    zones = sorted({zone for each in gpus for zone in each["zones"]})
+    models, purposes = (
+        [{"name": name, "label": label} for name, label in each.items()]
+        for each in (_MODELS, _PURPOSES)
+    )
+    zones = sorted({zone for gpu in gpus for zone in gpu["zones"]})
     return {"gpus": gpus, "zones": zones, "models": models, "purposes": purposes}
 
 
 def words(choices: Mapping[str, Any]) -> list[str]:
-    """The words behind `%transient_cluster` that the choices stand for; what is at its default is left out."""
+    """The words behind `%transient_cluster` that the choices stand for; what is at its default is
+    left out.
+    """
     said = [_group(group) for group in choices.get("groups", ())]
     found = ["+".join(said)]
     for name, option in _OPTIONS.items():
@@ -63,14 +79,19 @@ def declaration(choices: Mapping[str, Any]) -> Declaration:
 
 
 def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """The line, and either what is wrong with it, or what it creates, for how much, and how VMs like these fared."""
+    """The line, and either what is wrong with it, or what it creates, for how much, and how VMs
+    like these fared.
+    """
     line = " ".join([MAGIC, *(_quoted(word) for word in words(choices))])
     try:
         preview = foreseen(Preview(specify(declaration(choices))))
     except DeclarationError as error:
         return {"line": line, "error": str(error)}
     spec = preview.spec
-    saved = 1 - spec.hourly / spec.on_demand_hourly if spec.on_demand_hourly else 0.0
+    if spec.on_demand_hourly:
+        saved = 1 - spec.hourly / spec.on_demand_hourly
+    else:
+        saved = 0.0
     return {
         "line": line,
         "error": "",
@@ -80,10 +101,18 @@ def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
         "facts": [
             ["per hour", text.money(spec.hourly)],
             ["on demand", text.money(spec.on_demand_hourly)],
-            ["saved against Google's on-demand price", f"{100 * saved:.0f}%" if saved >= 0.005 else "-"],
+            [
+                "saved against Google's on-demand price",
+                f"{100 * saved:.0f}%" if saved >= 0.005 else "-",
+            ],
         ],
         "rows": [_row(row) for row in preview.rows],
-        "notes": [*_risks(preview.rows), *preview.doubts, *filter(None, [preview.foreseen]), _paid(preview)],
+        "notes": [
+            *_risks(preview.rows),
+            *preview.doubts,
+            *filter(None, [preview.foreseen]),
+            _paid(preview),
+        ],
     }
 
 
@@ -92,23 +121,37 @@ def offer_text(offered: Mapping[str, Any]) -> str:
     facts = ", ".join(f"{name} {value}" for name, value in offered["facts"])
     rows = ["  ".join(row) for row in offered["rows"]]
     return "\n".join(
-        [f"For example: {offered['line']}", *rows, facts, *offered["notes"], f"{MAGIC} -h lists the options."]
+        [
+            f"For example: {offered['line']}",
+            *rows,
+            facts,
+            *offered["notes"],
+            f"{MAGIC} -h lists the options.",
+        ]
     )
 
 
 def _group(group: Mapping[str, Any]) -> str:
-    count, zone = str(group.get("count", "")).strip(), str(group.get("zone") or "").strip()
-    return f"{group.get('gpu', '')}{'' if count == '1' else f'x{count}'}{f'@{zone}' if zone else ''}"
+    count = str(group.get("count", "")).strip()
+    zone = str(group.get("zone") or "").strip()
+    return (
+        f"{group.get('gpu', '')}{'' if count == '1' else f'x{count}'}{f'@{zone}' if zone else ''}"
+    )
 
 
 def _quoted(word: str) -> str:
     if not set(word) & set(" '\"#;$"):
         return word
-    return f'"{word}"' if "'" in word else f"'{word}'"
+    if "'" in word:
+        return f'"{word}"'
+    return f"'{word}'"
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
-    gpu = row["accelerator"].upper() if row["accelerator"] not in ("", "cpu") else ""
+    if row["accelerator"] not in ("", "cpu"):
+        gpu = row["accelerator"].upper()
+    else:
+        gpu = ""
     return [
         f"{row['count']} × {row['role']}",
         " · ".join(filter(None, (gpu, row["machine_type"]))),
@@ -119,8 +162,12 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _risks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each kind of transient worker: what was published of its GPU and region, or of others."""
-    places = [(row["accelerator"], region(row["zone"])) for row in rows if row["model"] != "standard"]
+    """A sentence for each kind of transient worker: what was published of its GPU and region, or of
+    others.
+    """
+    places = [
+        (row["accelerator"], region(row["zone"])) for row in rows if row["model"] != "standard"
+    ]
     return [_risk(gpu, place) for gpu, place in dict.fromkeys(places)]
 
 
@@ -128,7 +175,9 @@ def _risk(gpu: str, place: str) -> str:
     if said := stand_in_words(gpu, place):
         return said
     table = lifetimes(gpu, place)
-    shares = [f"{table.fraction(hours * _HOUR):.0%} within {hours} h" for hours in (1, 8, LAST_HOUR)]
+    shares = [
+        f"{table.fraction(hours * _HOUR):.0%} within {hours} h" for hours in (1, 8, LAST_HOUR)
+    ]
     return (
         f"Revoked of {table.launched} preemptible {table.gpu.upper()} VMs in {table.region} (published 2019 and 2020): "
         f"{', '.join(shares)}."

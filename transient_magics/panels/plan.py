@@ -1,7 +1,8 @@
-"""What a plan or a search of the catalog looks like: a snapshot for the page, and its static twin as HTML.
+"""What a plan or a search of the catalog looks like: a snapshot for the page, and its static twin
+as HTML.
 
-The scatter has every cluster that was simulated (faint), the front with its ranges, and the knee; the table has
-the front with the line that declares each.
+The scatter has every cluster that was simulated (faint), the front with its ranges, and the knee;
+the table has the front with the line that declares each.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
 _CHEAPEST = f"<span style='color:{COLOURS['good']}'>●</span>"
 CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
 """What can be changed in the panel of a search."""
-WIDTH, HEIGHT = 460, 230
-_LEFT, _BOTTOM, _ROOM = 52, 30, 12
+WIDTH = 460
+HEIGHT = 230
+_LEFT = 52
+_BOTTOM = 30
+_ROOM = 12
 
 
 def search_view(search: Search) -> dict[str, Any]:
-    """The snapshot of a search: `title`, `points` and `front` (hours, dollars and intervals), `legend` (tone, sign and
-    words), `rows`, `notes`."""
+    """The snapshot of a search: `title`, `points` and `front` (hours, dollars and intervals),
+    `legend` (tone, sign and words), `rows`, `notes`.
+    """
     from ..planner import search as found
     from ..planner.plan import lasts
     from ..planner.plan import row as cells_of
@@ -57,15 +62,21 @@ def search_view(search: Search) -> dict[str, Any]:
             }
             for plan in found.shown(search)
         ],
-        "reach": {name: [min(values), max(values)] for name, values in (
-            ("hours", [point["hours"] for point in front]), ("dollars", [point["dollars"] for point in front]),
-        )},
+        "reach": {
+            name: [min(values), max(values)]
+            for name, values in (
+                ("hours", [point["hours"] for point in front]),
+                ("dollars", [point["dollars"] for point in front]),
+            )
+        },
         "notes": found.notes(search),
-    }  # fmt: skip
+    }
 
 
 def show_search(search: Search) -> None:
-    """Show a search in the cell that runs now: a panel to ask "what if" in, HTML where none is drawn, or text."""
+    """Show a search in the cell that runs now: a panel to ask "what if" in, HTML where none is
+    drawn, or text.
+    """
     shell = current_shell()
     if not has_front_end(shell):
         print(search)
@@ -98,13 +109,17 @@ def show_search(search: Search) -> None:
 
 
 def begun(search: Search) -> dict[str, Any]:
-    """What the panel's choices are at first: as it was asked; the steps of the best plan, where a target told them."""
+    """What the panel's choices are at first: as it was asked; the steps of the best plan, where a
+    target told them.
+    """
     asked = {name: search.asked.get(name) for name in CHOICES}
     return {**asked, "train_steps": asked["train_steps"] or search.best.train_steps}
 
 
 def asked_again(search: Search, choices: Mapping[str, Any]) -> dict[str, Any]:
-    """What `client.plan` is to be asked with other choices. A target tells the steps until others are chosen."""
+    """What `client.plan` is to be asked with other choices. A target tells the steps until others
+    are chosen.
+    """
     wanted = {**search.asked, **{name: choices[name] for name in CHOICES if name in choices}}
     if wanted.get("target"):
         told = wanted["train_steps"] in (None, begun(search)["train_steps"])
@@ -130,7 +145,10 @@ def search_html(search: Search) -> str:
 
 def plan_html(plan: Plan) -> str:
     """The twin of one cluster's plan."""
-    drawn = deadline_curve(plan.deadline) if plan.deadline else ""
+    if plan.deadline:
+        drawn = deadline_curve(plan.deadline)
+    else:
+        drawn = ""
     first, *rest = str(plan).splitlines()
     lines = "".join(f"<div>{escape(each)}</div>" for each in rest[:3])
     notes = "".join(f"<div>{escape(each)}</div>" for each in rest[3:])
@@ -141,11 +159,22 @@ def plan_html(plan: Plan) -> str:
 
 
 def bag_plan_html(plan: BagPlan) -> str:
-    """The twin of what a bag would take: a row for each type of VM and policy, under each mean where 90 % lie."""
+    """The twin of what a bag would take: a row for each type of VM and policy, under each mean
+    where 90 % lie.
+    """
     head = row(("", *(escape(each.capitalize()) for each in HEADER)), "th")
-    rows = [head, *(row([_CHEAPEST if each is plan.best else "", *_two_lines(cells)]) for each, cells in plan.lines)]
-    notes = "".join(f"<div>{escape(each)}</div>" for each in plan.notes)
-    legend = f"{_CHEAPEST} costs least" if len(plan.rows) > 1 else ""
+    rows = [
+        head,
+        *(
+            row([_CHEAPEST if each is plan.best else "", *_two_lines(cells)])
+            for each, cells in plan.lines
+        ),
+    ]
+    notes = "".join(f"<div>{escape(note)}</div>" for note in plan.notes)
+    if len(plan.rows) > 1:
+        legend = f"{_CHEAPEST} costs least"
+    else:
+        legend = ""
     return (
         f"<div style='{FONT}'><div>{escape(plan.title)} Below each mean: {escape(plan.spread)}.</div>{table(rows)}"
         f"<div style='{FAINT};font-size:12px'>{legend}{notes}</div></div>"
@@ -153,7 +182,9 @@ def bag_plan_html(plan: BagPlan) -> str:
 
 
 def _two_lines(cells: Iterable[str]) -> Iterator[str]:
-    """`6.91 (6.1 to 8.02)` with the bracket in a line of its own, so that a table of them is narrow."""
+    """`6.91 (6.1 to 8.02)` with the bracket in a line of its own, so that a table of them is
+    narrow.
+    """
     for cell in cells:
         mean, _, between = cell.partition(" (")
         below = f"<br/><span style='{FAINT};font-size:12px;white-space:nowrap'>{escape(between.rstrip(')'))}</span>"
@@ -161,16 +192,23 @@ def _two_lines(cells: Iterable[str]) -> Iterator[str]:
 
 
 def deadline_curve(told: DeadlineCost) -> str:
-    """Dollars over deadlines as SVG, with the range of simulated runs, and what it is; the one asked for is marked."""
+    """Dollars over deadlines as SVG, with the range of simulated runs, and what it is; the one
+    asked for is marked.
+    """
     points = told.curve
     across = _Scale([point.hours for point in points], _LEFT, WIDTH - _ROOM)
-    up = _Scale([each for point in points for each in (point.low, point.high)], HEIGHT - _BOTTOM, _ROOM)
-    edge = [(each.hours, each.high) for each in points] + [(each.hours, each.low) for each in reversed(points)]
+    up = _Scale(
+        [each for point in points for each in (point.low, point.high)], HEIGHT - _BOTTOM, _ROOM
+    )
+    edge = [(each.hours, each.high) for each in points] + [
+        (each.hours, each.low) for each in reversed(points)
+    ]
     band, line = (
         "L".join(f"{across(hours):.1f} {up(dollars):.1f}" for hours, dollars in path)
         for path in (edge, [(each.hours, each.dollars) for each in points])
     )
-    x, y = across(told.wanted.hours), up(told.wanted.dollars)
+    x = across(told.wanted.hours)
+    y = up(told.wanted.dollars)
     return (
         f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' style='display:block;"
         f"max-width:100%' aria-label='Dollars over deadlines'>{_axes(across, up)}"
@@ -185,13 +223,20 @@ def deadline_curve(told: DeadlineCost) -> str:
 def scatter(view: Mapping[str, Any]) -> str:
     """Time against cost as SVG: small circles, the front with error bars, a ring around the knee."""
     front = view["front"]
-    across = _Scale([each for point in front for each in point["hours_interval"]], _LEFT, WIDTH - _ROOM)
-    up = _Scale([each for point in front for each in point["dollars_interval"]], HEIGHT - _BOTTOM, _ROOM)
+    across = _Scale(
+        [each for point in front for each in point["hours_interval"]], _LEFT, WIDTH - _ROOM
+    )
+    up = _Scale(
+        [each for point in front for each in point["dollars_interval"]], HEIGHT - _BOTTOM, _ROOM
+    )
     parts = [_axes(across, up)]
     for point in view["points"]:
         if across.shows(point["hours"]) and up.shows(point["dollars"]):
-            x, y = across(point["hours"]), up(point["dollars"])
-            parts.append(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2' fill='none' stroke='{COLOURS['quiet']}'/>")
+            x = across(point["hours"])
+            y = up(point["dollars"])
+            parts.append(
+                f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2' fill='none' stroke='{COLOURS['quiet']}'/>"
+            )
     path = "L".join(f"{across(point['hours']):.1f} {up(point['dollars']):.1f}" for point in front)
     parts.append(f"<path d='M{path}' fill='none' stroke='{COLOURS['busy']}' opacity='.5'/>")
     parts += [_mark(point, across, up) for point in front]
@@ -205,14 +250,19 @@ class _Scale:
     """From values to coordinates, by their logarithm where they span more than a factor of five."""
 
     def __init__(self, values: Sequence[float], begin: float, end: float) -> None:
-        low, high = min(values), max(values)
+        low = min(values)
+        high = max(values)
         margin = 0.06 * (high - low) or 0.1 * high or 1.0
-        self.low, self.high = max(low - margin, 0.5 * low), high + margin
-        self._begin, self._end = begin, end
+        self.low = max(low - margin, 0.5 * low)
+        self.high = high + margin
+        self._begin = begin
+        self._end = end
         self._log = self.low > 0 and self.high / self.low > 5
 
     def __call__(self, value: float) -> float:
-        low, high, value = (math.log(each) if self._log else each for each in (self.low, self.high, value))
+        low, high, value = (
+            math.log(each) if self._log else each for each in (self.low, self.high, value)
+        )
         return self._begin + (value - low) / (high - low) * (self._end - self._begin)
 
     def shows(self, value: float) -> bool:
@@ -220,7 +270,8 @@ class _Scale:
 
     def ticks(self, unit: float = 1.0) -> list[float]:
         """About MANY values for labels, which are round when they are counted in `unit`."""
-        low, high = self.low / unit, self.high / unit
+        low = self.low / unit
+        high = self.high / unit
         if self._log:
             shares = [(index + 0.5) / MANY for index in range(MANY)]
             return [float(f"{low * (high / low) ** share:.2g}") * unit for share in shares]
@@ -248,10 +299,20 @@ def _axes(across: _Scale, up: _Scale) -> str:
 
 
 def _mark(point: Mapping[str, Any], across: _Scale, up: _Scale) -> str:
-    x, y = across(point["hours"]), up(point["dollars"])
-    (left, right), (low, high) = map(across, point["hours_interval"]), map(up, point["dollars_interval"])
-    colour = COLOURS["good"] if point["best"] else COLOURS["busy"]
-    ring = f"<circle cx='{x:.1f}' cy='{y:.1f}' r='8' fill='none' stroke='{colour}'/>" if point["knee"] else ""
+    x = across(point["hours"])
+    y = up(point["dollars"])
+    (left, right), (low, high) = (
+        map(across, point["hours_interval"]),
+        map(up, point["dollars_interval"]),
+    )
+    if point["best"]:
+        colour = COLOURS["good"]
+    else:
+        colour = COLOURS["busy"]
+    if point["knee"]:
+        ring = f"<circle cx='{x:.1f}' cy='{y:.1f}' r='8' fill='none' stroke='{colour}'/>"
+    else:
+        ring = ""
     return (
         f"<g><title>{escape(point['words'])}</title><path d='M{left:.1f} {y:.1f}H{right:.1f}M{x:.1f} {low:.1f}"
         f"V{high:.1f}' stroke='{colour}' opacity='.6'/><circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{colour}'/>"
@@ -278,17 +339,24 @@ def _point(plan: Plan, search: Search) -> dict[str, Any]:
     from ..spec import render_money
 
     return {
-        "hours": plan.hours, "hours_interval": list(plan.interval("hours")),
-        "dollars": plan.dollars, "dollars_interval": list(plan.interval("dollars")),
-        "best": plan is search.best, "knee": plan is search.knee, "line": plan.line,
+        "hours": plan.hours,
+        "hours_interval": list(plan.interval("hours")),
+        "dollars": plan.dollars,
+        "dollars_interval": list(plan.interval("dollars")),
+        "best": plan is search.best,
+        "knee": plan is search.knee,
+        "line": plan.line,
         "words": f"{plan.line}: {hours(plan.hours)}, {render_money(plan.dollars)}",
-    }  # fmt: skip
+    }
 
 
 def _table(view: Mapping[str, Any]) -> str:
     rows = [row(map(escape, ("", *view["header"])), "th")]
     for each in view["rows"]:
-        mark = f"<span style='color:{COLOURS['good']}'>●</span>" if each["best"] else ""
+        if each["best"]:
+            mark = f"<span style='color:{COLOURS['good']}'>●</span>"
+        else:
+            mark = ""
         *cells, line = each["cells"]
         rows.append(row([mark, *map(escape, cells), f"<code>{escape(line)}</code>"]))
     return table(rows, "font-size:13px;margin:4px 0;white-space:nowrap")

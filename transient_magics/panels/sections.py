@@ -1,4 +1,5 @@
-"""The sections of a cluster's panel, such as the table of a study: each kind of work may have one, in its `view`.
+"""The sections of a cluster's panel, such as the table of a study: each kind of work may have one,
+in its `view`.
 
 | name in `view` | returns | without it |
 |---|---|---|
@@ -38,7 +39,9 @@ def sections(state: ClusterState, now: float) -> Sections:
 
 
 def pace(state: ClusterState) -> float:
-    """Return how many times longer than usual to wait until the sections are sent again: many points take long."""
+    """Return how many times longer than usual to wait until the sections are sent again: many
+    points take long.
+    """
     return max(view.pace(state) for view in section_views().values())
 
 

@@ -1,4 +1,6 @@
-"""Showing handles: a live panel in a notebook, HTML where there is no front end, text in a terminal."""
+"""Showing handles: a live panel in a notebook, HTML where there is no front end, text in a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ log = logging.getLogger(__name__)
 Publish = Callable[..., None]
 """`publish(bundle, update=...)`: whether it takes the place of what was published before."""
 
-_CELL, _JUPYTERLAB = "cellId", "recordTiming"
+_CELL = "cellId"
+_JUPYTERLAB = "recordTiming"
 """What a page says when it asks for a cell, and what only JupyterLab says."""
 _DISPLAYS: dict[tuple[Identity, str | None], Display] = {}
 _SHOWN: dict[tuple[Identity, str | None], object] = {}
@@ -39,7 +42,13 @@ _UNHEARD: dict[str, dict[str, Any]] = {}
 """By display_id, what may have come between two cells."""
 
 
-def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None, forecasts: Forecasts = ending) -> None:
+def show(
+    cluster: Followed,
+    run: str | None = None,
+    *,
+    feed: Feed | None = None,
+    forecasts: Forecasts = ending,
+) -> None:
     """Show the panel of `cluster` (of its `run` alone) in the cell that runs now, once per cell."""
     shell = current_shell()
     if shown_in_this_cell(shell, cluster.identity, run):
@@ -55,16 +64,20 @@ def show(cluster: Followed, run: str | None = None, *, feed: Feed | None = None,
 
 
 def show_instead(cluster: Followed, publish: Publish, *, in_place: bool) -> None:
-    """Show the panel of `cluster` instead of what was published under a display_id, which a page shows."""
+    """Show the panel of `cluster` instead of what was published under a display_id, which a page
+    shows.
+    """
     display = _display(cluster, None, None, ending)
     display.show(lambda data, update: publish(data, update=True), page=True, in_place=in_place)
 
 
 def publisher(shell: Any, display_id: str, *, between_cells: bool = True) -> Publish:
-    """Publishes MIME bundles under a display_id: the first time into the cell that runs now, then as updates of it.
+    """Publishes MIME bundles under a display_id: the first time into the cell that runs now, then
+    as updates of it.
 
-    Programs that run notebooks (nbclient, papermill) hear only what belongs to the cell that runs now. Where
-    nobody listens `between_cells`, the last update is sent once more when the next cell begins.
+    Programs that run notebooks (nbclient, papermill) hear only what belongs to the cell that runs
+    now. Where nobody listens `between_cells`, the last update is sent once more when the next cell
+    begins.
     """
     if not between_cells:
         shell.events.register("pre_run_cell", _say_again)
@@ -74,8 +87,8 @@ def publisher(shell: Any, display_id: str, *, between_cells: bool = True) -> Pub
         if not update:
             _send(shell, display_id, data, update=False)
             return
-        # In a context of its own, an update belongs to whichever cell runs now and not to the one that showed the
-        # panel, which is over.
+        # In a context of its own, an update belongs to whichever cell runs now and not to the one
+        # that showed the panel, which is over.
         contextvars.Context().run(partial(_send, shell, display_id, data, update=True))
         if not between_cells:
             _UNHEARD[display_id] = data
@@ -90,13 +103,16 @@ def _say_again(*_: object) -> None:
 
 
 def _send(shell: Any, display_id: str, data: dict[str, Any], *, update: bool) -> None:
-    shell.display_pub.publish(data=data, metadata={}, transient={"display_id": display_id}, update=update)
+    shell.display_pub.publish(
+        data=data, metadata={}, transient={"display_id": display_id}, update=update
+    )
 
 
 def show_live(
     publish: Publish, data: dict[str, Any], make: Callable[[ModuleType], Panel], *, in_place: bool
 ) -> Panel | None:
-    """Publish `data` with the panel that `make` builds of the panels' module; without ipywidgets `data` alone.
+    """Publish `data` with the panel that `make` builds of the panels' module; without ipywidgets
+    `data` alone.
 
     `in_place`: the page puts the panel before the HTML by itself.
     """
@@ -114,8 +130,14 @@ def show_live(
 
 def bundle(handle: Cluster | RecordedRun) -> dict[str, Any]:
     """What a handle looks like now, as a MIME bundle without a live view (to be stored or nested)."""
-    cluster, run = (handle.cluster, handle.name) if isinstance(handle, RecordedRun) else (handle, None)
-    state, now = known(cluster), time.time()
+    if isinstance(handle, RecordedRun):
+        cluster = handle.cluster
+        run = handle.name
+    else:
+        cluster = handle
+        run = None
+    state = known(cluster)
+    now = time.time()
     shown = shown_run(state, run)
     snapshot = view(state, bill(state, now), now, run)
     return {
@@ -142,7 +164,9 @@ def has_front_end(shell: Any) -> bool:
 
 
 def is_jupyterlab(shell: Any) -> bool:
-    """Whether JupyterLab (or Notebook 7, which is made of it) asked for this cell. It puts panels into their places."""
+    """Whether JupyterLab (or Notebook 7, which is made of it) asked for this cell. It puts panels
+    into their places.
+    """
     return _JUPYTERLAB in _asked_with(shell)
 
 
@@ -152,7 +176,9 @@ def _asked_with(shell: Any) -> Mapping[str, Any]:
     return parent.get("metadata", {})
 
 
-def _display(cluster: Followed, run: str | None, feed: Feed | None, forecasts: Forecasts) -> Display:
+def _display(
+    cluster: Followed, run: str | None, feed: Feed | None, forecasts: Forecasts
+) -> Display:
     key = (cluster.identity, run)
     if key not in _DISPLAYS:
         _DISPLAYS[key] = Display(cluster, run, feed or follower(), forecasts)
@@ -160,7 +186,8 @@ def _display(cluster: Followed, run: str | None, feed: Feed | None, forecasts: F
 
 
 def shown_in_this_cell(shell: Any, cluster: Identity, work: str | None) -> bool:
-    """A magic shows a panel and returns the handle, which IPython would show again at the end of the cell.
+    """A magic shows a panel and returns the handle, which IPython would show again at the end of
+    the cell.
 
     `work`: the run, job or measure on the cluster that is shown by itself.
     """

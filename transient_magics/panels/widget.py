@@ -1,7 +1,8 @@
 """The live panels: anywidgets, each with the few values that its page draws.
 
-A cluster's panel is made when it is first shown; from then on it is changed by the follower's thread alone. What the
-page asks for arrives on whatever thread the kernel uses for such messages, and is handed on at once.
+A cluster's panel is made when it is first shown; from then on it is changed by the follower's
+thread alone. What the page asks for arrives on whatever thread the kernel uses for such messages,
+and is handed on at once.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ _ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa:
 class CellFreeComm(BaseComm):
     """A channel to the page whose messages belong to no cell.
 
-    ipykernel hands the page's answers to the thread that sent last: as part of a cell that would be the main one, and
-    a button would wait for every cell that is running or queued. This way the page's own choice counts, which is a
-    thread for widgets (a subshell) where the kernel has them. Also, programs that run notebooks store no live view.
+    ipykernel hands the page's answers to the thread that sent last: as part of a cell that would be
+    the main one, and a button would wait for every cell that is running or queued. This way the
+    page's own choice counts, which is a thread for widgets (a subshell) where the kernel has them.
+    Also, programs that run notebooks store no live view.
 
-    A page that is loaded again asks each widget for its state where the kernel is slow (ipywidgets waits four seconds
-    for all at once), and draws none before it has a state that says which wish it answers.
+    A page that is loaded again asks each widget for its state where the kernel is slow (ipywidgets
+    waits four seconds for all at once), and draws none before it has a state that says which wish
+    it answers.
     """
 
     def handle_msg(self, msg: Any) -> None:
@@ -45,7 +48,12 @@ class CellFreeComm(BaseComm):
             _ASKED.reset(token)
 
     def publish_msg(
-        self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
+        self,
+        msg_type: str,
+        data: Any = None,
+        metadata: Any = None,
+        buffers: Any = None,
+        **keys: Any,
     ) -> None:
         kernel = _kernel()
         kernel.session.send(
@@ -66,8 +74,8 @@ def _kernel() -> Any:
 class Panel(anywidget.AnyWidget):
     """A panel in the page. `ask(message)` is called with what the reader asks for.
 
-    `place`: the class of its static pictures, before which a page of JupyterLab draws it (widgets/mount.js); named
-    after the model, which the page finds by it (widgets/hearing.js).
+    `place`: the class of its static pictures, before which a page of JupyterLab draws it
+    (widgets/mount.js); named after the model, which the page finds by it (widgets/hearing.js).
     """
 
     _css = assets.path("panel.css")
@@ -76,7 +84,11 @@ class Panel(anywidget.AnyWidget):
     def __init__(self, ask: Callable[[Mapping[str, Any]], None], **state: Any) -> None:
         model_id = uuid.uuid4().hex
         super().__init__(model_id=model_id, place=f"transient-{model_id}", **state)
-        self.on_msg(lambda _widget, content, _buffers: ask(content) if isinstance(content, Mapping) else None)
+        self.on_msg(
+            lambda _widget, content, _buffers: (
+                ask(content) if isinstance(content, Mapping) else None
+            )
+        )
 
     def open(self) -> None:
         """Open the channel, unless that is done; where this is no ipykernel, the usual one."""
@@ -94,10 +106,10 @@ class Panel(anywidget.AnyWidget):
 class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
-    `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago, and `tail`: what
-    came since; `speeds`: of the workers of other runs; `sections`: by kind of work what `panels.sections` has, which is
-    sent less often than the rest; `log`: the last lines of the worker that the reader asked for; `picture`: the static
-    part of its MIME bundle, as last stored.
+    `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago,
+    and `tail`: what came since; `speeds`: of the workers of other runs; `sections`: by kind of work
+    what `panels.sections` has, which is sent less often than the rest; `log`: the last lines of the
+    worker that the reader asked for; `picture`: the static part of its MIME bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
@@ -116,7 +128,9 @@ class ClusterPanel(Panel):
         sections: Sections,
         ask: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        super().__init__(ask, view=dict(view), curves={**curves, "number": 1}, sections=dict(sections))
+        super().__init__(
+            ask, view=dict(view), curves={**curves, "number": 1}, sections=dict(sections)
+        )
 
     def show(self, view: Mapping[str, Any]) -> None:
         """Send a snapshot to every page that shows this panel."""
@@ -136,7 +150,9 @@ class ClusterPanel(Panel):
 
 
 class DeclarePanel(Panel):
-    """Where a cluster is put together. `menu`: what there is; `choices`: what is chosen; `offer`: what that means."""
+    """Where a cluster is put together. `menu`: what there is; `choices`: what is chosen; `offer`:
+    what that means.
+    """
 
     _esm = assets.path("declare.js")
     menu = traitlets.Dict().tag(sync=True)
@@ -145,7 +161,9 @@ class DeclarePanel(Panel):
 
 
 class PlanPanel(Panel):
-    """A search of the catalog. `choices`: what it began with; `view`: what was found for the latest ones."""
+    """A search of the catalog. `choices`: what it began with; `view`: what was found for the latest
+    ones.
+    """
 
     _esm = assets.path("plan.js")
     choices = traitlets.Dict().tag(sync=True)
@@ -153,7 +171,9 @@ class PlanPanel(Panel):
 
 
 class StallsPanel(Panel):
-    """A measure of stalls. `view`: what was measured so far; `answer`: what a step would take with what was asked."""
+    """A measure of stalls. `view`: what was measured so far; `answer`: what a step would take with
+    what was asked.
+    """
 
     _esm = assets.path("stalls.js")
     view = traitlets.Dict().tag(sync=True)

@@ -1,6 +1,8 @@
-"""What the page may ask for, and what is done then: each wish is said on the panel, and carried out aside.
+"""What the page may ask for, and what is done then: each wish is said on the panel, and carried out
+aside.
 
-What a page sends is not trusted: it chooses among these wishes, and its words are checked where they are used.
+What a page sends is not trusted: it chooses among these wishes, and its words are checked where
+they are used.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ class Asked(Protocol):
 
 @dataclass(frozen=True)
 class Wish:
-    """`said` at once, and what carrying it out takes some time for; what `do` returns is for the page."""
+    """`said` at once, and what carrying it out takes some time for; what `do` returns is for the
+    page.
+    """
 
     said: str
     do: Callable[[], Mapping[str, Any] | None]
@@ -80,23 +84,31 @@ def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | 
             name = str(message.get("name") or "")
             return Wish(f"{text.plain(name)} is being stopped.", lambda: cluster.find(name).stop())
         case "stop trial":
-            study, number = str(message.get("study") or ""), message.get("trial")
+            study = str(message.get("study") or "")
+            number = message.get("trial")
             if not isinstance(number, int):
                 return None
             return Wish(
-                f"Trial {number} of {study} is being stopped.", lambda: cluster.study(study).trial(number).stop()
+                f"Trial {number} of {study} is being stopped.",
+                lambda: cluster.study(study).trial(number).stop(),
             )
         case "agree":
-            name, number = str(message.get("run") or ""), message.get("number")
+            name = str(message.get("run") or "")
+            number = message.get("number")
             if not isinstance(number, int):
                 return None
             if not name:
-                return Wish("What was proposed is given up.", lambda: _nothing(cluster.agree(number)))
+                return Wish(
+                    "What was proposed is given up.", lambda: _nothing(cluster.agree(number))
+                )
             return Wish(f"{name} gets what was proposed.", lambda: cluster.run(name).agree(number))
         case "save":
             return Wish("A checkpoint is being written.", lambda: cluster.run(run).save())
         case "evaluate":
-            return Wish("The model is being evaluated.", lambda: _nothing(cluster.run(run).evaluate(now=True)))
+            return Wish(
+                "The model is being evaluated.",
+                lambda: _nothing(cluster.run(run).evaluate(now=True)),
+            )
         case "logs":
             return Wish("", lambda: {"log": {"worker": target, "text": _log(cluster, run, target)}})
     return None
@@ -115,7 +127,10 @@ def _what_resizing_means(state: ClusterState, wanted: str) -> dict[str, str]:
         raise ClusterError(f"The cluster is {new.spec} already")
     prices = f"{text.money(new.hourly)} per hour, not {text.money(state.spec.hourly)}"
     fewer = state.spec.worker_count - new.worker_count
-    ends = f" {text.count(fewer, 'worker')} will be deleted." if fewer > 0 else ""
+    if fewer > 0:
+        ends = f" {text.count(fewer, 'worker')} will be deleted."
+    else:
+        ends = ""
     return {"spec": wanted, "text": f"Have {new.spec} for {prices}?{ends}"}
 
 

@@ -22,7 +22,9 @@ def show_handle(handle: Cluster | Handle[Any, Any]) -> None:
 
 
 def _show_on_cluster(work: Handle[Any, Any]) -> None:
-    """Show the panel of the cluster, or a picture of work that is over and not on that panel any more."""
+    """Show the panel of the cluster, or a picture of work that is over and not on that panel any
+    more.
+    """
     state = work.cluster.state
     shell = current_shell()
     view = find(work.kind, "view")
@@ -31,7 +33,10 @@ def _show_on_cluster(work: Handle[Any, Any]) -> None:
         print(text(work))
         return
     known = state.works.get(work.name)
-    if known is None or known in (*foreground.trained(state), *foreground.of_kind(state, work.kind)):
+    if known is None or known in (
+        *foreground.trained(state),
+        *foreground.of_kind(state, work.kind),
+    ):
         show(work.cluster)
         return
     picture = getattr(view, "picture", _line_html)

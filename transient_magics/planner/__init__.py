@@ -1,4 +1,5 @@
-"""Numbers before money: what a cluster will take, cost and risk. NumPy and SciPy are imported only in here.
+"""Numbers before money: what a cluster will take, cost and risk. NumPy and SciPy are imported only
+in here.
 
 Raises PlanError when imported where one of them is missing.
 """

@@ -1,18 +1,22 @@
-"""When to save a job whose work is lost with its VM, and which VM to trust for how long. All times in hours.
+"""When to save a job whose work is lost with its VM, and which VM to trust for how long. All times
+in hours.
 
-The plan is a dynamic program over the work that is left, W, and the VM's age, a, as in Kadupitiya, Jadhao and Sharma
-(HPDC 2020, arXiv 1911.05160): of all pieces of work i to do before the next checkpoint, the one with the least
+The plan is a dynamic program over the work that is left, W, and the VM's age, a, as in Kadupitiya,
+Jadhao and Sharma (HPDC 2020, arXiv 1911.05160): of all pieces of work i to do before the next
+checkpoint, the one with the least
 
     p * (L + hours(W - i, a + L)) + (1 - p) * (lost + restart + hours(W, 0)),    L = i + cost
 
-where p = S(a + L) / S(a) is the probability that a VM of this age lives so long, and lost, what is lost where it does
-not, is (integral of S from a to a + L, less L * S(a + L)) / (S(a) - S(a + L)). On a fresh VM hours(W, 0) stands on both
-sides, and the equation is solved for it. `as_published` has their own version to compare with: F(a + L) - F(a) for
-1 - p, L / 2 for what is lost, no second failure of a piece of work, and a checkpoint at the end.
+where p = S(a + L) / S(a) is the probability that a VM of this age lives so long, and lost, what is
+lost where it does not, is (integral of S from a to a + L, less L * S(a + L)) / (S(a) - S(a + L)).
+On a fresh VM hours(W, 0) stands on both sides, and the equation is solved for it. `as_published`
+has their own version to compare with: F(a + L) - F(a) for 1 - p, L / 2 for what is lost, no second
+failure of a piece of work, and a checkpoint at the end.
 
-On a cluster of this package the model lives on parameter servers on demand, and a revoked worker takes a step with it
-at most. There the interval follows from what a checkpoint costs (`--checkpoint-every auto`), not from workers'
-lifetimes; this is for work that lives on the transient VM itself.
+On a cluster of this package the model lives on parameter servers on demand, and a revoked worker
+takes a step with it at most. There the interval follows from what a checkpoint costs
+(`--checkpoint-every auto`), not from workers' lifetimes; this is for work that lives on the
+transient VM itself.
 """
 
 from __future__ import annotations
@@ -36,8 +40,9 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Plan:
-    """`hours` expected until `work` hours of work are done; after which hours of work there is a `checkpoint` each,
-    as long as the VM lives. After a failure what is left is planned anew."""
+    """`hours` expected until `work` hours of work are done; after which hours of work there is a
+    `checkpoint` each, as long as the VM lives. After a failure what is left is planned anew.
+    """
 
     hours: float
     work: float
@@ -52,9 +57,10 @@ class Plan:
 class Planner:
     """Plans for work of up to `work` hours on VMs that live as `model` says.
 
-    `cost`: what a checkpoint takes; `restart`: what passes until lost work goes on from its last checkpoint, on a fresh
-    VM; `piece`: the work between two moments at which a checkpoint may be (a minute, or a 200th of the work).
-    Raises PlanError for work that cannot be planned, or that no VM lives long enough to do a piece of.
+    `cost`: what a checkpoint takes; `restart`: what passes until lost work goes on from its last
+    checkpoint, on a fresh VM; `piece`: the work between two moments at which a checkpoint may be (a
+    minute, or a 200th of the work). Raises PlanError for work that cannot be planned, or that no VM
+    lives long enough to do a piece of.
     """
 
     def __init__(
@@ -70,11 +76,17 @@ class Planner:
         if not (0 < work < math.inf and 0 <= cost < math.inf and 0 <= restart < math.inf):
             raise PlanError("A plan needs some work, and costs that are not below zero")
         count = max(1, round(work / (piece or max(1 / 60, work / _PIECES))))
-        self._piece, self._cost, self._restart, self._published = work / count, cost, restart, as_published
+        self._piece = work / count
+        self._cost = cost
+        self._restart = restart
+        self._published = as_published
         self._ages = np.arange(0.0, _FURTHEST + self._piece, self._piece)
         self._alive = model.survival(self._ages) > 0
         lengths: _Array = np.arange(1.0, count + 1) * self._piece + cost
-        last: _Array = lengths if as_published else lengths - cost
+        if as_published:
+            last: _Array = lengths
+        else:
+            last = lengths - cost
         self._usual = (lengths, *self._chances(model, lengths))
         self._last = (last, *self._chances(model, last))
         self._hours, self._choice = self._solved()
@@ -84,8 +96,12 @@ class Planner:
         return self._followed(self._hours, self._choice, age, work)
 
     def expected(self, age: float | _Array, work: float | _Array) -> _Array:
-        """The hours of `plan` alone, of many jobs at once: works and ages of shapes that go together."""
-        left = np.clip(np.round(np.asarray(work) / self._piece).astype(int), 1, len(self._hours) - 1)
+        """The hours of `plan` alone, of many jobs at once: works and ages of shapes that go
+        together.
+        """
+        left = np.clip(
+            np.round(np.asarray(work) / self._piece).astype(int), 1, len(self._hours) - 1
+        )
         place = np.minimum(np.asarray(age) / self._piece, len(self._ages) - 1)
         below = np.minimum(place.astype(int), len(self._ages) - 2)
         part = place - below
@@ -95,9 +111,16 @@ class Planner:
         """What becomes of the job with a checkpoint after each `interval` hours of work."""
         return self._followed(*self._solved(max(1, round(interval / self._piece))), age)
 
-    def _followed(self, hours: _Array, choice: NDArray[np.int16], age: float, work: float | None = None) -> Plan:
-        begun = len(hours) - 1 if work is None else round(work / self._piece)
-        left, place, checkpoints = begun, age / self._piece, []
+    def _followed(
+        self, hours: _Array, choice: NDArray[np.int16], age: float, work: float | None = None
+    ) -> Plan:
+        if work is None:
+            begun = len(hours) - 1
+        else:
+            begun = round(work / self._piece)
+        left = begun
+        place = age / self._piece
+        checkpoints = []
         expected = float(np.interp(place, np.arange(len(self._ages)), hours[left]))
         while left and self._alive[at := min(round(place), len(self._ages) - 1)]:
             pieces = int(choice[left, at])
@@ -108,23 +131,34 @@ class Planner:
         return Plan(expected, begun * self._piece, tuple(checkpoints))
 
     def _solved(self, fixed: int | None = None) -> tuple[_Array, NDArray[np.int16]]:
-        """By pieces left and by age: the hours until all is done, and the pieces before the next checkpoint (`fixed`:
-        always as many)."""
-        count, ages = len(self._usual[0]), np.arange(len(self._ages))
+        """By pieces left and by age: the hours until all is done, and the pieces before the next
+        checkpoint (`fixed`: always as many).
+        """
+        count = len(self._usual[0])
+        ages = np.arange(len(self._ages))
         hours = np.zeros((count + 1, len(ages)))
         choice = np.zeros((count + 1, len(ages)), np.int16)
         places = ages + (self._usual[0] / self._piece)[:, None]  # where each length leads to
         below = np.minimum(places.astype(int), len(ages) - 1)
-        above, part = np.minimum(below + 1, len(ages) - 1), places - places.astype(int)
+        above = np.minimum(below + 1, len(ages) - 1)
+        part = places - places.astype(int)
         for left in range(1, count + 1):
-            rows = np.arange(left) if fixed is None else np.array([min(fixed, left) - 1])
+            if fixed is None:
+                rows = np.arange(left)
+            else:
+                rows = np.array([min(fixed, left) - 1])
             after = left - 1 - rows[:, None]
-            then = (1 - part[rows]) * hours[after, below[rows]] + part[rows] * hours[after, above[rows]]
+            then = (1 - part[rows]) * hours[after, below[rows]] + part[rows] * hours[
+                after, above[rows]
+            ]
             length, lives, lost = (table[rows] for table in self._usual)  # copies
             if rows[-1] == left - 1:
                 length[-1], lives[-1], lost[-1] = (table[left - 1] for table in self._last)
             well = length[:, None] + then
-            again = left * self._piece if self._published else self._fresh(well, lives, lost)
+            if self._published:
+                again = left * self._piece
+            else:
+                again = self._fresh(well, lives, lost)
             total = lives * well + (1 - lives) * (lost + self._restart + again)
             best = total.argmin(axis=0)
             hours[left], choice[left] = total[best, ages], rows[best] + 1
@@ -132,7 +166,9 @@ class Planner:
 
     def _fresh(self, well: _Array, lives: _Array, lost: _Array) -> float:
         """The hours for what is left on a fresh VM."""
-        odds = np.divide(1 - lives[:, 0], lives[:, 0], out=np.full(len(lives), np.inf), where=lives[:, 0] > 0)
+        odds = np.divide(
+            1 - lives[:, 0], lives[:, 0], out=np.full(len(lives), np.inf), where=lives[:, 0] > 0
+        )
         failing = np.where(odds > 0, odds * (lost[:, 0] + self._restart), 0.0)
         best = float((well[:, 0] + failing).min())
         if not math.isfinite(best):
@@ -141,17 +177,24 @@ class Planner:
         return best
 
     def _chances(self, model: LifetimeModel, lengths: _Array) -> tuple[_Array, _Array]:
-        """By length and age: the probability of living so long, and the hours that are lost where a VM does not."""
-        now, until = model.survival(self._ages), model.survival(self._ages + lengths[:, None])
+        """By length and age: the probability of living so long, and the hours that are lost where a
+        VM does not.
+        """
+        now = model.survival(self._ages)
+        until = model.survival(self._ages + lengths[:, None])
         if self._published:
             return 1 - (now - until), np.broadcast_to(lengths[:, None] / 2, until.shape)
         lives = np.divide(until, now, out=np.zeros_like(until), where=now > 0)
         fine = np.linspace(0, self._ages[-1] + lengths[-1], 20 * len(self._ages))
         share = model.survival(fine)
         area = np.append(0.0, np.cumsum((share[1:] + share[:-1]) / 2 * np.diff(fine)))
-        lived = np.interp(self._ages + lengths[:, None], fine, area) - np.interp(self._ages, fine, area)
+        lived = np.interp(self._ages + lengths[:, None], fine, area) - np.interp(
+            self._ages, fine, area
+        )
         fell = now - until
-        lost = np.divide(lived - lengths[:, None] * until, fell, out=np.zeros_like(until), where=fell > 1e-12)
+        lost = np.divide(
+            lived - lengths[:, None] * until, fell, out=np.zeros_like(until), where=fell > 1e-12
+        )
         return lives, np.clip(lost, 0.0, lengths[:, None])
 
 
@@ -164,19 +207,29 @@ def young_daly(cost: float, mean_between_failures: float) -> float:
 def risk(model: LifetimeModel, age: float, hours: float) -> float:
     """The probability that a VM of `age` is gone `hours` later."""
     now, later = model.survival(np.array([age, age + hours]))
-    return 1.0 if now <= 0 else 1 - float(later / now)
+    if now <= 0:
+        return 1.0
+    return 1 - float(later / now)
 
 
-def trusted_hours(model: LifetimeModel, age: float, most: float = 0.1, horizon: float = 24.0) -> float:
+def trusted_hours(
+    model: LifetimeModel, age: float, most: float = 0.1, horizon: float = 24.0
+) -> float:
     """For how long a VM of `age` may be trusted: hours until the risk passes `most`, infinite if
     that takes more than `horizon`."""
     ahead = np.linspace(0, horizon, 2401)
-    now, later = float(model.survival(np.array(age))), model.survival(age + ahead)
+    now = float(model.survival(np.array(age)))
+    later = model.survival(age + ahead)
     gone = np.flatnonzero(later < (1 - most) * now)
-    return (float(ahead[gone[0]]) if now > 0 else 0.0) if len(gone) or now <= 0 else math.inf
+    if len(gone) or now <= 0:
+        if now > 0:
+            return float(ahead[gone[0]])
+        return 0.0
+    return math.inf
 
 
 def keep(model: LifetimeModel, age: float, work: float) -> bool:
-    """Whether a job of `work` hours should rather run on a VM of `age` than on a fresh one: whether it is likelier to
-    live so long."""
+    """Whether a job of `work` hours should rather run on a VM of `age` than on a fresh one: whether
+    it is likelier to live so long.
+    """
     return risk(model, age, work) <= risk(model, 0.0, work)

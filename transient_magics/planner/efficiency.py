@@ -1,29 +1,33 @@
-"""How many examples a model needs to get as good as wanted: statistical efficiency, as a function of the batch alone.
+"""How many examples a model needs to get as good as wanted: statistical efficiency, as a function
+of the batch alone.
 
-Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659) fits epochs, e = e* + theta gamma, to the
-normalised noise gamma of gradients. Theirs depends on the number of workers; from the same norms the noise scale N
-(S. McCandlish et al., arXiv 1812.06162) does not, and of a global batch of B examples gamma is then the share of noise
-in the squared norm of its gradient,
+Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659) fits epochs, e = e* + theta gamma, to
+the normalised noise gamma of gradients. Theirs depends on the number of workers; from the same
+norms the noise scale N (S. McCandlish et al., arXiv 1812.06162) does not, and of a global batch of
+B examples gamma is then the share of noise in the squared norm of its gradient,
 
     gamma(B) = N / (N + B)
 
-which is what Scavenger's comes to for many small workers. N is what runs measured on their way to the target
-(`runtime.worker.gradient_noise`), B what all workers of a run take together for one step of each. N grows by orders of
-magnitude on the way, as the gradient of the whole data gets smaller, so gamma is its mean over windows of the way.
-The line is over examples, which are epochs times the size of the data. McCandlish's own law is a line over the batch
-itself, E_min (1 + B / N'); of the two that one is taken that better meets each run when it is left out. The sign of the
-slope is the job's own and is fitted. No other batch is predicted below an R^2 of 0.8, where the slope may be chance (p
-of 0.05 or more: of three batches a third of pure noise is above that R^2), with fewer than three batches, or outside of
-them. Without measured noise the line is over the mini-batch, and how many workers there are counts for nothing.
+which is what Scavenger's comes to for many small workers. N is what runs measured on their way to
+the target (`runtime.worker.gradient_noise`), B what all workers of a run take together for one step
+of each. N grows by orders of magnitude on the way, as the gradient of the whole data gets smaller,
+so gamma is its mean over windows of the way. The line is over examples, which are epochs times the
+size of the data. McCandlish's own law is a line over the batch itself, E_min (1 + B / N'); of the
+two that one is taken that better meets each run when it is left out. The sign of the slope is the
+job's own and is fitted. No other batch is predicted below an R^2 of 0.8, where the slope may be
+chance (p of 0.05 or more: of three batches a third of pure noise is above that R^2), with fewer
+than three batches, or outside of them. Without measured noise the line is over the mini-batch, and
+how many workers there are counts for nothing.
 
-A run that was evaluated and had not got to the target by its last evaluation needed more than that: it counts with what
-is to be expected of one of which so much is known (a censored normal regression, Tobin 1958).
+A run that was evaluated and had not got to the target by its last evaluation needed more than that:
+it counts with what is to be expected of one of which so much is known (a censored normal
+regression, Tobin 1958).
 
-`Accuracy` is how accurate similar runs became: the third axis beside hours and dollars. Nothing is extrapolated.
-Similar are runs of the same mode, mini-batch and other settings, with as many workers in the mean, that were evaluated
-after as many steps: asynchronous workers cost accuracy by their number, and so does a batch (Li et al., ICAC'19: 93.1 %
-with one worker, 88.8 % with eight). What one more such run will have is as uncertain as these differ, and as they are
-few.
+`Accuracy` is how accurate similar runs became: the third axis beside hours and dollars. Nothing is
+extrapolated. Similar are runs of the same mode, mini-batch and other settings, with as many workers
+in the mean, that were evaluated after as many steps: asynchronous workers cost accuracy by their
+number, and so does a batch (Li et al., ICAC'19: 93.1 % with one worker, 88.8 % with eight). What
+one more such run will have is as uncertain as these differ, and as they are few.
 """
 
 from __future__ import annotations
@@ -42,28 +46,36 @@ from ..errors import DeclarationError, PlanError
 from .measured import Record
 from .speeds.fitting import spread
 
-LEAST_R2, MOST_CHANCE = 0.8, 0.05
-_LEAST_ESTIMATES, _LEAST_IN_WINDOW = 3, 6
+LEAST_R2 = 0.8
+MOST_CHANCE = 0.05
+_LEAST_ESTIMATES = 3
+_LEAST_IN_WINDOW = 6
 _ENOUGH_FOR_SECOND = 12
 _BY_CHANCE = 3.0
 """Standard deviations that two halves of a window may differ by."""
 _FAR = 5.0
 """How many times larger a value is that is of another kind."""
 _USUAL_SPREAD = 0.1
-"""By how much what runs alike need differs, relatively (standard deviation), before any tell: ICAC'19's by 0.01 to 0.05
-to a target behind a step of the learning rate, by 0.1 to 0.35 to others."""
-_LINE_SPREAD, _LINE_WEIGHT = 0.17, 5.0
-"""Prior of the same for a line over batches: the scaled inverse chi-squared distribution of a variance whose standard
-deviation has the mean and the standard deviation, in its logarithm, of an even draw of that logarithm between those of
+"""By how much what runs alike need differs, relatively (standard deviation), before any tell:
+ICAC'19's by 0.01 to 0.05 to a target behind a step of the learning rate, by 0.1 to 0.35 to others.
+"""
+_LINE_SPREAD = 0.17
+_LINE_WEIGHT = 5.0
+"""Prior of the same for a line over batches: the scaled inverse chi-squared distribution of a
+variance whose standard deviation has the mean and the standard deviation, in its logarithm, of an
+even draw of that logarithm between those of
 0.1 and 0.35. The weight is in degrees of freedom. A line is used only if it fits well, so residuals alone would select
-runs that happened to be alike."""
+runs that happened to be alike.
+"""
 _REWEIGHTED = 10
 """Rounds of reweighting: the weights are then stable to a thousandth."""
 _ROUNDS = 50
 _ANY_NUMBER = "these runs do not tell what other numbers of workers need"
 _ALIKE = 0.1
 """How far apart, relatively, two batches may be that count as one: a run's workers come and go."""
-_TARGET = re.compile(r"\s*(?P<metric>[A-Za-z_][\w/-]*)\s*(?P<sign>>=|<=)\s*(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*")
+_TARGET = re.compile(
+    r"\s*(?P<metric>[A-Za-z_][\w/-]*)\s*(?P<sign>>=|<=)\s*(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*"
+)
 _SIGNS = {">=": operator.ge, "<=": operator.le}
 
 
@@ -80,15 +92,18 @@ class Target:
         """Raises DeclarationError that shows how it is written."""
         match = _TARGET.fullmatch(text)
         if not match:
-            raise DeclarationError(f"Invalid target '{text}'", where="--target", fix="For example: accuracy>=0.9.")
+            raise DeclarationError(
+                f"Invalid target '{text}'", where="--target", fix="For example: accuracy>=0.9."
+            )
         return cls(match["metric"], match["sign"], float(match["value"]))
 
     def __str__(self) -> str:
         return f"{self.metric}{self.sign}{self.value:g}"
 
     def known(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[float, bool]:
-        """At which step a run got there, evenly between two evaluations, and True; else the last step at which it was
-        known not to be there (0 where it was never evaluated), and False."""
+        """At which step a run got there, evenly between two evaluations, and True; else the last
+        step at which it was known not to be there (0 where it was never evaluated), and False.
+        """
         before: tuple[float, float] | None = None
         for step, metrics in evaluations:
             if (value := metrics.get(self.metric)) is None:
@@ -104,8 +119,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a run took to the target: its mini-batch, its global batch (0: not known), examples; or how many it had
-    taken when it was last evaluated without having `reached` it."""
+    """What a run took to the target: its mini-batch, its global batch (0: not known), examples; or
+    how many it had taken when it was last evaluated without having `reached` it.
+    """
 
     batch: int
     whole: float
@@ -115,8 +131,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`examples` to the target with this batch, its relative `error`, and a sentence on where it comes from; `guess`:
-    why the error is a guess, if it is."""
+    """`examples` to the target with this batch, its relative `error`, and a sentence on where it
+    comes from; `guess`: why the error is a guess, if it is.
+    """
 
     examples: float
     error: float
@@ -150,18 +167,26 @@ class Window:
 
     @classmethod
     def of(cls, estimates: NDArray[np.float64], share: float) -> Window | None:
-        """The ratio of the means, which both are without bias, with Fieller's interval ("Some problems in interval
-        estimation", J. R. Stat. Soc. B 16, 1954); None without any noise.
+        """The ratio of the means, which both are without bias, with Fieller's interval ("Some
+        problems in interval estimation", J. R. Stat. Soc. B 16, 1954); None without any noise.
 
-        `estimates` has a row of signal and noise for each, in order. Both change on the way, which is no error of
-        sampling: their variances are those of differences of neighbours (von Neumann 1941), which have two thirds of
-        the degrees of freedom; where there are enough, of second differences, which have half of them.
+        `estimates` has a row of signal and noise for each, in order. Both change on the way, which
+        is no error of sampling: their variances are those of differences of neighbours (von Neumann
+        1941), which have two thirds of the degrees of freedom; where there are enough, of second
+        differences, which have half of them.
         """
         many = len(estimates)
         signal, noise = (float(mean) for mean in estimates.mean(axis=0))
         if noise <= 0:
             return None
-        order, square_of_one, share_of_freedom = (1, 2, 2 / 3) if many < _ENOUGH_FOR_SECOND else (2, 6, 18 / 35)
+        if many < _ENOUGH_FOR_SECOND:
+            order = 1
+            square_of_one = 2
+            share_of_freedom = 2 / 3
+        else:
+            order = 2
+            square_of_one = 6
+            share_of_freedom = 18 / 35
         steps = np.diff(estimates, order, axis=0)
         covariance = steps.T @ steps / (square_of_one * len(steps) * many)
         t2 = float(special.stdtrit(share_of_freedom * len(steps), 0.95)) ** 2
@@ -169,8 +194,14 @@ class Window:
         middle = signal * noise - t2 * float(covariance[0, 1])
         least = noise**2 - t2 * float(covariance[1, 1])
         root = math.sqrt(max(middle**2 - square * least, 0.0))
-        low = max(least, 0.0) / (middle + root) if middle + root > 0 else 0.0
-        high = (middle + root) / square if square > 0 and signal > 0 else math.inf
+        if middle + root > 0:
+            low = max(least, 0.0) / (middle + root)
+        else:
+            low = 0.0
+        if square > 0 and signal > 0:
+            high = (middle + root) / square
+        else:
+            high = math.inf
         return cls(share, noise / signal if signal > 0 else math.inf, low, high)
 
     def __str__(self) -> str:
@@ -181,25 +212,31 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class NoiseScale:
-    """The noise scale in each window of the way to the target, the first one first, from so many `estimates`."""
+    """The noise scale in each window of the way to the target, the first one first, from so many
+    `estimates`.
+    """
 
     windows: tuple[Window, ...]
     estimates: int
 
     @classmethod
     def of(cls, gradients: Iterable[tuple[float, float, float]]) -> NoiseScale | None:
-        """From estimates: how much of the way was behind (any unit), signal, noise. None of fewer than three.
+        """From estimates: how much of the way was behind (any unit), signal, noise. None of fewer
+        than three.
 
-        A window is halved, by the logarithm of the way, as long as N differs between its halves: the ratio of means is
-        that of a window's begin, where |G|^2 is largest. The very first estimates are left out where their |G|^2 is
-        many times the next ones': one alone would be most of the mean, and it is of a small part of the way.
+        A window is halved, by the logarithm of the way, as long as N differs between its halves:
+        the ratio of means is that of a window's begin, where |G|^2 is largest. The very first
+        estimates are left out where their |G|^2 is many times the next ones': one alone would be
+        most of the mean, and it is of a small part of the way.
         """
         rows = np.array(sorted(gradients), dtype=float)
         if len(rows) < _LEAST_ESTIMATES:
             return None
         kept = rows[_of_the_beginning(rows[:, 1]) :]
         windows = _windows(kept, 0.0, kept[-1, 0])
-        return cls(windows, len(rows)) if windows else None
+        if windows:
+            return cls(windows, len(rows))
+        return None
 
     @property
     def clear(self) -> bool:
@@ -207,11 +244,14 @@ class NoiseScale:
         return any(window.clear for window in self.windows)
 
     def share(self, batch: float) -> float:
-        """The share of noise in the squared norm of the gradient of so many examples, 0 to 1, in the mean of steps."""
+        """The share of noise in the squared norm of the gradient of so many examples, 0 to 1, in
+        the mean of steps.
+        """
         return sum(window.share / (1 + batch / window.examples) for window in self.windows)
 
     def __str__(self) -> str:
-        first, last = self.windows[0], self.windows[-1]
+        first = self.windows[0]
+        last = self.windows[-1]
         if first is last:
             return f"noise scale {first}"
         return f"noise scale {first} at first and {last} at the target"
@@ -226,7 +266,9 @@ def _of_the_beginning(signal: NDArray[np.float64]) -> int:
 
 
 def _windows(rows: NDArray[np.float64], begin: float, whole: float) -> tuple[Window, ...]:
-    """The windows of `rows` from `begin` on, by the part of the `whole` way that each is; none without any noise."""
+    """The windows of `rows` from `begin` on, by the part of the `whole` way that each is; none
+    without any noise.
+    """
     window = Window.of(rows[:, 1:], (float(rows[-1, 0]) - begin) / whole)
     if window is None:
         return ()
@@ -242,8 +284,9 @@ def _windows(rows: NDArray[np.float64], begin: float, whole: float) -> tuple[Win
 
 
 def _differ(some: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether values of one kind are above those of the other too often for chance (Mann and Whitney 1947): ranks see a
-    steep fall, within which means have no sharp error."""
+    """Whether values of one kind are above those of the other too often for chance (Mann and
+    Whitney 1947): ranks see a steep fall, within which means have no sharp error.
+    """
     below, through = (np.searchsorted(np.sort(others), some, side) for side in ("left", "right"))
     above = float((below + through).sum()) / 2  # of equal ones half
     pairs = len(some) * len(others)
@@ -253,11 +296,13 @@ def _differ(some: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExamplesModel:
-    """Examples to the target as a line over the share of noise (without a noise scale: over the batch).
+    """Examples to the target as a line over the share of noise (without a noise scale: over the
+    batch).
 
-    `r2` is the R^2 of its fit, `chance` the probability of such a slope where there is none, `error` the relative
-    standard deviation of one more run in the mean over the batches, `over` what the line is over for each of its runs.
-    `noise` is None, too, where the line over the batch was better.
+    `r2` is the R^2 of its fit, `chance` the probability of such a slope where there is none,
+    `error` the relative standard deviation of one more run in the mean over the batches, `over`
+    what the line is over for each of its runs. `noise` is None, too, where the line over the batch
+    was better.
     """
 
     at_zero: float
@@ -271,83 +316,134 @@ class ExamplesModel:
     noise: NoiseScale | None = None
 
     @classmethod
-    def fit(cls, batches: Sequence[float], ways: Sequence[Way], noise: NoiseScale | None = None) -> ExamplesModel:
-        """Fit the line with the least relative squares. Raises PlanError for fewer than three different batches."""
+    def fit(
+        cls, batches: Sequence[float], ways: Sequence[Way], noise: NoiseScale | None = None
+    ) -> ExamplesModel:
+        """Fit the line with the least relative squares. Raises PlanError for fewer than three
+        different batches.
+        """
         if len(different(batches)) < 3:
-            raise PlanError(f"{len(different(batches))} mini-batch sizes do not show how the steps depend on them",
-                            fix="Three are needed, or plan with a mini-batch that was run.")  # fmt: skip
-        laws = [noise, None] if noise else [None]
-        chosen = min(laws, key=lambda law: float(np.mean(_left_out(_over(law, batches), ways) ** 2)))
+            raise PlanError(
+                f"{len(different(batches))} mini-batch sizes do not show how the steps depend on them",
+                fix="Three are needed, or plan with a mini-batch that was run.",
+            )
+        if noise:
+            laws = [noise, None]
+        else:
+            laws = [None]
+        chosen = min(
+            laws, key=lambda law: float(np.mean(_left_out(_over(law, batches), ways) ** 2))
+        )
         x = _over(chosen, batches)
         y = _filled(ways, lambda values: _line(x, values))
         at_zero, slope = _coefficients(x, y)
         fitted = at_zero + slope * x
-        left, all_of_it = float(((y - fitted) ** 2).sum()), float(((y - y.mean()) ** 2).sum())
-        r2, freedom = 1 - left / all_of_it if all_of_it > 0 else 1.0, len(y) - 2
+        left = float(((y - fitted) ** 2).sum())
+        all_of_it = float(((y - y.mean()) ** 2).sum())
+        if all_of_it > 0:
+            r2 = 1 - left / all_of_it
+        else:
+            r2 = 1.0
+        freedom = len(y) - 2
         error = spread(y / fitted - 1, 2, np.ones(len(y)), _LINE_SPREAD, _LINE_WEIGHT)
-        chance = float(special.fdtrc(1, freedom, freedom * max(r2, 0.0) / (1 - r2))) if r2 < 1 else 0.0
+        if r2 < 1:
+            chance = float(special.fdtrc(1, freedom, freedom * max(r2, 0.0) / (1 - r2)))
+        else:
+            chance = 0.0
         return cls(
-            float(at_zero), float(slope), r2, chance, round(min(batches)), round(max(batches)),
-            error, tuple(x.tolist()), chosen,
-        )  # fmt: skip
+            float(at_zero),
+            float(slope),
+            r2,
+            chance,
+            round(min(batches)),
+            round(max(batches)),
+            error,
+            tuple(x.tolist()),
+            chosen,
+        )
 
     def predict(self, batch: float, kind: str = "global batch") -> float:
-        """Return the examples to the target. Raises PlanError below an R^2 of 0.8, where the slope may be chance,
-        outside of the batches that were run, and where the line falls to zero."""
+        """Return the examples to the target. Raises PlanError below an R^2 of 0.8, where the slope
+        may be chance, outside of the batches that were run, and where the line falls to zero.
+        """
         what = "noise of the gradients" if self.noise else kind
         fix = f"Plan with a {kind} that was run, with --train-steps, or let more runs get there."
         if self.r2 < LEAST_R2:
-            raise PlanError(f"The {what} explains too little of how many examples the target takes (R² {self.r2:.2f}, "
-                            f"{LEAST_R2} needed)", fix=fix)  # fmt: skip
+            raise PlanError(
+                f"The {what} explains too little of how many examples the target takes (R² {self.r2:.2f}, "
+                f"{LEAST_R2} needed)",
+                fix=fix,
+            )
         if self.chance >= MOST_CHANCE:
-            raise PlanError(f"That the examples to the target depend on the {what} may be chance (p {self.chance:.2f}, "
-                            f"below {MOST_CHANCE} needed)", fix=fix)  # fmt: skip
+            raise PlanError(
+                f"That the examples to the target depend on the {what} may be chance (p {self.chance:.2f}, "
+                f"below {MOST_CHANCE} needed)",
+                fix=fix,
+            )
         if not (1 - _ALIKE) * self.smallest <= batch <= (1 + _ALIKE) * self.largest:
-            raise PlanError(f"A {kind} of {batch:g} lies outside of what was run ({self.smallest} to {self.largest})",
-                            fix="Plan within that.")  # fmt: skip
+            raise PlanError(
+                f"A {kind} of {batch:g} lies outside of what was run ({self.smallest} to {self.largest})",
+                fix="Plan within that.",
+            )
         needed = self.at_zero + self.slope * self._over(batch)
         if needed <= 0 or min(self.at_zero + self.slope * x for x in self.over) <= 0:
-            raise PlanError(f"The line over the {what} falls to zero examples within what was run", fix=fix)
+            raise PlanError(
+                f"The line over the {what} falls to zero examples within what was run", fix=fix
+            )
         return needed
 
     def error_at(self, batch: float) -> float:
-        """Return the relative standard deviation of one more run with that batch: the line is best known in the middle
-        of its runs."""
+        """Return the relative standard deviation of one more run with that batch: the line is best
+        known in the middle of its runs.
+        """
         terms = _relative_terms(np.array(self.over), np.array([self.at_zero, self.slope]))
         asked = _relative_terms(np.array([self._over(batch)]), np.array([self.at_zero, self.slope]))
         leverage = float(((asked @ np.linalg.pinv(terms)) ** 2).sum())
         return self.error * math.sqrt((1 + leverage) / (1 + 2 / len(terms)))
 
     def _over(self, batch: float) -> float:
-        return self.noise.share(batch) if self.noise else batch
+        if self.noise:
+            return self.noise.share(batch)
+        return batch
 
 
 class TargetSteps:
-    """How many steps a model takes to a target, by how many workers make them, as runs that got there tell.
+    """How many steps a model takes to a target, by how many workers make them, as runs that got
+    there tell.
 
-    `depends_on_workers`: enough was measured to tell for each number of workers; else all take the same.
+    `depends_on_workers`: enough was measured to tell for each number of workers; else all take the
+    same.
     """
 
     def __init__(self, records: Iterable[Record], target: Target, batch: int) -> None:
         """`batch`: the mini-batch that is planned with. Raises PlanError where no run got there."""
         seen = [(each, *target.known(each.evaluations)) for each in records if each.batch_size]
-        self._ways = [Way(each.batch_size, each.global_batch, step * each.batch_size, reached)
-                      for each, step, reached in seen if step > 0]  # fmt: skip
-        self._target, self._batch = target, batch
+        self._ways = [
+            Way(each.batch_size, each.global_batch, step * each.batch_size, reached)
+            for each, step, reached in seen
+            if step > 0
+        ]
+        self._target = target
+        self._batch = batch
         if not any(way.reached for way in self._ways):
             raise PlanError(
                 f"No run is known that got to {target}",
                 fix=f"Let one get there with --eval-every N, so that {target.metric} is known on the way.",
             )
         measured = [
-            (at / step, signal, noise) for record, step, reached in seen if reached
-            for at, signal, noise in record.gradients if at <= step
-        ]  # fmt: skip
+            (at / step, signal, noise)
+            for record, step, reached in seen
+            if reached
+            for at, signal, noise in record.gradients
+            if at <= step
+        ]
         self.noise = NoiseScale.of(measured)
         self._estimates = len(measured)
         self._whole = [way for way in self._ways if way.whole]
         self.batches = different([way.whole for way in self._whole if way.reached])
-        self.depends_on_workers = self.noise is not None and self.noise.clear and len(self.batches) >= 3
+        self.depends_on_workers = (
+            self.noise is not None and self.noise.clear and len(self.batches) >= 3
+        )
         self._model: ExamplesModel | None = None
         if self.depends_on_workers:
             told = _telling(self._whole, lambda way: way.whole)
@@ -371,18 +467,29 @@ class TargetSteps:
     @property
     def error(self) -> float:
         """How far off, relatively, the steps may be, for any number of workers."""
-        return self._model.error if self._model else self._by_mini_batch().error
+        if self._model:
+            return self._model.error
+        return self._by_mini_batch().error
 
     def guess(self, workers: int | None = None) -> str:
-        """Why the error is a guess, in words; nothing where it is not. None: of several numbers of workers."""
+        """Why the error is a guess, in words; nothing where it is not. None: of several numbers of
+        workers.
+        """
         if workers:
             return self.need(workers).guess
-        return "" if self._model else self._by_mini_batch().guess
+        if self._model:
+            return ""
+        return self._by_mini_batch().guess
 
     def words(self, workers: int | None = None) -> str:
-        """Where the steps of so many workers come from, in a line; None: of several numbers of them."""
+        """Where the steps of so many workers come from, in a line; None: of several numbers of
+        them.
+        """
         if model := self._model:
-            source = self.need(workers).source if workers else self._line
+            if workers:
+                source = self.need(workers).source
+            else:
+                source = self._line
             said = f"{source}; global batches of {model.smallest} to {model.largest}, R² {model.r2:.2f}, {self.noise}"
         else:
             lacking = f"The number of workers is left out: {self._lacking()}"
@@ -391,7 +498,10 @@ class TargetSteps:
 
     @property
     def _line(self) -> str:
-        over = "the noise of their gradients" if self._model and self._model.noise else "their batches"
+        if self._model and self._model.noise:
+            over = "the noise of their gradients"
+        else:
+            over = "their batches"
         return f"a line through {len(self._whole)} runs, over {over}"
 
     def _lacking(self) -> str:
@@ -401,14 +511,22 @@ class TargetSteps:
             return f"their gradients' noise was estimated {self._estimates} times, and {_LEAST_ESTIMATES} are needed"
         if not self.noise.clear:
             return f"their gradients drown in noise, whose scale is {self.noise.windows[-1]}"
-        sizes = ", ".join(f"{each:.0f}" for each in self.batches)
+        sizes = ", ".join(f"{batch:.0f}" for batch in self.batches)
         return f"global batches of {sizes} got there, and three different ones are needed; {self.noise}"
 
     def _by_mini_batch(self, workers: int | None = None) -> Need:
         """What runs with this mini-batch needed, however many workers they had."""
         whole = (workers or 0) * self._batch
-        alike = any(way.reached and abs(whole - way.whole) <= _ALIKE * way.whole for way in self._whole)
-        guess = "" if alike else "no run tells what as many workers need" if workers else _ANY_NUMBER
+        alike = any(
+            way.reached and abs(whole - way.whole) <= _ALIKE * way.whole for way in self._whole
+        )
+        if alike:
+            guess = ""
+        else:
+            if workers:
+                guess = "no run tells what as many workers need"
+            else:
+                guess = _ANY_NUMBER
         same = [way for way in self._ways if way.batch == self._batch]
         if any(way.reached for way in same):
             seen = self._seen(same, f"a mini-batch of {self._batch}")
@@ -416,27 +534,39 @@ class TargetSteps:
         told = _telling(self._ways, lambda way: way.batch)
         model = ExamplesModel.fit([way.batch for way in told], told)
         needed = model.predict(self._batch, "mini-batch")
-        return Need(needed, model.error_at(self._batch), f"a line through {len(told)} runs, R² {model.r2:.2f}", guess)
+        return Need(
+            needed,
+            model.error_at(self._batch),
+            f"a line through {len(told)} runs, R² {model.r2:.2f}",
+            guess,
+        )
 
     def _seen(self, ways: Sequence[Way], what: str) -> Need:
         examples = _filled(ways, lambda values: np.full(len(values), float(values.mean())))
-        mean, count = float(examples.mean()), sum(way.reached for way in ways)
+        mean = float(examples.mean())
+        count = sum(way.reached for way in ways)
         error = spread(examples / mean - 1, 1, np.ones(len(examples)), _USUAL_SPREAD)
         said = f"{count} run{'' if count == 1 else 's'} with {what} got there"
         if late := sum(not way.reached for way in ways):
             said += f", {late} had not by {'its' if late == 1 else 'their'} end"
-        return Need(mean, error, said, "one run that got there does not tell how others differ" if count == 1 else "")
+        return Need(
+            mean,
+            error,
+            said,
+            "one run that got there does not tell how others differ" if count == 1 else "",
+        )
 
 
 def _over(noise: NoiseScale | None, batches: Sequence[float]) -> NDArray[np.float64]:
-    return np.array([noise.share(each) if noise else each for each in batches], dtype=float)
+    return np.array([noise.share(batch) if noise else batch for batch in batches], dtype=float)
 
 
 def _coefficients(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the value at zero and the slope of the line through the positive values `y`.
 
-    Runs differ relatively, so each weighs by the inverse square of what the line makes of it: a variance proportional
-    to the squared mean (R. W. M. Wedderburn, "Quasi-likelihood functions", Biometrika 61, 1974).
+    Runs differ relatively, so each weighs by the inverse square of what the line makes of it: a
+    variance proportional to the squared mean (R. W. M. Wedderburn, "Quasi-likelihood functions",
+    Biometrika 61, 1974).
     """
     terms = np.stack([np.ones_like(x), x], axis=1)
     scale = y
@@ -450,7 +580,9 @@ def _coefficients(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.
     return np.asarray(found, dtype=float)
 
 
-def _relative_terms(x: NDArray[np.float64], coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+def _relative_terms(
+    x: NDArray[np.float64], coefficients: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return the terms of the line, divided by its value. Shape (n, 2)."""
     terms = np.stack([np.ones_like(x), x], axis=1)
     return np.asarray(terms / (terms @ coefficients)[:, np.newaxis], dtype=float)
@@ -471,19 +603,27 @@ def _left_out(x: NDArray[np.float64], ways: Sequence[Way]) -> NDArray[np.float64
     return (y / (coefficients[0] + coefficients[1] * x) - 1) / np.maximum(1 - leverage, 1e-9)
 
 
-def _filled(ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Each run's examples to the target; of one that was not there yet what is to be expected of it.
+def _filled(
+    ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Each run's examples to the target; of one that was not there yet what is to be expected of
+    it.
 
     `fitted` is what a model makes of values, for each of them. Expectation and fit take turns.
     """
-    known, reached = np.array([way.examples for way in ways]), np.array([way.reached for way in ways])
+    known = np.array([way.examples for way in ways])
+    reached = np.array([way.reached for way in ways])
     values = known.copy()
     for _ in range(_ROUNDS if not reached.all() else 0):
         expected = fitted(values)
         left = float(((values - expected)[reached] ** 2).mean()) ** 0.5
         deviation = max(left, _USUAL_SPREAD * float(np.abs(expected).mean()))
         beyond = (known - expected) / deviation
-        more = deviation * np.exp(-(beyond**2) / 2 - special.log_ndtr(-beyond)) / math.sqrt(2 * math.pi)
+        more = (
+            deviation
+            * np.exp(-(beyond**2) / 2 - special.log_ndtr(-beyond))
+            / math.sqrt(2 * math.pi)
+        )
         values = np.where(reached, known, np.maximum(expected + more, known))
     return values
 
@@ -504,18 +644,23 @@ def different(batches: Iterable[float]) -> list[float]:
 
 
 METRIC = "accuracy"
-_USUAL, _BY_WORKERS, _PRIOR = 0.0025, 0.83, 4.0
-"""By how much runs differ (standard deviation) before any tell: `_USUAL` of one worker, of more by a power of them.
+_USUAL = 0.0025
+_BY_WORKERS = 0.83
+_PRIOR = 4.0
+"""By how much runs differ (standard deviation) before any tell: `_USUAL` of one worker, of more by
+a power of them.
 
-Fitted to the accuracy of 251 runs of 35 of ICAC'19's clusters, from 0.002 of one worker to 0.01 to 0.02 of eight; about
-that law their variances have 13 degrees of freedom. They are of one model, so for others `_PRIOR` of them count.
+Fitted to the accuracy of 251 runs of 35 of ICAC'19's clusters, from 0.002 of one worker to 0.01 to
+0.02 of eight; about that law their variances have 13 degrees of freedom. They are of one model, so
+for others `_PRIOR` of them count.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What `runs` of them had in the mean, 0 to 1, and between which values one more lies with 90 %; of one run that is
-    a `guess`."""
+    """What `runs` of them had in the mean, 0 to 1, and between which values one more lies with 90
+    %; of one run that is a `guess`.
+    """
 
     value: float
     low: float
@@ -531,12 +676,18 @@ class Accuracy:
 class Accuracies:
     """What a model's runs tell of those with one mini-batch, mode and settings."""
 
-    def __init__(self, records: Iterable[Record], batch: int, mode: str = "async", settings: str = "") -> None:
+    def __init__(
+        self, records: Iterable[Record], batch: int, mode: str = "async", settings: str = ""
+    ) -> None:
         self._like = [
-            each for each in records
-            if each.batch_size == batch and each.mode == mode and each.settings == settings and each.workers
-            and any(METRIC in metrics for _, metrics in each.evaluations)
-        ]  # fmt: skip
+            record
+            for record in records
+            if record.batch_size == batch
+            and record.mode == mode
+            and record.settings == settings
+            and record.workers
+            and any(METRIC in metrics for _, metrics in record.evaluations)
+        ]
 
     def __bool__(self) -> bool:
         """Whether anything is known for some number of workers and steps."""
@@ -545,20 +696,28 @@ class Accuracies:
     def at(self, workers: int, steps: int) -> Accuracy | None:
         """After so many steps of so many workers; None where no run was like that."""
         found = [
-            value for each in self._like
-            if abs(each.workers / workers - 1) <= _ALIKE and (value := _evaluated(each, steps)) is not None
-        ]  # fmt: skip
+            value
+            for each in self._like
+            if abs(each.workers / workers - 1) <= _ALIKE
+            and (value := _evaluated(each, steps)) is not None
+        ]
         if not found:
             return None
         values = np.array(found)
         mean = float(values.mean())
         usual = _USUAL * workers**_BY_WORKERS
-        off = float(special.ndtri(0.95)) * spread(values - mean, 1, np.ones(len(values)), usual, _PRIOR)
+        off = float(special.ndtri(0.95)) * spread(
+            values - mean, 1, np.ones(len(values)), usual, _PRIOR
+        )
         return Accuracy(mean, max(mean - off, 0.0), min(mean + off, 1.0), len(found))
 
 
 def _evaluated(record: Record, steps: int) -> float | None:
     """What the run had at its evaluation nearest to so many steps, if one is near."""
-    told = [(abs(step - steps), metrics[METRIC]) for step, metrics in record.evaluations if METRIC in metrics]
+    told = [
+        (abs(step - steps), metrics[METRIC])
+        for step, metrics in record.evaluations
+        if METRIC in metrics
+    ]
     away, value = min(told)
     return value if away <= _ALIKE * steps else None

@@ -1,15 +1,18 @@
 """The end of a running run and its own cost by then, given all that has happened already.
 
-The VMs that live have reached their ages, so what counts of their lifetimes is what is left; what is being replaced is
-on its way; the speed is what these workers were measured to reach together. The rest is the simulation.
+The VMs that live have reached their ages, so what counts of their lifetimes is what is left; what
+is being replaced is on its way; the speed is what these workers were measured to reach together.
+The rest is the simulation.
 
-How far off that speed may be is told by how much the stretches of the run differ. Of one stretch nothing tells it, nor
-of a GPU that has not trained yet: then the intervals are a guess, and the forecast says so.
+How far off that speed may be is told by how much the stretches of the run differ. Of one stretch
+nothing tells it, nor of a GPU that has not trained yet: then the intervals are a guess, and the
+forecast says so.
 
-A forecast also says whether a run is as fast as earlier runs of its model were on such machines, and if not, what slows
-it down. The alarm beside the chief compares a run with its own past, so that it does not see what was slow from the
-first step on. Here the run is compared with what the planner predicts for the same workers and parameter servers from
-runs that were measured. A prediction whose error is a guess says nothing.
+A forecast also says whether a run is as fast as earlier runs of its model were on such machines,
+and if not, what slows it down. The alarm beside the chief compares a run with its own past, so that
+it does not see what was slow from the first step on. Here the run is compared with what the planner
+predicts for the same workers and parameter servers from runs that were measured. A prediction whose
+error is a guess says nothing.
 """
 
 from __future__ import annotations
@@ -48,13 +51,17 @@ _JOIN_SECONDS = 15.0
 _STALE_SECONDS = 60.0
 _CLOSING_SHAPE = 4.0  # of a gamma distribution: the closing is half as long or half as long again
 CLOSING_SECONDS = 10.0
-"""From a run's last step until it is over, where no run has told: a checkpoint, an evaluation, results on their way."""
+"""From a run's last step until it is over, where no run has told: a checkpoint, an evaluation,
+results on their way.
+"""
 _MINUTES = 300.0  # an interval that is shorter is told by the second
 
 
 @dataclass(frozen=True, repr=False)
 class Forecast:
-    """The forecast of a run, made at the moment `at` (seconds since 1970): its end, and its cost by then."""
+    """The forecast of a run, made at the moment `at` (seconds since 1970): its end, and its cost by
+    then.
+    """
 
     run: str
     at: float
@@ -62,11 +69,16 @@ class Forecast:
     outcome: Outcome
     risk: str
     guess: str = ""
-    """Why its intervals are a guess, in words; empty where stretches of training tell how far off it may be."""
+    """Why its intervals are a guess, in words; empty where stretches of training tell how far off
+    it may be.
+    """
     stand_in: str = ""
-    """The sentence on lifetimes that stand in for unpublished ones of its VMs; empty where none do."""
+    """The sentence on lifetimes that stand in for unpublished ones of its VMs; empty where none do.
+    """
     provisioning: str = "standard"
-    """The model of its VMs. A forecast with spot or preemptible ones holds if there is capacity for replacements."""
+    """The model of its VMs. A forecast with spot or preemptible ones holds if there is capacity for
+    replacements.
+    """
     behind: Behind | None = None
     """Where it is slower than earlier runs of its model lead to expect."""
 
@@ -93,9 +105,14 @@ class Forecast:
     def interval(self, what: str = "seconds", level: float = 0.9) -> tuple[float, float]:
         """The middle `level` of the `seconds` or `dollars`. Raises PlanError for anything else."""
         if what not in ("seconds", "dollars") or not 0 < level < 1:
-            raise PlanError("An interval is of seconds or dollars, with a level between 0 and 1",
-                            fix='For example: forecast.interval("seconds", 0.9)')  # fmt: skip
-        values = self._finished("dollars") if what == "dollars" else 3600 * self._finished("hours")
+            raise PlanError(
+                "An interval is of seconds or dollars, with a level between 0 and 1",
+                fix='For example: forecast.interval("seconds", 0.9)',
+            )
+        if what == "dollars":
+            values = self._finished("dollars")
+        else:
+            values = 3600 * self._finished("hours")
         return middle(values, level)
 
     @property
@@ -118,15 +135,25 @@ class Forecast:
 
 
 def forecast(
-    state: ClusterState, now: float, run: RunState, record: Record, lifetimes: Lifetimes, *,
-    risk: str = "", closing: float = CLOSING_SECONDS, seed: int = 0,
-) -> Forecast:  # fmt: skip
-    """The forecast of a run that goes on, from what it told of itself. Raises PlanError where it is too young.
+    state: ClusterState,
+    now: float,
+    run: RunState,
+    record: Record,
+    lifetimes: Lifetimes,
+    *,
+    risk: str = "",
+    closing: float = CLOSING_SECONDS,
+    seed: int = 0,
+) -> Forecast:
+    """The forecast of a run that goes on, from what it told of itself. Raises PlanError where it is
+    too young.
 
     `closing`: seconds from the last step until the run is over.
     """
     if run.over:
-        raise PlanError(f"{run.name} {'has' if run.phase == 'failed' else 'is'} {run.phase} already")
+        raise PlanError(
+            f"{run.name} {'has' if run.phase == 'failed' else 'is'} {run.phase} already"
+        )
     left = max(run.train_steps - _steps_by(now, run, record), 1)
     speeds = _speeds(state, run, record, left)
     own = [vm for vm in state.living if _is_of(state, run, vm)]
@@ -134,33 +161,54 @@ def forecast(
     vms += _to_come(state, run, vms)
     if not vms:
         raise PlanError(f"{run.name} has no workers now", fix="Ask again when one is back.")
-    startup, join = _startup(state), _join(state, run, record)
+    startup = _startup(state)
+    join = _join(state, run, record)
     offers = dict.fromkeys(map(_offer, vms))
     others, transfer = hourly_of(state, run.name)
     each = transfer / state.clock.rate / len(vms)
     course = Course(
         groups=tuple(
-            _workers(state, run, now, [vm for vm in vms if _offer(vm) == offer], speeds, lifetimes, startup, join, each)
+            _workers(
+                state,
+                run,
+                now,
+                [vm for vm in vms if _offer(vm) == offer],
+                speeds,
+                lifetimes,
+                startup,
+                join,
+                each,
+            )
             for offer in offers
         ),
-        steps=left, work_error=speeds.error,
-        servers=1, server_hourly=others,
-        service_seconds=speeds.service_seconds, scaling=speeds.scaling, replace=bool(state.spec and state.spec.replace),
-        spent=costs(state, now)[run.name].total, from_ready=True,
+        steps=left,
+        work_error=speeds.error,
+        servers=1,
+        server_hourly=others,
+        service_seconds=speeds.service_seconds,
+        scaling=speeds.scaling,
+        replace=bool(state.spec and state.spec.replace),
+        spent=costs(state, now)[run.name].total,
+        from_ready=True,
         rate=state.clock.rate,
-        waves=WAVES, synchronous=_synchronous(run),
-    )  # fmt: skip
+        waves=WAVES,
+        synchronous=_synchronous(run),
+    )
     outcome = simulate(course, runs=_RUNS, seed=seed)
     late = np.random.default_rng(seed).gamma(_CLOSING_SHAPE, closing / _CLOSING_SHAPE, _RUNS)
     hourly = (sum(vm.hourly for vm in vms if vm.answered_at) + others) * state.clock.rate + transfer
-    outcome = replace(outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly)
+    outcome = replace(
+        outcome, hours=outcome.hours + late / 3600, dollars=outcome.dollars + late / 3600 * hourly
+    )
     if not outcome.finished:
         raise PlanError(f"No course of {run.name} comes to its end with these workers")
     stand_ins = dict.fromkeys(stand_in(group.lifetimes, short=True) for group in course.groups)
     guess = speeds.guess([kind for kind, *_ in offers])
     models = [vm.provisioning_model for vm in vms]
     provisioning = next((model for model in models if model != "standard"), "standard")
-    return Forecast(run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)), provisioning)
+    return Forecast(
+        run.name, now, left, outcome, risk, guess, "; ".join(filter(None, stand_ins)), provisioning
+    )
 
 
 def _kind(vm: VmState) -> str:
@@ -180,26 +228,35 @@ def _steps_by(now: float, run: RunState, record: Record) -> int:
 
 
 def _is_of(state: ClusterState, run: RunState, vm: VmState) -> bool:
-    """Whether the VM is in a worker's place that the run has; where no run has any in particular, it has all."""
+    """Whether the VM is in a worker's place that the run has; where no run has any in particular,
+    it has all.
+    """
     return vm.role == "worker" and (not state.leases or state.has(run.name, vm))
 
 
 def _to_come(state: ClusterState, run: RunState, vms: list[VmState]) -> list[VmState]:
-    """VMs for places of the run that are empty, because no zone would sell one: the controller goes on asking.
+    """VMs for places of the run that are empty, because no zone would sell one: the controller goes
+    on asking.
 
     They are what the last that was there was rented as, and not requested yet.
     """
     if not (state.spec and state.spec.replace):
         return []
     there = {vm.slot for vm in vms}
-    last = {vm.slot: vm for vm in state.vms.values() if vm.slot not in there and _is_of(state, run, vm)}
+    last = {
+        vm.slot: vm for vm in state.vms.values() if vm.slot not in there and _is_of(state, run, vm)
+    }
     empty = list(last.values())[: max(0, state.spec.worker_count - len(vms))]
     return [_as(vm, vm.stretches[0], requested_at=0.0, running_at=0.0) for vm in empty]
 
 
 def _as_it_will_be(vm: VmState) -> VmState:
-    """A VM as which it trains on: one that is stopped, and costs its disk alone, as what it becomes."""
-    return _as(vm, vm.change) if vm.change else vm
+    """A VM as which it trains on: one that is stopped, and costs its disk alone, as what it
+    becomes.
+    """
+    if vm.change:
+        return _as(vm, vm.change)
+    return vm
 
 
 def _as(vm: VmState, what: MachineChange | Stretch, **more: float) -> VmState:
@@ -208,30 +265,51 @@ def _as(vm: VmState, what: MachineChange | Stretch, **more: float) -> VmState:
 
 
 def _workers(
-    state: ClusterState, run: RunState, now: float, vms: list[VmState], speeds: _Speeds,
-    lifetimes: Lifetimes, startup: Startup, join: float, transfer: float,
-) -> Workers:  # fmt: skip
-    kind, rate = _kind(vms[0]), state.clock.rate
+    state: ClusterState,
+    run: RunState,
+    now: float,
+    vms: list[VmState],
+    speeds: _Speeds,
+    lifetimes: Lifetimes,
+    startup: Startup,
+    join: float,
+    transfer: float,
+) -> Workers:
+    kind = _kind(vms[0])
+    rate = state.clock.rate
     known = speeds.step(kind)
     way = (startup.running + startup.usable) / rate + join
     return Workers(
-        accelerator=kind, count=len(vms), compute_seconds=known.seconds, error=known.error,
-        hourly=vms[0].hourly + transfer, on_demand_hourly=vms[0].on_demand_hourly + transfer,
-        lifetimes=None if vms[0].provisioning_model == "standard" else lifetimes(gpu_of(kind), region(vms[0].zone)),
-        startup=startup, join_seconds=join,
-        ages=tuple(state.clock.between(vm.ran.since, now) / 3600 if vm.running_at else 0.0 for vm in vms),
+        accelerator=kind,
+        count=len(vms),
+        compute_seconds=known.seconds,
+        error=known.error,
+        hourly=vms[0].hourly + transfer,
+        on_demand_hourly=vms[0].on_demand_hourly + transfer,
+        lifetimes=None
+        if vms[0].provisioning_model == "standard"
+        else lifetimes(gpu_of(kind), region(vms[0].zone)),
+        startup=startup,
+        join_seconds=join,
+        ages=tuple(
+            state.clock.between(vm.ran.since, now) / 3600 if vm.running_at else 0.0 for vm in vms
+        ),
         ready_in=tuple(
-            -1.0 if not vm.requested_at  # drawn, from now on
-            else 0.0 if vm.name in run.workers else max(way - (now - vm.requested_at), 1.0)
+            -1.0
+            if not vm.requested_at  # drawn, from now on
+            else 0.0
+            if vm.name in run.workers
+            else max(way - (now - vm.requested_at), 1.0)
             for vm in vms
         ),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Speeds:
-    """Seconds of a step by GPU (of steps that are taken together: of any), the servers' part of it and its scaling, and
-    how far off their speed together may be: `guessed` where its stretches of training do not tell.
+    """Seconds of a step by GPU (of steps that are taken together: of any), the servers' part of it
+    and its scaling, and how far off their speed together may be: `guessed` where its stretches of
+    training do not tell.
     """
 
     seconds: Mapping[str, float]
@@ -242,7 +320,9 @@ class _Speeds:
     emulated: bool
 
     def step(self, kind: str) -> Estimate:
-        """Of one with that GPU. Of one that has not trained yet by its peak speed; emulated GPUs are all alike."""
+        """Of one with that GPU. Of one that has not trained yet by its peak speed; emulated GPUs
+        are all alike.
+        """
         if known := self.seconds.get("") or self.seconds.get(kind):
             return Estimate(known, 0.0, "measured")
         seen = {each: Estimate(seconds, 0.0, "measured") for each, seconds in self.seconds.items()}
@@ -253,7 +333,9 @@ class _Speeds:
 
     def guess(self, kinds: Iterable[str]) -> str:
         """In words, why nothing tells how far off a forecast for these GPUs is; or nothing."""
-        new = [gpu_of(kind).upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured]
+        new = [
+            gpu_of(kind).upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured
+        ]
         if not (self.guessed or new):
             return ""
         where = f"on {' or '.join(new)}"
@@ -263,13 +345,18 @@ class _Speeds:
 
 
 def _speeds(state: ClusterState, run: RunState, record: Record, left: int) -> _Speeds:
-    seen, emulated = list(record.observations), bool(state.spec and state.spec.emulated)
+    seen = list(record.observations)
+    emulated = bool(state.spec and state.spec.emulated)
     least = 0.0
     if not seen:
         if run.steps_per_second <= 0 or not run.workers:
-            raise PlanError(f"{run.name} has made too few steps to tell", fix="Ask again in some seconds.")
+            raise PlanError(
+                f"{run.name} has made too few steps to tell", fix="Ask again in some seconds."
+            )
         kinds = [_kind(state.vms[name]) for name in run.workers if name in state.vms]
-        seen = [Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)]
+        seen = [
+            Observation({kind: kinds.count(kind) for kind in kinds}, 1, run.steps_per_second, 1.0)
+        ]
         least = _YOUNG_ERROR
     lasted = [each.seconds for each in seen]
     rest = left / seen[-1].steps_per_second
@@ -279,13 +366,22 @@ def _speeds(state: ClusterState, run: RunState, record: Record, left: int) -> _S
         lasted = [each.seconds for each in alike]
         speed = float(np.average([each.steps_per_second for each in alike], weights=lasted))
         error = rest_error([speed / each.steps_per_second - 1 for each in alike], lasted, 1, rest)
-        return _Speeds({"": 1 / speed}, 0.0, SCALING, max(least, error), sum(lasted) < YOUNG_SECONDS, emulated)
+        return _Speeds(
+            {"": 1 / speed}, 0.0, SCALING, max(least, error), sum(lasted) < YOUNG_SECONDS, emulated
+        )
     # The forecast is for the servers that there are: however many, they are one to this fit.
-    found = fit([Cell(each.workers, 1, each.steps_per_second, each.seconds, run.name) for each in seen])
+    found = fit(
+        [Cell(each.workers, 1, each.steps_per_second, each.seconds, run.name) for each in seen]
+    )
     error = rest_error(found.errors, lasted, len(found.compute_seconds), rest)
     return _Speeds(
-        found.compute_seconds, found.service_seconds, found.scaling, max(least, error), guessed, emulated,
-    )  # fmt: skip
+        found.compute_seconds,
+        found.service_seconds,
+        found.scaling,
+        max(least, error),
+        guessed,
+        emulated,
+    )
 
 
 def _synchronous(run: RunState) -> bool:
@@ -295,13 +391,17 @@ def _synchronous(run: RunState) -> bool:
 def _startup(state: ClusterState) -> Startup:
     """How long VMs of this cluster took, in the seconds of its own clock.
 
-    What comes until a VM runs is the cloud's, on its clock whatever that showed; what comes after it is work, and takes
-    as long as ever where time passes faster now.
+    What comes until a VM runs is the cloud's, on its clock whatever that showed; what comes after
+    it is work, and takes as long as ever where time passes faster now.
     """
-    workers = [vm for vm in state.vms.values() if vm.role == "worker" and vm.ready_at and vm.running_at]
+    workers = [
+        vm for vm in state.vms.values() if vm.role == "worker" and vm.ready_at and vm.running_at
+    ]
     if not workers:
         return Startup(0.0, 0.0, 0.0)
-    running = statistics.median(state.clock.between(vm.requested_at, vm.running_at) for vm in workers)
+    running = statistics.median(
+        state.clock.between(vm.requested_at, vm.running_at) for vm in workers
+    )
     usable = state.clock.rate * statistics.median(vm.ready_at - vm.running_at for vm in workers)
     return Startup(running, usable, 0.1 * (running + usable))
 
@@ -343,7 +443,8 @@ class Behind:
     why: str
 
     def __str__(self) -> str:
-        low, high = self.expected.low, self.expected.high
+        low = self.expected.low
+        high = self.expected.high
         return (
             f"it makes {self.speed:.3g} steps/s where earlier runs lead to expect {self.expected.speed:.3g} "
             f"({low:.3g} to {high:.3g}): {self.why}"
@@ -351,22 +452,34 @@ class Behind:
 
 
 def expected(workload: Workload, choice: Choice) -> Expected | None:
-    """What the workers of `choice` reach together; None where how far off that may be was not measured."""
-    known = all((step := workload.compute.get(choice.kind(group))) and step.measured for group in choice.groups)
+    """What the workers of `choice` reach together; None where how far off that may be was not
+    measured.
+    """
+    known = all(
+        (step := workload.compute.get(choice.kind(group))) and step.measured
+        for group in choice.groups
+    )
     if workload.synchronous or workload.guess or choice.far() or not known:
         return None
     if not workload.limit_measured and choice.load(workload) > _WELL_BELOW:
         return None
     speed = choice.steps_per_second(workload)
     of_steps = max(choice.step(workload, group).error for group in choice.placed)
-    wide = math.exp(_NORMAL * math.hypot(workload.speed_error, of_steps, choice.speed_error(workload)))
+    wide = math.exp(
+        _NORMAL * math.hypot(workload.speed_error, of_steps, choice.speed_error(workload))
+    )
     return Expected(speed, speed / wide, speed * wide)
 
 
 def behind(
-    workload: Workload, choice: Choice, speed: float, below: float, rows: Iterable[Mapping[str, Any]] = ()
+    workload: Workload,
+    choice: Choice,
+    speed: float,
+    below: float,
+    rows: Iterable[Mapping[str, Any]] = (),
 ) -> Behind | None:
-    """Where `speed` (steps per second) is outside of the interval and `below` that share of what is expected.
+    """Where `speed` (steps per second) is outside of the interval and `below` that share of what is
+    expected.
 
     `rows`: the run's metrics in that time, which tell why.
     """
@@ -377,7 +490,9 @@ def behind(
 
 
 def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
-    """What takes so much of a step that without it the speed, now that `share` of the least, would do."""
+    """What takes so much of a step that without it the speed, now that `share` of the least, would
+    do.
+    """
     parts = StepParts()
     for row in rows:
         parts = parts.plus(step_parts(row.get("split")) or StepParts())
@@ -393,8 +508,9 @@ def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
 
 
 def forecast_words(forecast: Forecast) -> str:
-    """`finishes in 12 min (11 min to 14 min), at 14:03, if Spot capacity lasts; this run $1.23 at its end ($1.20 to
-    $1.31)`; an interval whose ends read the same is left out."""
+    """`finishes in 12 min (11 min to 14 min), at 14:03, if Spot capacity lasts; this run $1.23 at
+    its end ($1.20 to $1.31)`; an interval whose ends read the same is left out.
+    """
     low, high = forecast.interval("seconds")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
     return (
@@ -404,14 +520,19 @@ def forecast_words(forecast: Forecast) -> str:
 
 
 def ending_words(forecast: Forecast) -> str:
-    """`ends about 14:32 (14:20 to 14:55), if Spot capacity lasts; this run $0.610 at its end ($0.553 to $0.704)`.
+    """`ends about 14:32 (14:20 to 14:55), if Spot capacity lasts; this run $0.610 at its end
+    ($0.553 to $0.704)`.
 
-    Moments have the day where that is not today's, and seconds where minutes would say the same twice.
+    Moments have the day where that is not today's, and seconds where minutes would say the same
+    twice.
     """
     low, high = forecast.interval("seconds")
     today = time.localtime(forecast.at)[:3]
     later = time.localtime(forecast.at + high)[:3] != today
-    clock = "%H:%M:%S" if high - low < _MINUTES else "%a %H:%M" if later else "%H:%M"
+    if high - low < _MINUTES:
+        clock = "%H:%M:%S"
+    else:
+        clock = "%a %H:%M" if later else "%H:%M"
 
     def moment(seconds: float) -> str:
         return time.strftime(clock, time.localtime(forecast.at + seconds))
@@ -423,14 +544,26 @@ def ending_words(forecast: Forecast) -> str:
 
 
 def _range(low: str, high: str) -> str:
-    return f" ({low} to {high})" if low != high else ""
+    if low != high:
+        return f" ({low} to {high})"
+    return ""
 
 
 def _but(forecast: Forecast) -> str:
-    """What else must be known of it: how sure it is that the run ends, whether the intervals are measured, whose
-    lifetimes stand in, and whether it is slower than expected."""
+    """What else must be known of it: how sure it is that the run ends, whether the intervals are
+    measured, whose lifetimes stand in, and whether it is slower than expected.
+    """
     lost = 1 - forecast.finished
-    unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})" if lost >= 0.0005 else ""
-    guess = f"a guess: {forecast.guess}" if forecast.guess else ""
-    behind = str(forecast.behind) if forecast.behind else ""
+    if lost >= 0.0005:
+        unless = f", unless all workers are lost before ({max(lost, 0.01):.0%})"
+    else:
+        unless = ""
+    if forecast.guess:
+        guess = f"a guess: {forecast.guess}"
+    else:
+        guess = ""
+    if forecast.behind:
+        behind = str(forecast.behind)
+    else:
+        behind = ""
     return unless + "".join(f"; {each}" for each in (guess, forecast.stand_in, behind) if each)

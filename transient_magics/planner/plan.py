@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 RUNS = 10_000
 _FEW = 10
-_WORTH, _AS_FAST = 1.05, 0.98
-"""A machine is worth a word that is so many times as fast; of those about as fast as the fastest the cheapest is told.
+_WORTH = 1.05
+_AS_FAST = 0.98
+"""A machine is worth a word that is so many times as fast; of those about as fast as the fastest
+the cheapest is told.
 """
 _NEAR_LIMIT = 0.5  # of what servers are said to take: where that is estimated, it may hold workers back from there on
 _HARDLY = 0.01
@@ -40,8 +42,9 @@ AGAINST = "against Google's on-demand price"
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What `choice` takes for `train_steps` steps of `workload`. Hours from the request on, or from the first step
-    where the workload is a published one; dollars with parameter servers and data transfer.
+    """What `choice` takes for `train_steps` steps of `workload`. Hours from the request on, or from
+    the first step where the workload is a published one; dollars with parameter servers and data
+    transfer.
     """
 
     choice: Choice
@@ -76,7 +79,9 @@ class Plan:
 
     @property
     def finished(self) -> float:
-        """The share of courses that come to their end; below 1 where all workers may be lost and none is replaced."""
+        """The share of courses that come to their end; below 1 where all workers may be lost and
+        none is replaced.
+        """
         return self.outcome.finished
 
     @property
@@ -92,7 +97,9 @@ class Plan:
     @property
     def saved(self) -> float:
         """The share of the cost on demand that is saved, 0 to 1."""
-        return 1 - self.dollars / self.on_demand_dollars if self.on_demand_dollars else 0.0
+        if self.on_demand_dollars:
+            return 1 - self.dollars / self.on_demand_dollars
+        return 0.0
 
     @property
     def line(self) -> str:
@@ -100,11 +107,15 @@ class Plan:
         return self.choice.line
 
     def interval(self, what: str = "hours", level: float = 0.9) -> tuple[float, float]:
-        """The middle `level` of the `hours`, `dollars` or `revocations`, or where the share `finished` lies with that
-        probability, as far as lifetimes are known. Raises PlanError for anything else."""
+        """The middle `level` of the `hours`, `dollars` or `revocations`, or where the share
+        `finished` lies with that probability, as far as lifetimes are known. Raises PlanError for
+        anything else.
+        """
         if what not in ("hours", "dollars", "revocations", "finished") or not 0 < level < 1:
-            raise PlanError("An interval is of hours, dollars, revocations or finished, with a level between 0 and 1",
-                            fix='For example: plan.interval("hours", 0.9)')  # fmt: skip
+            raise PlanError(
+                "An interval is of hours, dollars, revocations or finished, with a level between 0 and 1",
+                fix='For example: plan.interval("hours", 0.9)',
+            )
         if what == "finished":
             return self.outcome.finished_between(level)
         return middle(getattr(self._done, what), level)
@@ -112,7 +123,9 @@ class Plan:
     def within(self, hours: float | None = None, dollars: float | None = None) -> float:
         """The probability to be done within so many hours and dollars."""
         quick = self._done.hours <= (np.inf if hours is None else hours)
-        return float((quick & (self._done.dollars <= (np.inf if dollars is None else dollars))).mean())
+        return float(
+            (quick & (self._done.dollars <= (np.inf if dollars is None else dollars))).mean()
+        )
 
     def __str__(self) -> str:
         return plan_text(self)
@@ -144,26 +157,46 @@ def make_plan(
     notes: Sequence[str] = (),
     accuracies: Accuracies | None = None,
 ) -> Plan:
-    """Simulate it. `lost`: exactly so many workers are revoked, instead of by `lifetimes`. Raises PlanError."""
+    """Simulate it. `lost`: exactly so many workers are revoked, instead of by `lifetimes`. Raises
+    PlanError.
+    """
     workers = choice.workers
     if lost is not None and lost >= workers and not replaced:
-        raise PlanError(f"{lost} revocations leave none of {workers} workers", where="revocations",
-                        fix="Plan for fewer, or with replacements.")  # fmt: skip
+        raise PlanError(
+            f"{lost} revocations leave none of {workers} workers",
+            where="revocations",
+            fix="Plan for fewer, or with replacements.",
+        )
     if choice.far() and not workload.guess:
-        workload = replace(workload, guess="no run was measured at this distance from its parameter servers")
+        workload = replace(
+            workload, guess="no run was measured at this distance from its parameter servers"
+        )
     course = choice.course(workload, train_steps, lifetimes, replace=replaced)
     outcome = simulate(course, runs=runs, seed=seed, revocations=lost)
     if not outcome.finished:
-        raise PlanError("No course of this run comes to its end: its workers are revoked before they train",
-                        fix="Take other VMs, or --provisioning-model standard.")  # fmt: skip
+        raise PlanError(
+            "No course of this run comes to its end: its workers are revoked before they train",
+            fix="Take other VMs, or --provisioning-model standard.",
+        )
     speed = choice.steps_per_second(workload)
     return Plan(
-        choice=choice, workload=workload, train_steps=train_steps, outcome=outcome,
-        hourly=_hourly(choice, workload, speed), steps_per_second=speed,
-        revocations=float(outcome.revocations.mean()), seed=seed, risk=risk,
-        notes=(*notes, *_notes(choice, workload), *_stand_ins(course), *_few(choice, course, outcome)),
+        choice=choice,
+        workload=workload,
+        train_steps=train_steps,
+        outcome=outcome,
+        hourly=_hourly(choice, workload, speed),
+        steps_per_second=speed,
+        revocations=float(outcome.revocations.mean()),
+        seed=seed,
+        risk=risk,
+        notes=(
+            *notes,
+            *_notes(choice, workload),
+            *_stand_ins(course),
+            *_few(choice, course, outcome),
+        ),
         accuracy=accuracies.at(workers, train_steps) if accuracies else None,
-    )  # fmt: skip
+    )
 
 
 def _transfer_words(choice: Choice, group: WorkerGroup, dollars_per_step: float) -> str:
@@ -179,7 +212,8 @@ def _transfer_words(choice: Choice, group: WorkerGroup, dollars_per_step: float)
 
 def _distance_words(choice: Choice, workload: Workload, group: WorkerGroup) -> str:
     """How a distant worker's speed is estimated."""
-    away, added = choice.round_trip(group), choice.added_seconds(workload, group)
+    away = choice.round_trip(group)
+    added = choice.added_seconds(workload, group)
     return (
         f"The distance from {group.zone} to the parameter servers in {choice.home_zone} is estimated, not measured: "
         f"{1000 * away:.0f} ms there and back, which adds about {1000 * added:.0f} ms to a step. Most simulated "
@@ -191,22 +225,36 @@ def _prices(choice: Choice, workload: Workload) -> list[str]:
     """How old the Spot prices are that dollars rest on."""
     if not choice.transient:
         return []
-    return list(filter(None, [choice.worker_price(workload, group).age_words for group in choice.placed]))
+    return list(
+        filter(None, [choice.worker_price(workload, group).age_words for group in choice.placed])
+    )
 
 
 def held_back(choice: Choice, workload: Workload) -> list[str]:
-    """What holds the workers back, as far as that is known: parameter servers, mini-batches, parts of a step."""
-    return [*filter(None, [bound(choice, workload)]), *prepared(choice, workload), *stalled(choice, workload)]
+    """What holds the workers back, as far as that is known: parameter servers, mini-batches, parts
+    of a step.
+    """
+    return [
+        *filter(None, [bound(choice, workload)]),
+        *prepared(choice, workload),
+        *stalled(choice, workload),
+    ]
 
 
 def bound(choice: Choice, workload: Workload) -> str:
-    """Where parameter servers hold the workers back from the first step, how far, and what one more would give; else
-    nothing. They do where workers alone would make more steps than the servers take."""
+    """Where parameter servers hold the workers back from the first step, how far, and what one more
+    would give; else nothing. They do where workers alone would make more steps than the servers
+    take.
+    """
     if workload.synchronous or choice.load(workload) < 1:
         return ""
     more = replace(choice, servers=choice.servers + 1)
-    speed, then = choice.steps_per_second(workload), more.steps_per_second(workload)
-    servers = "The parameter server holds" if choice.servers == 1 else f"{choice.servers} parameter servers hold"
+    speed = choice.steps_per_second(workload)
+    then = more.steps_per_second(workload)
+    if choice.servers == 1:
+        servers = "The parameter server holds"
+    else:
+        servers = f"{choice.servers} parameter servers hold"
     return (
         f"{servers} the workers back from the first step: {speed:.3g} steps/s, where they could make "
         f"{choice.offered(workload):.3g}. With --ps {more.servers}: {then:.3g} steps/s, {then / speed - 1:.0%} more."
@@ -217,20 +265,29 @@ def _started(choice: Choice, workload: Workload) -> list[str]:
     """Where start-up is that of your own VMs."""
     said: list[str] = []
     for group in choice.placed:
-        start = choice.start(workload, group.accelerator, choice.transient, region(group.zone or ""))
+        start = choice.start(
+            workload, group.accelerator, choice.transient, region(group.zone or "")
+        )
         if start.own:
             seconds = start.startup.running + start.startup.usable
-            what = "VMs without a GPU" if group.accelerator == "cpu" else f"VMs with the {group.accelerator.upper()}"
-            said.append(f"{what} take {render_duration(seconds)} until they can be used, as your last {start.own} did.")
+            if group.accelerator == "cpu":
+                what = "VMs without a GPU"
+            else:
+                what = f"VMs with the {group.accelerator.upper()}"
+            said.append(
+                f"{what} take {render_duration(seconds)} until they can be used, as your last {start.own} did."
+            )
     return said
 
 
 def prepared(choice: Choice, workload: Workload) -> list[str]:
-    """For workers that wait for their mini-batches: for how much of a step, and the machine with which they would not
-    any more, or least; nothing for others."""
+    """For workers that wait for their mini-batches: for how much of a step, and the machine with
+    which they would not any more, or least; nothing for others.
+    """
     said: list[str] = []
     for group in choice.placed:
-        step, wait = choice.step(workload, group), workload.waits.get(choice.kind(group), 0.0)
+        step = choice.step(workload, group)
+        wait = workload.waits.get(choice.kind(group), 0.0)
         whole = step.seconds + workload.service_seconds
         if not step.measured or not wait:
             continue
@@ -240,7 +297,9 @@ def prepared(choice: Choice, workload: Workload) -> list[str]:
             said.append(f"{waits}, and no larger machine has it.")
             continue
         fastest = max(times for times, *_ in better)
-        times, more, machine = min((each for each in better if each[0] > _AS_FAST * fastest), key=lambda each: each[1])
+        times, more, machine = min(
+            (each for each in better if each[0] > _AS_FAST * fastest), key=lambda each: each[1]
+        )
         said.append(
             f"{waits}: with --machine-type {machine} they would be {times:.2g} times as fast, for "
             f"{render_money(more)} per hour more for each worker, if preparation is spread over all its vCPUs."
@@ -249,25 +308,35 @@ def prepared(choice: Choice, workload: Workload) -> list[str]:
 
 
 def stalled(choice: Choice, workload: Workload) -> list[str]:
-    """What a step is made of, of workers whose stalls were measured, or those of their GPU in another machine."""
+    """What a step is made of, of workers whose stalls were measured, or those of their GPU in
+    another machine.
+    """
     said: list[str] = []
     for group in choice.placed:
         kind = choice.kind(group)
         if terms := workload.terms(kind):
             which = f"{group.accelerator.upper()} in {worker_entry(*kind.partition('/')[::2]).machine_type}"
-            said += filter(None, [terms_words(which, terms, workload.change(terms, kind, choice.disk))])
+            said += filter(
+                None, [terms_words(which, terms, workload.change(terms, kind, choice.disk))]
+            )
     return list(dict.fromkeys(said))
 
 
 def _faster_machines(
     choice: Choice, workload: Workload, group: WorkerGroup, whole: float
 ) -> list[tuple[float, float, str]]:
-    """Larger machines with which a worker is faster: how many times, for how many dollars per hour more, which."""
-    now, found = choice.worker_price(workload, group), list[tuple[float, float, str]]()
+    """Larger machines with which a worker is faster: how many times, for how many dollars per hour
+    more, which.
+    """
+    now = choice.worker_price(workload, group)
+    found = list[tuple[float, float, str]]()
     for machine in larger_shapes(group.accelerator):
         other = replace(choice, machines={**choice.machines, group.accelerator: machine})
         price = other.worker_price(workload, group)
-        more = price.transient - now.transient if choice.transient else price.on_demand - now.on_demand
+        if choice.transient:
+            more = price.transient - now.transient
+        else:
+            more = price.on_demand - now.on_demand
         times = whole / (other.step(workload, group).seconds + workload.service_seconds)
         if times > _WORTH and more > 0:
             found.append((times, more, machine))
@@ -287,23 +356,34 @@ def _few(choice: Choice, course: Course, outcome: Outcome) -> list[str]:
         f"rests on {model.seen.events:g} revocation{'' if model.seen.events == 1 else 's'}, and on its other regions."
         for placed, group in zip(choice.placed, course.groups, strict=True)
         if isinstance(model := group.lifetimes, Continued)
-        and model.watched < longest and model.seen.events < _FEW
-    ]  # fmt: skip
+        and model.watched < longest
+        and model.seen.events < _FEW
+    ]
 
 
 def _hourly(choice: Choice, workload: Workload, speed: float) -> float:
     course = choice.course(workload, 1)
-    vms = sum(group.count * group.hourly for group in course.groups) + course.servers * course.server_hourly
-    made = choice.shares(workload)  # of the steps: distant workers make fewer of them, and pay for fewer
-    per_step = sum(share * group.transfer_dollars for share, group in zip(made, course.groups, strict=True))
+    vms = (
+        sum(group.count * group.hourly for group in course.groups)
+        + course.servers * course.server_hourly
+    )
+    made = choice.shares(
+        workload
+    )  # of the steps: distant workers make fewer of them, and pay for fewer
+    per_step = sum(
+        share * group.transfer_dollars for share, group in zip(made, course.groups, strict=True)
+    )
     return vms + 3600 * speed * per_step
 
 
 def _notes(choice: Choice, workload: Workload) -> list[str]:
-    said, mixed = [*workload.notes], len({group.accelerator for group in choice.placed}) > 1
+    said = [*workload.notes]
+    mixed = len({group.accelerator for group in choice.placed}) > 1
     if workload.synchronous:
         counted = max(choice.workers - workload.backup_workers, 1)
-        said.append(f"A step is taken together and counts {counted} mini-batches; it waits for the slowest of them.")
+        said.append(
+            f"A step is taken together and counts {counted} mini-batches; it waits for the slowest of them."
+        )
         if mixed:
             said.append(
                 "With --batching dynamic slower GPUs take fewer examples, and it waits less than computed here."
@@ -336,11 +416,15 @@ def _notes(choice: Choice, workload: Workload) -> list[str]:
 
 
 def row(plan: Plan, *, judged: bool = False) -> tuple[str, ...]:
-    """A plan in a table: time and bill with their ranges, how accurate (if plans are `judged`), saved,
-    revocations, the line."""
+    """A plan in a table: time and bill with their ranges, how accurate (if plans are `judged`),
+    saved, revocations, the line.
+    """
     low, high = plan.interval("hours")
     least, most = plan.interval("dollars")
-    saved = f"{plan.saved:.0%}" if plan.saved >= 0.005 else "-"
+    if plan.saved >= 0.005:
+        saved = f"{plan.saved:.0%}"
+    else:
+        saved = "-"
     accuracy = [accuracy_words(plan.accuracy) if plan.accuracy else "-"]
     return (
         hours(plan.hours),
@@ -363,7 +447,10 @@ def plan_text(plan: Plan) -> str:
     """A plan in some lines."""
     low, high = plan.interval("hours")
     least, most = plan.interval("dollars")
-    counted = "from the first step" if plan.workload.from_first_step else "from the request"
+    if plan.workload.from_first_step:
+        counted = "from the first step"
+    else:
+        counted = "from the request"
     lines = [
         plan.line,
         f"{plan.train_steps:,} steps of {plan.workload.called}: {hours(plan.hours)} ({hours_between(low, high)}), "
@@ -385,7 +472,10 @@ def plan_text(plan: Plan) -> str:
 def _accuracy(plan: Plan) -> list[str]:
     if not plan.accuracy:
         return []
-    runs = f"{plan.accuracy.runs} runs" if plan.accuracy.runs > 1 else "a run"
+    if plan.accuracy.runs > 1:
+        runs = f"{plan.accuracy.runs} runs"
+    else:
+        runs = "a run"
     told = f"as {runs} with as many workers and steps had; the range is that of such runs"
     if plan.accuracy.guess:
         told = f"as {runs} with as many workers and steps had: how others differ it does not tell"
@@ -393,7 +483,9 @@ def _accuracy(plan: Plan) -> list[str]:
 
 
 def guessed(plan: Plan) -> str:
-    return f" that are a guess ({plan.workload.guess})" if plan.workload.guess else ""
+    if plan.workload.guess:
+        return f" that are a guess ({plan.workload.guess})"
+    return ""
 
 
 def left_out(plan: Plan) -> list[str]:
@@ -401,21 +493,32 @@ def left_out(plan: Plan) -> list[str]:
     if plan.workload.from_first_step:
         return []
     hourly = plan.choice.prices(plan.workload).controller_price(plan.choice.home_zone).on_demand
-    return [f"A VM for the controller (--service-account) is not in it; it adds {render_money(hourly)} per hour."]
+    return [
+        f"A VM for the controller (--service-account) is not in it; it adds {render_money(hourly)} per hour."
+    ]
 
 
 def lost_words(plan: Plan) -> str:
-    """How many workers are lost: `6.1 (2 to 11)`; the number alone where it is given, or where it is below 0.01."""
+    """How many workers are lost: `6.1 (2 to 11)`; the number alone where it is given, or where it
+    is below 0.01.
+    """
     low, high = plan.interval("revocations")
-    mean = f"{plan.revocations:.2g}" if plan.revocations >= _HARDLY else f"under {_HARDLY:g}"
+    if plan.revocations >= _HARDLY:
+        mean = f"{plan.revocations:.2g}"
+    else:
+        mean = f"under {_HARDLY:g}"
     if not plan.revocations:
         mean = "0"
-    return mean if low == high else f"{mean} ({low:.0f} to {high:.0f})"
+    if low == high:
+        return mean
+    return f"{mean} ({low:.0f} to {high:.0f})"
 
 
 def _lost(plan: Plan) -> str:
     """How many workers lifetimes cost; nothing where their number was given."""
-    return "" if plan.revocations == round(plan.revocations) else f", {lost_words(plan)} workers lost"
+    if plan.revocations == round(plan.revocations):
+        return ""
+    return f", {lost_words(plan)} workers lost"
 
 
 # Hours, dollars, accuracies and deadlines in the words of plans, searches and forecasts.
@@ -423,28 +526,42 @@ def _lost(plan: Plan) -> str:
 
 def hours(value: float) -> str:
     """`31.2 min`, `3.91 h`, `52.4 h`."""
-    return f"{60 * value:.3g} min" if value < 1 else f"{value:,.0f} h" if value >= 100 else f"{value:.3g} h"
+    if value < 1:
+        return f"{60 * value:.3g} min"
+    if value >= 100:
+        return f"{value:,.0f} h"
+    return f"{value:.3g} h"
 
 
 def hours_between(low: float, high: float) -> str:
     """`12.1 to 13.5 min`, `58 min to 1.3 h`."""
-    said, until = hours(low), hours(high)
+    said = hours(low)
+    until = hours(high)
     (number, unit), other = said.split(" "), until.split(" ")[1]
-    return f"{number} to {until}" if unit == other else f"{said} to {until}"
+    if unit == other:
+        return f"{number} to {until}"
+    return f"{said} to {until}"
 
 
 def accuracy_words(accuracy: Accuracy) -> str:
     """`91.2% (90.1% to 92.3%)`, `91.2% (one run)`."""
-    between = "one run" if accuracy.guess else f"{accuracy.low:.1%} to {accuracy.high:.1%}"
+    if accuracy.guess:
+        between = "one run"
+    else:
+        between = f"{accuracy.low:.1%} to {accuracy.high:.1%}"
     return f"{accuracy.value:.1%} ({between})"
 
 
 def deadline_words(told: DeadlineCost) -> list[str]:
     """What a deadline costs, what others cost, and on what that rests."""
     wanted = told.wanted
-    in_time = "all" if wanted.chance == 1 else f"{wanted.chance:.0%}"
+    if wanted.chance == 1:
+        in_time = "all"
+    else:
+        in_time = f"{wanted.chance:.0%}"
     others = ", ".join(
-        f"{hours(each.hours)} {roughly(each.dollars)}" + ("" if each.chance == 1 else f" ({each.chance:.0%} in time)")
+        f"{hours(each.hours)} {roughly(each.dollars)}"
+        + ("" if each.chance == 1 else f" ({each.chance:.0%} in time)")
         for each in told.curve
     )
     return [
@@ -461,4 +578,6 @@ def deadline_words(told: DeadlineCost) -> list[str]:
 def roughly(dollars: float) -> str:
     """Two digits of an amount, as simulated: `$21`, `$1.3`."""
     rounded = float(f"{dollars:.2g}")
-    return f"${rounded:,.0f}" if rounded >= 10 else f"${rounded:g}"
+    if rounded >= 10:
+        return f"${rounded:,.0f}"
+    return f"${rounded:g}"

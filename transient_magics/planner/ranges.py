@@ -1,4 +1,6 @@
-"""How far figures may be off: differences between runs of one cluster, and the middle of simulated values."""
+"""How far figures may be off: differences between runs of one cluster, and the middle of simulated
+values.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-BETWEEN_ERROR, BETWEEN_FREEDOM = 0.03, 2.0
-"""How far runs of one cluster differ, relatively, before any was measured. Over the 32 clusters of which ICAC'19 has 5
-to 33 runs (`data/training`, log durations), the variance between runs is distributed as inverse chi-square with 2.3
-degrees of freedom; the deviation is 3.0 % in the root mean square.
+BETWEEN_ERROR = 0.03
+BETWEEN_FREEDOM = 2.0
+"""How far runs of one cluster differ, relatively, before any was measured. Over the 32 clusters of
+which ICAC'19 has 5 to 33 runs (`data/training`, log durations), the variance between runs is
+distributed as inverse chi-square with 2.3 degrees of freedom; the deviation is 3.0 % in the root
+mean square.
 """
 BLOCK_SECONDS = 600.0
-"""For so long a stretch deviates from its run about as far as runs differ: shorter ones as far, longer ones less, in
-inverse proportion. Speeds of VMs are correlated over minutes to hours."""
+"""For so long a stretch deviates from its run about as far as runs differ: shorter ones as far,
+longer ones less, in inverse proportion. Speeds of VMs are correlated over minutes to hours.
+"""
 
 
 def student(deviation: float, freedom: float) -> float:
@@ -24,21 +29,24 @@ def student(deviation: float, freedom: float) -> float:
 
 
 def next_run_error(seconds: float, noise: float = 0.0) -> float:
-    """Return how far off, relatively, the speed of one more run may be by that of one run, measured for `seconds`.
+    """Return how far off, relatively, the speed of one more run may be by that of one run, measured
+    for `seconds`.
 
-    Both runs differ from the usual one. The measured time differs from its run as usual, or by as much `noise` as its
-    parts showed where that is more.
+    Both runs differ from the usual one. The measured time differs from its run as usual, or by as
+    much `noise` as its parts showed where that is more.
     """
     between = student(BETWEEN_ERROR, BETWEEN_FREEDOM)
-    return math.hypot(math.sqrt(2) * between, max(between / math.sqrt(1 + seconds / BLOCK_SECONDS), noise))
+    return math.hypot(
+        math.sqrt(2) * between, max(between / math.sqrt(1 + seconds / BLOCK_SECONDS), noise)
+    )
 
 
 def middle(values: ArrayLike, level: float = 0.9) -> tuple[float, float]:
     """Return the ends of the middle `level` of the values.
 
-    As many values are left out below as above. Where many are equal to one end, fewer can be left out there, and so
-    many more are at the other one: the hours of a run that is seldom revoked reach from those of the undisturbed run to
-    their 90th percentile.
+    As many values are left out below as above. Where many are equal to one end, fewer can be left
+    out there, and so many more are at the other one: the hours of a run that is seldom revoked
+    reach from those of the undisturbed run to their 90th percentile.
 
     Parameters
     ----------
@@ -47,8 +55,10 @@ def middle(values: ArrayLike, level: float = 0.9) -> tuple[float, float]:
     level
         0 to 1.
     """
-    found, tail = np.asarray(values, float), (1 - level) / 2
+    found = np.asarray(values, float)
+    tail = (1 - level) / 2
     low, high = np.quantile(found, [tail, 1 - tail])
-    below, above = float((found < low).mean()), float((found > high).mean())
+    below = float((found < low).mean())
+    above = float((found > high).mean())
     low, high = np.quantile(found, [2 * tail - min(above, tail), 1 - 2 * tail + min(below, tail)])
     return float(low), float(high)

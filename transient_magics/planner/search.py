@@ -1,13 +1,16 @@
-"""The best clusters for a run: everything the catalog has, reduced to those that no other beats in time and in cost.
+"""The best clusters for a run: everything the catalog has, reduced to those that no other beats in
+time and in cost.
 
-First all clusters of one GPU or of two are computed without chance (`Sketches`); those near the front of these are
-simulated. The knee is where the front, drawn between its fastest and its cheapest cluster, bulges most towards the
-corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for so few points the largest distance).
+First all clusters of one GPU or of two are computed without chance (`Sketches`); those near the
+front of these are simulated. The knee is where the front, drawn between its fastest and its
+cheapest cluster, bulges most towards the corner (the idea of Kneedle: Satopää et al., ICDCSW 2011;
+for so few points the largest distance).
 
-Sketches are hundreds of thousands of clusters, computed without chance in a tenth of a second. Workers of one GPU or of
-two, from 1 to 16 of them together in one zone, with any number of parameter servers, rented in any way. An asynchronous
-cluster is as fast as the sum of its workers, whatever they are, until its servers are busy (`speed`). The zones of a
-region cost the same, so one of each stands for all.
+Sketches are hundreds of thousands of clusters, computed without chance in a tenth of a second.
+Workers of one GPU or of two, from 1 to 16 of them together in one zone, with any number of
+parameter servers, rented in any way. An asynchronous cluster is as fast as the sum of its workers,
+whatever they are, until its servers are busy (`speed`). The zones of a region cost the same, so one
+of each stands for all.
 """
 
 from __future__ import annotations
@@ -22,7 +25,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..catalog import ACCELERATORS, PriceList, has_gpu, larger_shapes, never_on_demand, region, zones_with
+from ..catalog import (
+    ACCELERATORS,
+    PriceList,
+    has_gpu,
+    larger_shapes,
+    never_on_demand,
+    region,
+    zones_with,
+)
 from ..errors import DeclarationError, PlanError, unknown
 from ..spec import WorkerGroup, render_money, render_table
 from .choices import Choice, Lifetimes, immortal
@@ -34,7 +45,8 @@ from .speeds.workloads import Workload
 SERVERS = (1, 2, 4)
 OBJECTIVES = ("knee", "time", "cost")
 MODELS = ("spot", "standard")
-_SIMULATED, _MIXED = 40, 24
+_SIMULATED = 40
+_MIXED = 24
 """Of each way of renting: so many clusters of one GPU, and so many of two."""
 _ALIKE = 1.01
 _RUNS = 1000
@@ -43,7 +55,8 @@ MOST_ROWS = 8
 
 @dataclass(frozen=True, repr=False)
 class Search:
-    """The answer: `front` has the plans that no other beats, fastest first; `best` is the one that was asked for.
+    """The answer: `front` has the plans that no other beats, fastest first; `best` is the one that
+    was asked for.
 
     `considered` counts the clusters that were looked at, `plans` all that were simulated.
     """
@@ -88,12 +101,13 @@ def search(
     accuracies: Accuracies | None = None,
     like: Choice | None = None,
 ) -> Search:
-    """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two of them (by
-    default all with a known speed that Google sells, at list prices). Raises PlanError where nothing keeps within them.
+    """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two
+    of them (by default all with a known speed that Google sells, at list prices). Raises PlanError
+    where nothing keeps within them.
 
-    `like`: what else all of them are declared with: machines, disks. Machines that are not named are looked at by
-    themselves where larger ones would make steps shorter.
-    `train_steps` may be how many it takes so many workers; with those for whom it raises PlanError there is no cluster.
+    `like`: what else all of them are declared with: machines, disks. Machines that are not named
+    are looked at by themselves where larger ones would make steps shorter. `train_steps` may be how
+    many it takes so many workers; with those for whom it raises PlanError there is no cluster.
     """
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES, error=PlanError)
@@ -105,9 +119,14 @@ def search(
     sketches = Sketches(workload, steps, gpus, zones, servers, server_cores, models, like)
     numbers = sketches.near_front(_SIMULATED, _MIXED)
     if not numbers:
-        where = f" in {', '.join(zones)}" if zones else ""
-        raise PlanError(f"No GPU{where} has a known speed for {workload.name}",
-                        fix="Train it on one for a minute first.")  # fmt: skip
+        if zones:
+            where = f" in {', '.join(zones)}"
+        else:
+            where = ""
+        raise PlanError(
+            f"No GPU{where} has a known speed for {workload.name}",
+            fix="Train it on one for a minute first.",
+        )
     plans = [
         make_plan(
             choice,
@@ -122,9 +141,14 @@ def search(
         )
         for choice in map(sketches.choice, numbers)
     ]
-    allowed = [plan for plan in plans if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)]
+    allowed = [
+        plan
+        for plan in plans
+        if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)
+    ]
     if not allowed:
-        quickest, cheapest = min(plans, key=lambda plan: plan.hours), min(plans, key=lambda plan: plan.dollars)
+        quickest = min(plans, key=lambda plan: plan.hours)
+        cheapest = min(plans, key=lambda plan: plan.dollars)
         raise PlanError(
             f"No cluster keeps within these limits: the fastest takes {hours(quickest.hours)} for "
             f"{render_money(quickest.dollars)}, the cheapest {render_money(cheapest.dollars)} in "
@@ -136,9 +160,17 @@ def search(
     best = {"time": front[0], "cost": front[-1], "knee": bulge}[objective]
     notes = (*notes, *left_out)
     return Search(
-        front, best, bulge, tuple(plans), objective, len(sketches), max_hours, max_dollars, notes,
+        front,
+        best,
+        bulge,
+        tuple(plans),
+        objective,
+        len(sketches),
+        max_hours,
+        max_dollars,
+        notes,
         judged=bool(accuracies),
-    )  # fmt: skip
+    )
 
 
 def _by_workers(train_steps: int | Callable[[int], int]) -> tuple[dict[int, int], list[str]]:
@@ -168,7 +200,9 @@ def _ranges(numbers: Iterable[int]) -> Iterator[str]:
 
 
 def pareto(plans: Iterable[Plan]) -> tuple[Plan, ...]:
-    """The plans that no other beats in mean hours and mean dollars, fastest first; a per cent of either is nothing."""
+    """The plans that no other beats in mean hours and mean dollars, fastest first; a per cent of
+    either is nothing.
+    """
     front: list[Plan] = []
     fastest = 0.0  # of those of which the last one kept is the cheapest
     for plan in sorted(plans, key=lambda plan: (plan.hours, plan.dollars)):
@@ -181,9 +215,13 @@ def pareto(plans: Iterable[Plan]) -> tuple[Plan, ...]:
 
 
 def knee(front: Sequence[Plan]) -> Plan:
-    """The plan of a front (fastest first) that lies farthest below the line from its fastest to its cheapest."""
-    fastest, cheapest = front[0], front[-1]
-    hours, dollars = cheapest.hours - fastest.hours, fastest.dollars - cheapest.dollars
+    """The plan of a front (fastest first) that lies farthest below the line from its fastest to its
+    cheapest.
+    """
+    fastest = front[0]
+    cheapest = front[-1]
+    hours = cheapest.hours - fastest.hours
+    dollars = fastest.dollars - cheapest.dollars
     if hours <= 0 or dollars <= 0:
         return fastest
 
@@ -194,7 +232,8 @@ def knee(front: Sequence[Plan]) -> Plan:
 
 
 def _sold(workload: Workload) -> list[str]:
-    """Return the GPUs with a known speed that can be rented today, those that it was measured on first.
+    """Return the GPUs with a known speed that can be rented today, those that it was measured on
+    first.
 
     If there is none, those that it was measured on, which only the emulator has.
     """
@@ -208,7 +247,8 @@ COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 """How many workers of a GPU are looked at; of two GPUs together no more than the most."""
 MOST_WORKERS = max(COUNTS)
 _NEAR = 1.15
-"""How much slower and dearer than another, without chance, a cluster may be and still be simulated."""
+"""How much slower and dearer than another, without chance, a cluster may be and still be simulated.
+"""
 _Array = NDArray[np.float64]
 _ALONE = np.array(COUNTS)[:, np.newaxis]
 _TOGETHER = np.array([both for both in product(COUNTS, repeat=2) if sum(both) <= MOST_WORKERS])
@@ -216,8 +256,10 @@ _TOGETHER = np.array([both for both in product(COUNTS, repeat=2) if sum(both) <=
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Workers with these `gpus` in one zone, in `machines` where these are not the catalog's. `counts`: (rows, gpus);
-    `hours` and `dollars`: (rows, servers, models), infinite where nobody would declare it."""
+    """Workers with these `gpus` in one zone, in `machines` where these are not the catalog's.
+    `counts`: (rows, gpus); `hours` and `dollars`: (rows, servers, models), infinite where nobody
+    would declare it.
+    """
 
     gpus: tuple[str, ...]
     machines: Mapping[str, str]
@@ -228,14 +270,24 @@ class _Block:
 
 
 class Sketches:
-    """All of them for a workload whose `steps` are known by the number of workers; others are left out. Numbered from
-    0 on; `choice` makes a number a declaration."""
+    """All of them for a workload whose `steps` are known by the number of workers; others are left
+    out. Numbered from 0 on; `choice` makes a number a declaration.
+    """
 
     def __init__(
-        self, workload: Workload, steps: Mapping[int, int], gpus: Sequence[str], zones: Sequence[str],
-        servers: Sequence[int], cores: int, models: Sequence[str], like: Choice | None = None,
-    ) -> None:  # fmt: skip
-        self._workload, self._servers, self._cores = workload, np.array(servers), cores
+        self,
+        workload: Workload,
+        steps: Mapping[int, int],
+        gpus: Sequence[str],
+        zones: Sequence[str],
+        servers: Sequence[int],
+        cores: int,
+        models: Sequence[str],
+        like: Choice | None = None,
+    ) -> None:
+        self._workload = workload
+        self._servers = np.array(servers)
+        self._cores = cores
         self._like = like or Choice(())
         self._steps = np.array([steps.get(workers, np.inf) for workers in range(MOST_WORKERS + 1)])
         self._models = tuple(models)
@@ -256,11 +308,18 @@ class Sketches:
         """The cluster of that number."""
         block, (row, servers, model) = self._at(number)
         counts = block.counts[row].tolist()
-        groups = tuple(WorkerGroup(gpu, count, block.zone) for gpu, count in zip(block.gpus, counts, strict=True))
+        groups = tuple(
+            WorkerGroup(gpu, count, block.zone)
+            for gpu, count in zip(block.gpus, counts, strict=True)
+        )
         return replace(
-            self._like, groups=groups, servers=int(self._servers[servers]), server_cores=self._cores,
-            provisioning=self._models[model], machines=block.machines,
-        )  # fmt: skip
+            self._like,
+            groups=groups,
+            servers=int(self._servers[servers]),
+            server_cores=self._cores,
+            provisioning=self._models[model],
+            machines=block.machines,
+        )
 
     def hours_and_dollars(self, number: int) -> tuple[float, float]:
         """Its hours and dollars, without chance."""
@@ -268,15 +327,20 @@ class Sketches:
         return float(block.hours[place]), float(block.dollars[place])
 
     def near_front(self, most: int, most_mixed: int) -> list[int]:
-        """Numbers of clusters that none beats clearly, for each way of renting (chance falls upon one of them only):
-        at most so many of one GPU and of two."""
+        """Numbers of clusters that none beats clearly, for each way of renting (chance falls upon
+        one of them only): at most so many of one GPU and of two.
+        """
         if not self._blocks:
             return []
         hours, dollars = (
-            np.concatenate([getattr(block, name).reshape(-1, len(self._models)) for block in self._blocks])
+            np.concatenate(
+                [getattr(block, name).reshape(-1, len(self._models)) for block in self._blocks]
+            )
             for name in ("hours", "dollars")
         )
-        mixed = np.concatenate([np.full(block.hours[..., 0].size, len(block.gpus) > 1) for block in self._blocks])
+        mixed = np.concatenate(
+            [np.full(block.hours[..., 0].size, len(block.gpus) > 1) for block in self._blocks]
+        )
         chosen = []
         for model in range(len(self._models)):
             slack = _slack(hours[:, model], dollars[:, model])
@@ -289,30 +353,43 @@ class Sketches:
     def _at(self, number: int) -> tuple[_Block, tuple[int, int, int]]:
         which = bisect_right(self._ends, number)
         block = self._blocks[which]
-        row, servers, model = np.unravel_index(number - self._ends[which] + block.hours.size, block.hours.shape)
+        row, servers, model = np.unravel_index(
+            number - self._ends[which] + block.hours.size, block.hours.shape
+        )
         return block, (int(row), int(servers), int(model))
 
     def _mixes(self, gpus: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Pairs that one list of prices knows, so that each costs in the mix what it costs alone."""
         own = self._workload.prices.servers
-        return ((one, other) for one, other in combinations(gpus, 2) if (one in own) == (other in own))
+        return (
+            (one, other) for one, other in combinations(gpus, 2) if (one in own) == (other in own)
+        )
 
     def _machines(self, gpus: tuple[str, ...]) -> Iterable[Mapping[str, str]]:
-        """In which machines: as it was said, else the catalog's, and larger ones that make steps shorter."""
+        """In which machines: as it was said, else the catalog's, and larger ones that make steps
+        shorter.
+        """
         if self._like.machines:
             return [{gpu: self._like.machines[gpu] for gpu in gpus if gpu in self._like.machines}]
         some = [["", *self._larger(gpu)] for gpu in gpus]
-        return [{gpu: name for gpu, name in zip(gpus, each, strict=True) if name} for each in product(*some)]
+        return [
+            {gpu: name for gpu, name in zip(gpus, each, strict=True) if name}
+            for each in product(*some)
+        ]
 
     def _larger(self, gpu: str) -> Iterator[str]:
         least = self._workload.step(gpu).seconds
-        for machine in larger_shapes(gpu) if self._workload.preparation or self._workload.stalls else ():
+        for machine in (
+            larger_shapes(gpu) if self._workload.preparation or self._workload.stalls else ()
+        ):
             seconds = self._workload.step(gpu, machine).seconds
             if seconds < least / _ALIKE:
                 yield machine
                 least = seconds
 
-    def _block(self, kinds: tuple[str, ...], machines: Mapping[str, str], zone: str) -> _Block | None:
+    def _block(
+        self, kinds: tuple[str, ...], machines: Mapping[str, str], zone: str
+    ) -> _Block | None:
         groups = [WorkerGroup(kind, 1, zone) for kind in kinds]
         choice = replace(self._like, groups=tuple(groups), machines=machines)
         try:
@@ -320,14 +397,28 @@ class Sketches:
             server = choice.prices(self._workload).parameter_server(self._cores, zone)
         except DeclarationError:
             return None  # no price is known there
-        service, scaling = self._workload.service_seconds, self._workload.scaling
+        service = self._workload.service_seconds
+        scaling = self._workload.scaling
         steps = [choice.step(self._workload, group).seconds for group in groups]
-        speeds = np.stack([worker_speed(steps, service, servers) for servers in self._servers], axis=1)
+        speeds = np.stack(
+            [worker_speed(steps, service, servers) for servers in self._servers], axis=1
+        )
         limits = [capacity(service, servers, scaling) for servers in self._servers]
-        rates = np.array([[each.on_demand if model == "standard" else each.transient for model in self._models]
-                          for each in prices])  # fmt: skip
+        rates = np.array(
+            [
+                [
+                    price.on_demand if model == "standard" else price.transient
+                    for model in self._models
+                ]
+                for price in prices
+            ]
+        )
         counts = _ALONE if len(kinds) == 1 else _TOGETHER
-        hours = self._steps[counts.sum(axis=1, keepdims=True)] / cluster_speed(counts @ speeds, limits) / 3600
+        hours = (
+            self._steps[counts.sum(axis=1, keepdims=True)]
+            / cluster_speed(counts @ speeds, limits)
+            / 3600
+        )
         hourly = (counts @ rates)[:, np.newaxis] + (self._servers * server)[:, np.newaxis]
         # Several workers need a parameter server, and one has no use for a second.
         single = counts.sum(axis=1, keepdims=True) == 1
@@ -339,8 +430,9 @@ class Sketches:
 
 
 def _places(kinds: tuple[str, ...], zones: Sequence[str]) -> Iterable[str]:
-    """Of the `zones`, those with all these GPUs; of all where none is named, one of each region that has the machines
-    of parameter servers too, best first."""
+    """Of the `zones`, those with all these GPUs; of all where none is named, one of each region
+    that has the machines of parameter servers too, best first.
+    """
     if zones:
         return [zone for zone in zones if all(has_gpu(zone, kind) for kind in kinds)]
     found: dict[str, str] = {}
@@ -351,7 +443,9 @@ def _places(kinds: tuple[str, ...], zones: Sequence[str]) -> Iterable[str]:
 
 
 def _slack(hours: _Array, dollars: _Array) -> _Array:
-    """By how much the cluster that beats each most is faster and cheaper, as a factor; infinite where it is far off."""
+    """By how much the cluster that beats each most is faster and cheaper, as a factor; infinite
+    where it is far off.
+    """
     order = np.lexsort((dollars, hours))
     lowest = np.minimum.accumulate(dollars[order])
     least = np.append(np.inf, lowest[:-1])
@@ -359,11 +453,15 @@ def _slack(hours: _Array, dollars: _Array) -> _Array:
     found = np.full(len(hours), np.inf)
     if not front.size:
         return found
-    best_hours, best_dollars = hours[front], dollars[front]
-    # Of those that are faster by the whole tolerance the slowest is the cheapest: it alone can rule a cluster out.
+    best_hours = hours[front]
+    best_dollars = dollars[front]
+    # Of those that are faster by the whole tolerance the slowest is the cheapest: it alone can rule
+    # a cluster out.
     faster = np.searchsorted(best_hours, hours / _NEAR) - 1
     near = np.isfinite(hours) & ((faster < 0) | (dollars <= _NEAR * best_dollars[faster]))
-    beaten = np.minimum(hours[near, np.newaxis] / best_hours, dollars[near, np.newaxis] / best_dollars)
+    beaten = np.minimum(
+        hours[near, np.newaxis] / best_hours, dollars[near, np.newaxis] / best_dollars
+    )
     found[near] = beaten.max(axis=1)
     return found
 
@@ -382,8 +480,20 @@ def search_text(search: Search) -> str:
 
 def header(search: Search) -> tuple[str, ...]:
     """Of a table of `row`s."""
-    judged = ["Accuracy"] if search.judged else []
-    return ("Time", "Range", "Cost", "Range", *judged, f"Saved{lasts(search.front)}", "Workers lost", "Line")
+    if search.judged:
+        judged = ["Accuracy"]
+    else:
+        judged = []
+    return (
+        "Time",
+        "Range",
+        "Cost",
+        "Range",
+        *judged,
+        f"Saved{lasts(search.front)}",
+        "Workers lost",
+        "Line",
+    )
 
 
 def marked(search: Search) -> str:
@@ -394,7 +504,7 @@ def marked(search: Search) -> str:
 def steps_of(search: Search) -> str:
     """`64,000 steps of run-1`; where they depend on the workers, from the fewest to the most."""
     counts = sorted({plan.train_steps for plan in search.front})
-    said = " to ".join(f"{each:,}" for each in dict.fromkeys([counts[0], counts[-1]]))
+    said = " to ".join(f"{fromkey:,}" for fromkey in dict.fromkeys([counts[0], counts[-1]]))
     return f"{said} steps of {search.front[0].workload.called}"
 
 
@@ -410,13 +520,19 @@ def shown(search: Search) -> Sequence[Plan]:
 
 def rows(search: Search) -> list[tuple[str, ...]]:
     """The front as rows, with `>` before the best one."""
-    return [(">" if plan is search.best else "", *row(plan, judged=search.judged)) for plan in shown(search)]
+    return [
+        (">" if plan is search.best else "", *row(plan, judged=search.judged))
+        for plan in shown(search)
+    ]
 
 
 def notes(search: Search) -> list[str]:
     """What a reader must know of these figures."""
     first = search.front[0]
-    counted = "from the first step" if first.workload.from_first_step else "from the request"
+    if first.workload.from_first_step:
+        counted = "from the first step"
+    else:
+        counted = "from the request"
     said = [
         f"Hours and dollars are estimates with their ranges{guessed(first)}, counted {counted}; "
         f"Spot VMs with {first.risk}.",
@@ -431,4 +547,6 @@ def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
     said = Counter(note for plan in plans for note in plan.notes)
     for plan in plans:
         spec = plan.line.split()[1]
-        yield from (f"{spec}: {note}" if said[note] == 1 < len(plans) else note for note in plan.notes)
+        yield from (
+            f"{spec}: {note}" if said[note] == 1 < len(plans) else note for note in plan.notes
+        )

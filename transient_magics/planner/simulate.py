@@ -1,16 +1,18 @@
 """How long a run takes and what it costs: many possible courses of it at once, by Monte Carlo.
 
-In each course every worker's place is a chain of VMs: requested, billed from the moment it runs, training once its
-worker has joined, revoked when its lifetime ends, and (where it is replaced) requested again at that moment. The speed
-of the cluster is constant between two such events, so a course needs no time steps: the events of all workers are
-sorted, the offered speed is their running sum (of synchronous steps: the slowest's), the parameter servers bend it
-(`speed`), and the run is over when the steps add up. All courses are arrays of one computation.
+In each course every worker's place is a chain of VMs: requested, billed from the moment it runs,
+training once its worker has joined, revoked when its lifetime ends, and (where it is replaced)
+requested again at that moment. The speed of the cluster is constant between two such events, so a
+course needs no time steps: the events of all workers are sorted, the offered speed is their running
+sum (of synchronous steps: the slowest's), the parameter servers bend it (`speed`), and the run is
+over when the steps add up. All courses are arrays of one computation.
 
-Parameter servers and the chief are on demand: no revocation loses more than the step in flight. Revocations come in
-waves: of the VMs that are there at the begin, each has with probability `waves` its luck in common with those that have
-its GPU in its zone (the same quantile of what is left of its life), and else its own. That leaves each VM's lifetime
-what it is; those of one age go at one moment, two of them with the square of `waves`, which was measured. VMs that come
-later are revoked independently.
+Parameter servers and the chief are on demand: no revocation loses more than the step in flight.
+Revocations come in waves: of the VMs that are there at the begin, each has with probability `waves`
+its luck in common with those that have its GPU in its zone (the same quantile of what is left of
+its life), and else its own. That leaves each VM's lifetime what it is; those of one age go at one
+moment, two of them with the square of `waves`, which was measured. VMs that come later are revoked
+independently.
 """
 
 from __future__ import annotations
@@ -26,18 +28,29 @@ from scipy import special
 from .lifetimes.kaplan_meier import BLOCKS, resampled
 from .lifetimes.parametric import LifetimeModel
 from .speeds.fitting import Draws
-from .speeds.speed import SCALING, SHARPNESS, capacities, capacity, cluster_speed, synchronous_speed, worker_speed
+from .speeds.speed import (
+    SCALING,
+    SHARPNESS,
+    capacities,
+    capacity,
+    cluster_speed,
+    synchronous_speed,
+    worker_speed,
+)
 
 Array = NDArray[np.float64]
 
 _FAR = 1e12  # seconds: later than anything
 _MOST_GENERATIONS = 4096
-_HOUR, _MINUTE = 3600.0, 60.0
+_HOUR = 3600.0
+_MINUTE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Mean seconds from a VM's request until it runs (and is billed), from there until it can be used; deviation."""
+    """Mean seconds from a VM's request until it runs (and is billed), from there until it can be
+    used; deviation.
+    """
 
     running: float = 0.0
     usable: float = 0.0
@@ -46,13 +59,15 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per hour.
+    """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per
+    hour.
 
-    `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off by the same luck.
-    `kind`: the kind of worker whose seconds `Course.draws` has, where these are taken from it.
-    `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable VM to its first step.
-    `transfer_dollars`: of one step, where the parameter servers are in another zone. In the middle of a run `ages` has
-    the hours for which each VM has run (0: only requested) and `ready_in` the seconds until each takes steps.
+    `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off
+    by the same luck. `kind`: the kind of worker whose seconds `Course.draws` has, where these are
+    taken from it. `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable
+    VM to its first step. `transfer_dollars`: of one step, where the parameter servers are in
+    another zone. In the middle of a run `ages` has the hours for which each VM has run (0: only
+    requested) and `ready_in` the seconds until each takes steps.
     """
 
     count: int
@@ -65,9 +80,13 @@ class Workers:
     added_seconds: float = 0.0
     """Seconds that a step takes longer because its parameter servers are in another region."""
     added_error: float = 0.0
-    """The standard deviation of their logarithm; all distant workers of a course are off by one luck."""
+    """The standard deviation of their logarithm; all distant workers of a course are off by one
+    luck.
+    """
     price_error: float = 0.0
-    """How far off `hourly` may be (standard deviation of its logarithm), for all groups of a course alike."""
+    """How far off `hourly` may be (standard deviation of its logarithm), for all groups of a course
+    alike.
+    """
     lifetimes: LifetimeModel | None = None
     startup: Startup = Startup()
     join_seconds: float = 0.0
@@ -78,21 +97,25 @@ class Workers:
     @property
     def step_error(self) -> float:
         """How far off, relatively, the seconds of a whole step may be (standard deviation)."""
-        computing, added = self.error * self.compute_seconds, self.added_error * self.added_seconds
+        computing = self.error * self.compute_seconds
+        added = self.added_error * self.added_seconds
         return math.hypot(computing, added) / (self.compute_seconds + self.added_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A run to be simulated: `steps` that are left, on `groups` of workers and `servers` parameter servers.
+    """A run to be simulated: `steps` that are left, on `groups` of workers and `servers` parameter
+    servers.
 
-    `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take. `work_error`:
-    relative, of the steps, or of a speed that all have in common: workers and servers. `from_first_step`: counted from
-    the first step, as papers count, instead of from the request. `spent` dollars lie behind already. `rate`: emulated
-    seconds that pass in a second of work; lifetimes, boots and bills go by the former. `waves`: the share of a group
-    that is revoked together, where it is. `from_ready`: VMs cost from when they answer, as a run's own cost counts them
-    (`journal.cost`), and no minute at least. `synchronous`: steps are taken together, the slowest `backup_workers` of
-    each not waited for. `draws`: seconds, the servers' part and scaling are as uncertain together as these are.
+    `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take.
+    `work_error`: relative, of the steps, or of a speed that all have in common: workers and
+    servers. `from_first_step`: counted from the first step, as papers count, instead of from the
+    request. `spent` dollars lie behind already. `rate`: emulated seconds that pass in a second of
+    work; lifetimes, boots and bills go by the former. `waves`: the share of a group that is revoked
+    together, where it is. `from_ready`: VMs cost from when they answer, as a run's own cost counts
+    them (`journal.cost`), and no minute at least. `synchronous`: steps are taken together, the
+    slowest `backup_workers` of each not waited for. `draws`: seconds, the servers' part and scaling
+    are as uncertain together as these are.
     """
 
     groups: tuple[Workers, ...]
@@ -118,8 +141,10 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of each course: `hours` until the last step (infinite where it is never made), `dollars`, `revocations`, and the
-    hours that it `lasted`: until the last step, or until the last VM was taken."""
+    """Of each course: `hours` until the last step (infinite where it is never made), `dollars`,
+    `revocations`, and the hours that it `lasted`: until the last step, or until the last VM was
+    taken.
+    """
 
     hours: Array
     dollars: Array
@@ -132,15 +157,19 @@ class Outcome:
         return float(np.isfinite(self.hours).mean())
 
     def until_done(self) -> Outcome:
-        """Each course that does not come to its end followed by the next ones, from the begin, until one does.
+        """Each course that does not come to its end followed by the next ones, from the begin,
+        until one does.
 
-        Courses are independent of each other, so their order is as good as any. One at least must come to its end.
+        Courses are independent of each other, so their order is as good as any. One at least must
+        come to its end.
         """
         done = np.isfinite(self.hours)
         if done.all():
             return self
         places = np.arange(2 * len(done))
-        end = np.minimum.accumulate(np.where(np.tile(done, 2), places, len(places))[::-1])[::-1][: len(done)]
+        end = np.minimum.accumulate(np.where(np.tile(done, 2), places, len(places))[::-1])[::-1][
+            : len(done)
+        ]
 
         def added(values: Array) -> Array:
             sums = np.append(0.0, np.cumsum(np.tile(values, 2)))
@@ -150,16 +179,25 @@ class Outcome:
         return Outcome(hours, added(self.dollars), added(self.revocations), hours)
 
     def finished_between(self, level: float = 0.9) -> tuple[float, float]:
-        """Between which shares that one lies with the probability `level`, as far as lifetimes are known."""
-        shares = np.array([np.isfinite(block).mean() for block in np.array_split(self.hours, BLOCKS)])
-        mean, runs = self.finished, len(self.hours)
+        """Between which shares that one lies with the probability `level`, as far as lifetimes are
+        known.
+        """
+        shares = np.array(
+            [np.isfinite(block).mean() for block in np.array_split(self.hours, BLOCKS)]
+        )
+        mean = self.finished
+        runs = len(self.hours)
         among = mean * (1 - mean)
-        if not among:  # Jeffreys' interval: that none of so many was lost does not say that none can be
-            done, lost = runs * mean + 0.5, runs * (1 - mean) + 0.5
+        if (
+            not among
+        ):  # Jeffreys' interval: that none of so many was lost does not say that none can be
+            done = runs * mean + 0.5
+            lost = runs * (1 - mean) + 0.5
             return _beta(done, lost, level)
         size = max(runs / BLOCKS, 2.0)
-        # The shares of blocks differ by the chance of their courses, too, which has no part in what is not known. Where
-        # few courses are lost that chance is most of it, and what is left uncertain: its upper standard error counts.
+        # The shares of blocks differ by the chance of their courses, too, which has no part in what
+        # is not known. Where few courses are lost that chance is most of it, and what is left
+        # uncertain: its upper standard error counts.
         differ = float(shares.var()) * (1 + (2 / (BLOCKS - 1)) ** 0.5)
         known = max((differ - among / size) / (1 - 1 / size), 0.0) + among / runs
         certainty = among / min(known, 0.99 * among) - 1
@@ -168,18 +206,25 @@ class Outcome:
 
 def _beta(a: float, b: float, level: float) -> tuple[float, float]:
     """The middle of a beta distribution that has the probability `level`."""
-    return float(special.betaincinv(a, b, (1 - level) / 2)), float(special.betaincinv(a, b, (1 + level) / 2))
+    return float(special.betaincinv(a, b, (1 - level) / 2)), float(
+        special.betaincinv(a, b, (1 + level) / 2)
+    )
 
 
-def simulate(course: Course, runs: int = 10_000, seed: int = 0, revocations: int | None = None) -> Outcome:
-    """So many possible courses. With `revocations`, exactly that many workers are lost in each (as ICAC'19, table 4,
-    counts runs), at moments that are equally likely all through the undisturbed run; lifetimes do not count then.
+def simulate(
+    course: Course, runs: int = 10_000, seed: int = 0, revocations: int | None = None
+) -> Outcome:
+    """So many possible courses. With `revocations`, exactly that many workers are lost in each (as
+    ICAC'19, table 4, counts runs), at moments that are equally likely all through the undisturbed
+    run; lifetimes do not count then.
     """
     random = np.random.default_rng(seed)
     course = _unsure(course, seed)
     fleet = _Fleet.of(course, random, runs)
     if revocations is not None:
-        course = replace(course, groups=tuple(replace(group, lifetimes=None) for group in course.groups))
+        course = replace(
+            course, groups=tuple(replace(group, lifetimes=None) for group in course.groups)
+        )
         undisturbed = _simulate(course, fleet, random, None)
         # Equally likely: what a small constant risk comes to in runs in which it struck that often.
         moments = random.random((runs, revocations)) * undisturbed.hours[:, np.newaxis] * _HOUR
@@ -193,21 +238,29 @@ def simulate(course: Course, runs: int = 10_000, seed: int = 0, revocations: int
 def _unsure(course: Course, seed: int) -> Course:
     """With lifetimes that are as uncertain as what they were learned from."""
     groups = (
-        replace(each, lifetimes=resampled(each.lifetimes, seed)) if each.lifetimes else each for each in course.groups
+        replace(group, lifetimes=resampled(group.lifetimes, seed)) if group.lifetimes else group
+        for group in course.groups
     )
     return replace(course, groups=tuple(groups))
 
 
-def rent(lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed: int = 0) -> tuple[int, float]:
-    """How often so many places are revoked in that time if each is filled again, and the share of time they are up."""
+def rent(
+    lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed: int = 0
+) -> tuple[int, float]:
+    """How often so many places are revoked in that time if each is filled again, and the share of
+    time they are up.
+    """
     group = Workers(vms, 1.0, 0.0, 0.0, lifetimes=lifetimes, startup=startup)
     random = np.random.default_rng(seed)
     fleet = _Fleet.of(Course((group,), 1.0), random, 1)
     horizon = days * 24 * _HOUR
-    revoked, up = 0, 0.0
+    revoked = 0
+    up = 0.0
     for generation in fleet.generations(Course((group,), 1.0), random, 1, None):
         revoked += int((generation.end < horizon).sum())
-        up += float((np.minimum(generation.end, horizon) - np.minimum(generation.ready, horizon)).sum())
+        up += float(
+            (np.minimum(generation.end, horizon) - np.minimum(generation.ready, horizon)).sum()
+        )
         if (generation.end >= horizon).all():
             break
     return revoked, up / (vms * horizon)
@@ -227,8 +280,9 @@ class _Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """All workers of a course: `speed` and `hourly` have shape (runs, places), `limit` and `steps` (runs,), all else
-    (places,)."""
+    """All workers of a course: `speed` and `hourly` have shape (runs, places), `limit` and `steps`
+    (runs,), all else (places,).
+    """
 
     speed: Array
     running: Array
@@ -256,8 +310,14 @@ class _Fleet:
             limit = capacities(service, course.servers, course.draws.scaling[drawn])
             factors = {kind: values[drawn] for kind, values in course.draws.factors.items()}
         # One GPU's step time is as wrong for all of its workers, wherever they are.
-        luck = {name: random.normal(size=runs) for name in dict.fromkeys(each.accelerator for each in course.groups)}
-        way = random.normal(size=runs) if any(group.added_error for group in course.groups) else np.zeros(runs)
+        luck = {
+            name: random.normal(size=runs)
+            for name in dict.fromkeys(each.accelerator for each in course.groups)
+        }
+        if any(group.added_error for group in course.groups):
+            way = random.normal(size=runs)
+        else:
+            way = np.zeros(runs)
         speeds = list[Array]()
         for group in course.groups:
             off = np.exp(group.error * luck[group.accelerator])
@@ -265,10 +325,11 @@ class _Fleet:
             seconds += group.added_seconds * np.exp(group.added_error * way)
             speeds.append(worker_speed(seconds, service, course.servers))
         startups = [group.startup for group in course.groups]
-        limit_luck, work_luck = random.normal(size=runs), random.normal(size=runs)
+        limit_luck = random.normal(size=runs)
+        work_luck = random.normal(size=runs)
         return cls(
             np.repeat(np.stack(speeds, axis=1), counts, axis=1),
-            places([each.running for each in startups]),
+            places([startup.running for startup in startups]),
             places([each.usable for each in startups]),
             places([each.deviation for each in startups]),
             places([group.join_seconds for group in course.groups]),
@@ -287,7 +348,8 @@ class _Fleet:
     ) -> Iterator[_Generation]:
         """The VMs of every place, one after the other, for ever or until nothing is replaced."""
         running, ready = self._first(course, random, runs)
-        ages, waves = np.maximum(-running, 0.0) * course.rate / _HOUR, course.waves
+        ages = np.maximum(-running, 0.0) * course.rate / _HOUR
+        waves = course.waves
         while True:
             end = running + self._lifetimes(course, random, ages, waves) * _HOUR / course.rate
             end = np.minimum(end if lost is None else np.minimum(end, lost), _FAR)
@@ -295,26 +357,39 @@ class _Fleet:
             if not course.replace or (end >= _FAR).all():
                 return
             running, ready = self._start(course, random, end)  # asked for at the notice
-            ages, lost, waves = np.zeros_like(end), None, 0.0
+            ages = np.zeros_like(end)
+            lost = None
+            waves = 0.0
 
     def _first(self, course: Course, random: np.random.Generator, runs: int) -> tuple[Array, Array]:
         if course.from_first_step:
             return np.zeros((runs, self.size)), np.zeros((runs, self.size))
         running, ready = self._start(course, random, np.zeros((runs, self.size)))
-        ages = np.concatenate([np.array(group.ages or (0.0,) * group.count) for group in course.groups])
-        known = np.concatenate([np.array(group.ready_in or (-1.0,) * group.count) for group in course.groups])
+        ages = np.concatenate(
+            [np.array(group.ages or (0.0,) * group.count) for group in course.groups]
+        )
+        known = np.concatenate(
+            [np.array(group.ready_in or (-1.0,) * group.count) for group in course.groups]
+        )
         on_its_way = np.maximum(known - self.join - self.usable / course.rate, 0.0)
-        running = np.where(ages > 0, -ages * _HOUR / course.rate, np.where(known >= 0, on_its_way, running))
+        running = np.where(
+            ages > 0, -ages * _HOUR / course.rate, np.where(known >= 0, on_its_way, running)
+        )
         return running, np.where(known >= 0, known, ready)
 
-    def _start(self, course: Course, random: np.random.Generator, requested: Array) -> tuple[Array, Array]:
+    def _start(
+        self, course: Course, random: np.random.Generator, requested: Array
+    ) -> tuple[Array, Array]:
         mean = np.maximum(self.running + self.usable, 1e-9)
         stretch = np.maximum(1 + random.normal(size=requested.shape) * self.deviation / mean, 0.5)
         running = requested + self.running * stretch / course.rate
         return running, running + self.usable * stretch / course.rate + self.join
 
-    def _lifetimes(self, course: Course, random: np.random.Generator, ages: Array, waves: float) -> Array:
-        found, start = np.full(ages.shape, np.inf), 0
+    def _lifetimes(
+        self, course: Course, random: np.random.Generator, ages: Array, waves: float
+    ) -> Array:
+        found = np.full(ages.shape, np.inf)
+        start = 0
         for group in course.groups:
             part = slice(start, start + group.count)
             if group.lifetimes is not None:
@@ -329,19 +404,29 @@ class _Fleet:
 
 
 def _hourly(course: Course, random: np.random.Generator, runs: int) -> Array:
-    """Dollars per hour of each worker in each course, of shape (runs, places), with a price as far off as it may be by
-    now. The mean stays what the list says."""
-    listed = np.repeat([group.hourly for group in course.groups], [group.count for group in course.groups])
-    errors = np.repeat([group.price_error for group in course.groups], [group.count for group in course.groups])
+    """Dollars per hour of each worker in each course, of shape (runs, places), with a price as far
+    off as it may be by now. The mean stays what the list says.
+    """
+    listed = np.repeat(
+        [group.hourly for group in course.groups], [group.count for group in course.groups]
+    )
+    errors = np.repeat(
+        [group.price_error for group in course.groups], [group.count for group in course.groups]
+    )
     if not errors.any():
         return np.broadcast_to(listed, (runs, len(listed)))
     luck = random.normal(size=(runs, 1))
     return listed * np.exp(errors * luck - errors**2 / 2)
 
 
-def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: Array | None) -> Outcome:
+def _simulate(
+    course: Course, fleet: _Fleet, random: np.random.Generator, lost: Array | None
+) -> Outcome:
     runs = len(fleet.speed)
-    finish, dollars, revoked, lasted = np.full(runs, np.inf), np.zeros(runs), np.zeros(runs), np.zeros(runs)
+    finish = np.full(runs, np.inf)
+    dollars = np.zeros(runs)
+    revoked = np.zeros(runs)
+    lasted = np.zeros(runs)
     generations = fleet.generations(course, random, runs, lost)
     chain: list[_Generation] = []
     open_runs = np.arange(runs)  # those whose end lies beyond what is known of their VMs
@@ -354,40 +439,64 @@ def _simulate(course: Course, fleet: _Fleet, random: np.random.Generator, lost: 
                 break
             chain.append(following)
         running, ready, end = (
-            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2) for name in ("running", "ready", "end")
+            np.stack([getattr(each, name)[open_runs] for each in chain], axis=2)
+            for name in ("running", "ready", "end")
         )
         found = _finish(
-            course, fleet.speed[open_runs], fleet.limit[open_runs], fleet.steps[open_runs], ready, end
-        )  # fmt: skip
-        known_until = end[:, :, -1].min(axis=1) if course.replace and not over else np.full(len(open_runs), np.inf)
-        settled = (found <= known_until) if wanted < _MOST_GENERATIONS else np.ones(len(open_runs), dtype=bool)
+            course,
+            fleet.speed[open_runs],
+            fleet.limit[open_runs],
+            fleet.steps[open_runs],
+            ready,
+            end,
+        )
+        if course.replace and not over:
+            known_until = end[:, :, -1].min(axis=1)
+        else:
+            known_until = np.full(len(open_runs), np.inf)
+        if wanted < _MOST_GENERATIONS:
+            settled = found <= known_until
+        else:
+            settled = np.ones(len(open_runs), dtype=bool)
         at = open_runs[settled]
         finish[at] = found[settled]
-        used = np.maximum(np.minimum(end, found[:, np.newaxis, np.newaxis]) - np.maximum(ready, 0.0), 0.0)[settled]
+        used = np.maximum(
+            np.minimum(end, found[:, np.newaxis, np.newaxis]) - np.maximum(ready, 0.0), 0.0
+        )[settled]
         lasted[at] = np.where(np.isfinite(found), found, end.max(axis=(1, 2)))[settled]
-        dollars[at] = _bill(course, fleet, at, lasted[at], running[settled], ready[settled], end[settled], used)
+        dollars[at] = _bill(
+            course, fleet, at, lasted[at], running[settled], ready[settled], end[settled], used
+        )
         revoked[at] = (end[settled] < found[settled, np.newaxis, np.newaxis]).sum(axis=(1, 2))
         open_runs = open_runs[~settled]
         wanted *= 2
     return Outcome(finish / _HOUR, course.spent + dollars, revoked, lasted / _HOUR)
 
 
-def _finish(course: Course, speed: Array, limit: Array, steps: Array, ready: Array, end: Array) -> Array:
+def _finish(
+    course: Course, speed: Array, limit: Array, steps: Array, ready: Array, end: Array
+) -> Array:
     """Seconds until the steps are made, one per run; infinite where they never are."""
     times = np.concatenate([ready, end], axis=2).reshape(len(speed), -1)
     order = np.argsort(times, axis=1)
     times = np.maximum(np.take_along_axis(times, order, axis=1), 0.0)
-    pace = (_pace_together if course.synchronous else _pace)(course, speed, limit, ready.shape[2], order)
+    pace = (_pace_together if course.synchronous else _pace)(
+        course, speed, limit, ready.shape[2], order
+    )
     spans = np.diff(times, axis=1, append=_FAR)
     done = np.cumsum(pace * spans, axis=1)
     last = np.argmax(done >= steps[:, np.newaxis], axis=1)[:, np.newaxis]
-    at, before, then = (np.take_along_axis(each, last, axis=1)[:, 0] for each in (times, done - pace * spans, pace))
+    at, before, then = (
+        np.take_along_axis(each, last, axis=1)[:, 0] for each in (times, done - pace * spans, pace)
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         finish = at + (steps - before) / then
     return np.where(done[:, -1] >= steps, finish, np.inf)
 
 
-def _pace(course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]) -> Array:
+def _pace(
+    course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]
+) -> Array:
     """Steps per second from each event on, of workers each of which takes its own steps."""
     change = np.repeat(speed[:, :, np.newaxis], generations, axis=2)
     changes = np.concatenate([change, -change], axis=2).reshape(len(speed), -1)
@@ -396,38 +505,69 @@ def _pace(course: Course, speed: Array, limit: Array, generations: int, order: N
     return cluster_speed(offered, limit[:, np.newaxis], course.sharpness)
 
 
-def _pace_together(course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]) -> Array:
+def _pace_together(
+    course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]
+) -> Array:
     """Steps per second from each event on, of workers that take their steps together."""
     sizes = [group.count for group in course.groups]
-    place, change = order // (2 * generations), np.where(order % (2 * generations) < generations, 1, -1)
+    place = order // (2 * generations)
+    change = np.where(order % (2 * generations) < generations, 1, -1)
     kind = np.repeat(np.arange(len(sizes)), sizes)[place]
-    counts = np.stack([np.cumsum(np.where(kind == each, change, 0), axis=1) for each in range(len(sizes))], axis=2)
+    counts = np.stack(
+        [np.cumsum(np.where(kind == each, change, 0), axis=1) for each in range(len(sizes))], axis=2
+    )
     speeds = speed[:, np.newaxis, np.cumsum([0, *sizes[:-1]])]
     return synchronous_speed(speeds, counts, course.backup_workers, limit[:, np.newaxis])
 
 
 def _bill(
-    course: Course, fleet: _Fleet, runs: NDArray[np.intp], finish: Array, running: Array, ready: Array, end: Array,
+    course: Course,
+    fleet: _Fleet,
+    runs: NDArray[np.intp],
+    finish: Array,
+    running: Array,
+    ready: Array,
+    end: Array,
     used: Array,
-) -> Array:  # fmt: skip
+) -> Array:
     """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps.
 
     A VM is paid for a minute at least, and not at all where it is taken back in its first minute.
     """
     until = np.minimum(end, finish[:, np.newaxis, np.newaxis])
-    begin = ready - fleet.join[:, np.newaxis] if course.from_ready else running
+    if course.from_ready:
+        begin = ready - fleet.join[:, np.newaxis]
+    else:
+        begin = running
     rented = np.maximum(until - np.maximum(begin, 0.0), 0.0)
-    minute = 0.0 if course.from_first_step or course.from_ready else _MINUTE / course.rate
+    if course.from_first_step or course.from_ready:
+        minute = 0.0
+    else:
+        minute = _MINUTE / course.rate
     rented = np.where((rented > 0) & (running >= 0), np.maximum(rented, minute), rented)
     rented[(end <= finish[:, np.newaxis, np.newaxis]) & (end - running < minute)] = 0.0
     vms = (rented.sum(axis=2) * fleet.hourly[runs]).sum(axis=1) / _HOUR * course.rate
-    begun = 0.0 if course.from_first_step or course.spent else course.server_startup.running / course.rate
-    servers = course.servers * course.server_hourly * np.maximum(finish - begun, 0.0) / _HOUR * course.rate
+    if course.from_first_step or course.spent:
+        begun = 0.0
+    else:
+        begun = course.server_startup.running / course.rate
+    servers = (
+        course.servers
+        * course.server_hourly
+        * np.maximum(finish - begun, 0.0)
+        / _HOUR
+        * course.rate
+    )
     if not fleet.transfer.any():
         return vms + servers
     took_steps = used.sum(axis=2)
     made = took_steps * fleet.speed[runs]
     # Asynchronous steps are shared out, synchronous ones are everybody's who is there.
-    whole = finish[:, np.newaxis] if course.synchronous else made.sum(axis=1, keepdims=True)
-    shares = np.divide(took_steps if course.synchronous else made, whole, out=np.zeros_like(made), where=whole > 0)
+    if course.synchronous:
+        whole = finish[:, np.newaxis]
+    else:
+        whole = made.sum(axis=1, keepdims=True)
+    shares = np.divide(
+        took_steps if course.synchronous else made, whole, out=np.zeros_like(made), where=whole > 0
+    )
     return vms + servers + fleet.steps[runs] * (shares * fleet.transfer).sum(axis=1)

@@ -1,8 +1,9 @@
-"""What was learnt of models by running them, one file per model and problem, which grows with every run.
+"""What was learnt of models by running them, one file per model and problem, which grows with every
+run.
 
-The files lie in `models/` of the user's data directory and outlive the clusters. Their names end with the version of
-what they hold; files of other versions are not read. A workload is fitted again from all runs of its file for each
-request.
+The files lie in `models/` of the user's data directory and outlive the clusters. Their names end
+with the version of what they hold; files of other versions are not read. A workload is fitted again
+from all runs of its file for each request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from .speeds.workloads import PLACES, Estimate, Workload
 from .stalls.terms import Terms
 
 _VERSION = 2
-"""Version of what the files hold. Increase it with every change after which earlier files cannot be read."""
+"""Version of what the files hold. Increase it with every change after which earlier files cannot be
+read.
+"""
 _OWN = "cell-"
 """Begins the name of a model that a cell defines itself; its text's digest follows."""
 _EMULATED = (
@@ -39,9 +42,7 @@ _DISTANT = (
     "Its seconds on {gpus} were measured only with workers in another region than their parameter servers: the "
     "distance is in them, and counts once more where such workers are planned."
 )
-_NOT_COUNTED = (
-    "Its parameters were not counted: the limit of the parameter servers and data transfer between zones are left out."
-)
+_NOT_COUNTED = "Its parameters were not counted: the limit of the parameter servers and data transfer between zones are left out."
 _MEASURED = 30.0
 """For how many seconds of training each speed counts that a measure of stalls tells."""
 
@@ -49,7 +50,9 @@ _MEASURED = 30.0
 class ModelStore:
     """The runs of one model on one problem."""
 
-    def __init__(self, model: str, problem: str, hparams_set: str = "", directory: Path | None = None) -> None:
+    def __init__(
+        self, model: str, problem: str, hparams_set: str = "", directory: Path | None = None
+    ) -> None:
         self.key = {"model": model, "problem": problem, "hparams_set": hparams_set}
         name = re.sub(r"[^a-z0-9_.]+", "-", "-".join(filter(None, self.key.values())).lower())[:80]
         digest = hashlib.sha256(json.dumps(self.key, sort_keys=True).encode()).hexdigest()[:8]
@@ -68,37 +71,51 @@ class ModelStore:
         return self.key["model"].startswith(_OWN)
 
     def records(self, source: Source) -> dict[str, Record]:
-        """Return the records by run (`cluster/run@moment of its declaration`), with the seconds of one source only.
+        """Return the records by run (`cluster/run@moment of its declaration`), with the seconds of
+        one source only.
 
-        The run that was declared last comes last. Runs of other sources keep what holds anywhere (`measured.CROSSING`).
-        Raises StoreError for a broken file.
+        The run that was declared last comes last. Runs of other sources keep what holds anywhere
+        (`measured.CROSSING`). Raises StoreError for a broken file.
         """
         return {name: record.of(source) for name, record in self._records().items()}
 
     def record(self, run: str) -> Record | None:
-        """Return what was kept of a run, whatever its source; None: nothing. Raises StoreError for a broken file."""
+        """Return what was kept of a run, whatever its source; None: nothing. Raises StoreError for
+        a broken file.
+        """
         return self._records().get(run)
 
     @property
     def newest_source(self) -> Source | None:
-        """The source of the run that was declared last, of those that trained and those that measured stalls; None
-        where there is none. Raises StoreError for a broken file."""
+        """The source of the run that was declared last, of those that trained and those that
+        measured stalls; None where there is none. Raises StoreError for a broken file.
+        """
         runs: dict[str, Source] = {run: record.source for run, record in self._records().items()}
-        runs |= {run: terms.source for run, measured in self._all_stalls().items() for terms in measured.values()}
+        runs |= {
+            run: terms.source
+            for run, measured in self._all_stalls().items()
+            for terms in measured.values()
+        }
         newest = sorted(runs, key=_declared_at)[-1:]
-        return runs[newest[0]] if newest else None
+        if newest:
+            return runs[newest[0]]
+        return None
 
     def stalls(self, source: Source) -> Mapping[str, Mapping[str, Terms]]:
-        """Return the measures of stalls on VMs of that source, by run and kind of worker, the latest run last. Raises
-        StoreError for a broken file."""
+        """Return the measures of stalls on VMs of that source, by run and kind of worker, the
+        latest run last. Raises StoreError for a broken file.
+        """
         return {
-            run: found for run, kinds in self._all_stalls().items()
+            run: found
+            for run, kinds in self._all_stalls().items()
             if (found := {kind: terms for kind, terms in kinds.items() if terms.source == source})
-        }  # fmt: skip
+        }
 
     def has_seconds(self, source: Source) -> bool:
         """Return whether runs or measures of stalls on VMs of that source tell how long steps take."""
-        return any(each.observations for each in self.records(source).values()) or bool(self.stalls(source))
+        return any(record.observations for record in self.records(source).values()) or bool(
+            self.stalls(source)
+        )
 
     def _records(self) -> dict[str, Record]:
         kept = self._read().get("runs", {})
@@ -111,7 +128,9 @@ class ModelStore:
         kept = self._read().get("stalls", {})
         try:
             return {
-                run: {kind: Terms.from_dict(_called(run), terms) for kind, terms in kept[run].items()}
+                run: {
+                    kind: Terms.from_dict(_called(run), terms) for kind, terms in kept[run].items()
+                }
                 for run in sorted(kept, key=_declared_at)
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -135,23 +154,40 @@ class ModelStore:
     def workload(
         self, name: str, source: Source, wire: str = "fp32", *, among: Container[str] | None = None
     ) -> Workload:
-        """Return the workload that these runs (`among`: only those) were on VMs of a source, called `name`.
+        """Return the workload that these runs (`among`: only those) were on VMs of a source, called
+        `name`.
 
         Raises PlanError where no stretch of them is long enough.
         """
-        known = {run: each for run, each in self.records(source).items() if among is None or run in among}
+        known = {
+            run: each for run, each in self.records(source).items() if among is None or run in among
+        }
         records = {run: each for run, each in known.items() if each.mode == "async"}
-        stalls, untrained = self._terms(source, wire), ""
-        every = [(run, each) for run, record in records.items() for each in record.observations]
-        # A stretch with a distant worker has the way in it: it counts for the kinds that nothing else measured.
+        stalls = self._terms(source, wire)
+        untrained = ""
+        every = [
+            (run, observation)
+            for run, record in records.items()
+            for observation in record.observations
+        ]
+        # A stretch with a distant worker has the way in it: it counts for the kinds that nothing
+        # else measured.
         near = {kind for _, each in every if not each.distant for kind in each.workers}
-        seen = [(run, each) for run, each in every if not each.distant or not near.issuperset(each.workers)]
-        far = dict.fromkeys(gpu_of(kind).upper() for _, each in seen for kind in each.workers if kind not in near)
+        seen = [
+            (run, each)
+            for run, each in every
+            if not each.distant or not near.issuperset(each.workers)
+        ]
+        far = dict.fromkeys(
+            gpu_of(kind).upper() for _, each in seen for kind in each.workers if kind not in near
+        )
         runs = len({run for run, _ in seen})
         measured = f"measured in {runs} run{'' if runs == 1 else 's'}"
         if not seen and stalls:
             seen = [(terms.run, _observed(kind, terms)) for kind, terms in stalls.items()]
-            measured = f"measured by {', '.join(dict.fromkeys(each.run for each in stalls.values()))}"
+            measured = (
+                f"measured by {', '.join(dict.fromkeys(stall.run for stall in stalls.values()))}"
+            )
             untrained = "it never trained: its stalls alone were measured"
         if not seen:
             raise PlanError(
@@ -163,7 +199,10 @@ class ModelStore:
         told = [*records.values(), *stalls.values()]
         parameters = max((each.parameters for each in told), default=0)
         gigaflops = max((each.gigaflops for each in told), default=0.0)
-        cells = [Cell(each.workers, each.servers, each.steps_per_second, each.seconds, run) for run, each in seen]
+        cells = [
+            Cell(each.workers, each.servers, each.steps_per_second, each.seconds, run)
+            for run, each in seen
+        ]
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
         assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
@@ -172,32 +211,52 @@ class ModelStore:
             waits = {**waits, **{kind: each.waited for kind, each in bound.items()}}
             preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
         joins = [statistics.median(record.joins) for record in records.values() if record.joins]
-        notes = [_EMULATED] if source == "emulated" else []
+        if source == "emulated":
+            notes = [_EMULATED]
+        else:
+            notes = []
         if far:
             notes.append(_DISTANT.format(gpus=" and ".join(far)))
         if not parameters:
             notes.append(_NOT_COUNTED)
         if not found.apart:
-            notes.append(f"Its GPUs trained together only: in another mix each may be {BY_PEAK_ERROR:.0%} off.")
+            notes.append(
+                f"Its GPUs trained together only: in another mix each may be {BY_PEAK_ERROR:.0%} off."
+            )
         return Workload(
             name=name,
             source=source,
-            compute={gpu: Estimate(seconds, 0.0, measured, gpu)
-                     for gpu, seconds in found.compute_seconds.items()},
-            service_seconds=found.service_seconds, scaling=found.scaling,
+            compute={
+                gpu: Estimate(seconds, 0.0, measured, gpu)
+                for gpu, seconds in found.compute_seconds.items()
+            },
+            service_seconds=found.service_seconds,
+            scaling=found.scaling,
             batch_size=round(statistics.median(batches)) if batches else 0,
-            parameters=parameters, gigaflops=gigaflops, family=family_of(self.key["model"]),
-            join_seconds=statistics.median(joins) if joins else 0.0, wire=wire, notes=tuple(notes),
-            speed_error=found.between, draws=found.draws, limit_error=0.05 if found.limited else SERVICE_ERROR,
-            limit_measured=found.limited or not assumed, waits=waits, preparation=preparation, stalls=stalls,
+            parameters=parameters,
+            gigaflops=gigaflops,
+            family=family_of(self.key["model"]),
+            join_seconds=statistics.median(joins) if joins else 0.0,
+            wire=wire,
+            notes=tuple(notes),
+            speed_error=found.between,
+            draws=found.draws,
+            limit_error=0.05 if found.limited else SERVICE_ERROR,
+            limit_measured=found.limited or not assumed,
+            waits=waits,
+            preparation=preparation,
+            stalls=stalls,
             guess=untrained or ("it has not trained for long" if found.guessed else ""),
-        )  # fmt: skip
+        )
 
     def _terms(self, source: Source, wire: str) -> dict[str, Terms]:
         """By kind of worker the latest measure of stalls with that wire."""
         return {
-            kind: each for kinds in self.stalls(source).values() for kind, each in kinds.items() if each.wire == wire
-        }  # fmt: skip
+            kind: each
+            for kinds in self.stalls(source).values()
+            for kind, each in kinds.items()
+            if each.wire == wire
+        }
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -229,5 +288,7 @@ def _declared_at(run: str) -> float:
 
 
 def family_of(model: str) -> str:
-    """The family of networks that was measured to which a Tensor2Tensor model belongs by its name; empty: to none."""
+    """The family of networks that was measured to which a Tensor2Tensor model belongs by its name;
+    empty: to none.
+    """
     return next((family for family in families.families() if family.replace("-", "_") in model), "")

@@ -1,7 +1,9 @@
-"""What a controller, or a chief on the same VM, says to the agent of a VM: over its socket, a line for a line.
+"""What a controller, or a chief on the same VM, says to the agent of a VM: over its socket, a line
+for a line.
 
-The answer is `{"ok": true}`, to a ping with the agent's `pid`, its `processes`, each with whether it is `prepared`, and
-whether a fork server has `imported` everything, to a fork with the `pid`, or `{"ok": false}` with an `error`.
+The answer is `{"ok": true}`, to a ping with the agent's `pid`, its `processes`, each with whether
+it is `prepared`, and whether a fork server has `imported` everything, to a fork with the `pid`, or
+`{"ok": false}` with an `error`.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from .messages import Message, message
 _Sized = TypeVar("_Sized", bound=Sized)
 
 Role = Literal["ps", "worker", "dispatcher", "prep", "input"]
-"""The last three are of tf.data service: its dispatcher, beside the chief, a server that prepares mini-batches, and
-both in one, for the trials of a study that share a VM."""
+"""The last three are of tf.data service: its dispatcher, beside the chief, a server that prepares
+mini-batches, and both in one, for the trials of a study that share a VM.
+"""
 DISPATCHER: Role = "dispatcher"
 INPUT: Role = "input"
 Program = Literal["evaluate", "shared_graph"]
@@ -38,7 +41,9 @@ Place = Annotated[str, _something]
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the controller asks a VM to be in a run: `name`, in the place `index` of the parameter servers at `ps`."""
+    """What the controller asks a VM to be in a run: `name`, in the place `index` of the parameter
+    servers at `ps`.
+    """
 
     run: Name
     role: Role
@@ -50,9 +55,13 @@ class Assignment:
     gpu: str = ""
     """A worker's GPU; empty: none is to be looked for."""
     dispatcher: str = ""
-    """Where tf.data service is reached, of a run whose mini-batches are prepared on other VMs; empty: of any other."""
+    """Where tf.data service is reached, of a run whose mini-batches are prepared on other VMs;
+    empty: of any other.
+    """
     shares: NameOrNone = ""
-    """The study with whose other trials on its VM a worker shares the preparation of mini-batches; empty: with none."""
+    """The study with whose other trials on its VM a worker shares the preparation of mini-batches;
+    empty: with none.
+    """
 
     @classmethod
     def from_dict(cls, values: object) -> Assignment:
@@ -82,7 +91,9 @@ class Ping(Message):
 
 @message("warm")
 class Warm(Message):
-    """The VM will be this in the run: have imported what that takes. `own`: its model is none of Tensor2Tensor's."""
+    """The VM will be this in the run: have imported what that takes. `own`: its model is none of
+    Tensor2Tensor's.
+    """
 
     run: Name
     role: Role
@@ -94,8 +105,8 @@ class Warm(Message):
 class Assign(Message, Assignment):
     """Be this, and nothing in any run that is not among `runs`.
 
-    `standby`: have all of it ready and do not begin with the run, which goes on elsewhere, until the same is said
-    without this.
+    `standby`: have all of it ready and do not begin with the run, which goes on elsewhere, until
+    the same is said without this.
     """
 
     runs: tuple[Name, ...] = ()
@@ -114,8 +125,9 @@ class Assign(Message, Assignment):
 
 @message("make ready")
 class MakeReady(Message, Assignment):
-    """Have the process of a worker ready that is to be this as soon as it is told so, while another one trains here:
-    it touches neither the GPU nor the run."""
+    """Have the process of a worker ready that is to be this as soon as it is told so, while another
+    one trains here: it touches neither the GPU nor the run.
+    """
 
     @classmethod
     def of(cls, assignment: Assignment) -> Self:
@@ -130,7 +142,9 @@ class MakeReady(Message, Assignment):
 
 @message("stop")
 class Stop(Message):
-    """End what the VM does for the run; `at_once`: without a last checkpoint, for it goes on elsewhere."""
+    """End what the VM does for the run; `at_once`: without a last checkpoint, for it goes on
+    elsewhere.
+    """
 
     run: Name
     at_once: bool = False
@@ -152,8 +166,10 @@ class Evaluate(Message):
 
 @message("fork")
 class Fork(Message):
-    """Have this program beside a run, for a process of it on this VM (`caller`), in a process that has imported all it
-    needs; it ends with its caller. The answer's `pid` is null where no such process can be had."""
+    """Have this program beside a run, for a process of it on this VM (`caller`), in a process that
+    has imported all it needs; it ends with its caller. The answer's `pid` is null where no such
+    process can be had.
+    """
 
     run: Name
     program: Program
@@ -163,10 +179,11 @@ class Fork(Message):
 
 @message("begin")
 class Begin(Message):
-    """Run a part of a piece of work, whose files are here, for the `attempt`-th time (0: it has one attempt).
+    """Run a part of a piece of work, whose files are here, for the `attempt`-th time (0: it has one
+    attempt).
 
-    `task` is what this VM does for it, which the kind's own class checks. The same again changes nothing; another
-    attempt takes the place of the one before.
+    `task` is what this VM does for it, which the kind's own class checks. The same again changes
+    nothing; another attempt takes the place of the one before.
     """
 
     kind: KindOfWork
@@ -177,7 +194,9 @@ class Begin(Message):
 
 @message("warn")
 class Warn(Message):
-    """Another VM of the work ends by preemption in `seconds`. The first warning of an attempt counts."""
+    """Another VM of the work ends by preemption in `seconds`. The first warning of an attempt
+    counts.
+    """
 
     kind: KindOfWork
     work: Name

@@ -1,4 +1,6 @@
-"""Pauses between attempts that stamina cannot surround: it is not on VMs, and an attempt there may yield values."""
+"""Pauses between attempts that stamina cannot surround: it is not on VMs, and an attempt there may
+yield values.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ _JITTER = 0.2
 
 
 def backoff(failures: int, first: float, longest: float = math.inf) -> float:
-    """Return the seconds to wait after `failures` in a row, from 1 on: doubled each time, with a jitter of 20 %.
+    """Return the seconds to wait after `failures` in a row, from 1 on: doubled each time, with a
+    jitter of 20 %.
 
     Parameters
     ----------

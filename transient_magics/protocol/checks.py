@@ -1,9 +1,9 @@
 """Checks of foreign values: what a class says of its fields is what is let in.
 
-`of` makes a check from an annotation, `fields_of` those of a dataclass. A check returns the value (lists as the tuples
-they were) or raises ValueError. Numbers are finite and below 2**63, texts have 4 KiB at most, mappings and sequences
-1,024 entries, and JSON is no deeper than 16. `Annotated[int, at_least(0)]` adds checks of one's own. What is shown of
-a foreign text is `plain`.
+`of` makes a check from an annotation, `fields_of` those of a dataclass. A check returns the value
+(lists as the tuples they were) or raises ValueError. Numbers are finite and below 2**63, texts have
+4 KiB at most, mappings and sequences 1,024 entries, and JSON is no deeper than 16. `Annotated[int,
+at_least(0)]` adds checks of one's own. What is shown of a foreign text is `plain`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ DEEPEST = 16
 LARGEST = 2**63
 """Above all numbers that are let in."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 MOST_CHARACTERS = 400
 
 Check = Callable[[object], object]
@@ -66,7 +68,9 @@ def within(least: float, most: float) -> Callable[[float], float]:
 
 
 def _name_or_none(value: str) -> str:
-    return checked_name(value) if value else value
+    if value:
+        return checked_name(value)
+    return value
 
 
 Count = Annotated[int, at_least(0)]
@@ -120,20 +124,25 @@ def an_object(value: object) -> Mapping[str, object]:
 
 
 def clipped(value: str) -> str:
-    """What of a text may be told: its begin, where it is too long, and nothing that UTF-8 cannot hold."""
+    """What of a text may be told: its begin, where it is too long, and nothing that UTF-8 cannot
+    hold.
+    """
     return value.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore")
 
 
 def plain(said: str, most: int = MOST_CHARACTERS) -> str:
-    """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing, and ends.
+    """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing,
+    and ends.
 
-    Terminal sequences go; other control characters, marks of direction and halves of characters become `\ufffd`; lines
-    and tabs stay, and what a terminal would write over the line before (a progress bar) is a line of its own; behind
-    `most` characters there is an ellipsis.
+    Terminal sequences go; other control characters, marks of direction and halves of characters
+    become `\ufffd`; lines and tabs stay, and what a terminal would write over the line before (a
+    progress bar) is a line of its own; behind `most` characters there is an ellipsis.
     """
     said = _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n").replace("\r", "\n")
     said = _UNSEEN.sub("\ufffd", said)
-    return said if len(said) <= most else f"{said[: most - 1]}…"
+    if len(said) <= most:
+        return said
+    return f"{said[: most - 1]}…"
 
 
 def all_plain(said: str) -> str:
@@ -148,7 +157,11 @@ def _integer(value: object) -> int:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -LARGEST < value < LARGEST:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not -LARGEST < value < LARGEST
+    ):
         raise ValueError(f"no number: {value!r:.80}")  # infinite ones and NaN among them
     return value
 
@@ -184,15 +197,22 @@ def anything(value: object, depth: int = DEEPEST) -> object:
 
 
 _PLAIN: dict[object, Check] = {
-    int: _integer, float: _number, str: text, bool: _boolean, type(None): _nothing, None: _nothing, object: anything
-}  # fmt: skip
+    int: _integer,
+    float: _number,
+    str: text,
+    bool: _boolean,
+    type(None): _nothing,
+    None: _nothing,
+    object: anything,
+}
 
 
 def of(annotation: object) -> Check:
     """The check of what is annotated so."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    inner = typing.get_args(annotation)
     if origin is Annotated and isinstance(inner[1], Alone):
         return inner[1].check
     if origin is Annotated:
@@ -202,7 +222,9 @@ def of(annotation: object) -> Check:
     if origin is Literal:
         return _one_of(inner)
     if origin is tuple:
-        return _sequence(of(inner[0])) if inner[-1] is Ellipsis else _row([of(each) for each in inner])
+        if inner[-1] is Ellipsis:
+            return _sequence(of(inner[0]))
+        return _row([of(each) for each in inner])
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(of(inner[0]), of(inner[1]))
     if isinstance(annotation, type) and is_dataclass(annotation):
@@ -214,11 +236,12 @@ def of(annotation: object) -> Check:
 def fields_of(cls: type) -> Mapping[str, Check]:
     """The checks of a dataclass' fields by their names."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {each.name: of(hints[each.name]) for each in fields(cls)}
+    return {field.name: of(hints[field.name]) for field in fields(cls)}
 
 
 def built(cls: type[_Class], values: object) -> _Class:
-    """An instance of a dataclass from plain values. Fields that it does not know (of newer versions) are passed over.
+    """An instance of a dataclass from plain values. Fields that it does not know (of newer
+    versions) are passed over.
 
     Raises ValueError with the field that is not as it should be.
     """
@@ -244,8 +267,8 @@ def known(cls: type, values: Mapping[str, object]) -> dict[str, object]:
 def _all(first: Check, *others: Check) -> Check:
     def check(value: object) -> object:
         value = first(value)
-        for each in others:
-            value = each(value)
+        for other in others:
+            value = other(value)
         return value
 
     return check
@@ -288,9 +311,13 @@ def _sequence(each: Check) -> Check:
 
 def _row(checks: list[Check]) -> Check:
     def check(value: object) -> object:
-        if not isinstance(value, (list, tuple)) or len(cast("Sequence[object]", value)) != len(checks):
+        if not isinstance(value, (list, tuple)) or len(cast("Sequence[object]", value)) != len(
+            checks
+        ):
             raise ValueError(f"no list of {len(checks)}: {value!r:.80}")
-        return tuple(each(part) for each, part in zip(checks, cast("Sequence[object]", value), strict=True))
+        return tuple(
+            each(part) for each, part in zip(checks, cast("Sequence[object]", value), strict=True)
+        )
 
     return check
 

@@ -1,8 +1,10 @@
-"""What is said over a run's port: to its chief by workers and other parameter servers, and by the chief to workers.
+"""What is said over a run's port: to its chief by workers and other parameter servers, and by the
+chief to workers.
 
-The first message on a connection (`FirstWord`) has the run's token. After a `Join` come a worker's (`FromWorker`) and
-the chief's (`ToWorker`) as each has something to say; after `Files`, a `Fetch` for each file. The chief answers what it
-refuses with `{"ok": false}` and an `error`. Between a worker and its chief, words of newer versions are passed over.
+The first message on a connection (`FirstWord`) has the run's token. After a `Join` come a worker's
+(`FromWorker`) and the chief's (`ToWorker`) as each has something to say; after `Files`, a `Fetch`
+for each file. The chief answers what it refuses with `{"ok": false}` and an `error`. Between a
+worker and its chief, words of newer versions are passed over.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class File:
 
 @message("checkpoint")
 class Checkpoint(Message):
-    """The worker with this number has written the checkpoint that it was asked for; its files follow."""
+    """The worker with this number has written the checkpoint that it was asked for; its files
+    follow.
+    """
 
     token: str = field(repr=False)
     number: Count
@@ -55,9 +59,11 @@ What = Literal["records", "whole", "graphs", "blocks"]
 
 @message("files")
 class Files(Message):
-    """Which records are there, or which graphs? The answer comes when they are made: `files`, each as a `File`.
+    """Which records are there, or which graphs? The answer comes when they are made: `files`, each
+    as a `File`.
 
-    Records that come in blocks are in `streamed`, by their names alone. Of `blocks` each is then a file.
+    Records that come in blocks are in `streamed`, by their names alone. Of `blocks` each is then a
+    file.
     """
 
     token: str = field(repr=False)
@@ -66,7 +72,8 @@ class Files(Message):
 
 @message("grant")
 class Grant(Message):
-    """The token that opens the run's records in their bucket, for who would read its blocks there: `access`, `expires`.
+    """The token that opens the run's records in their bucket, for who would read its blocks there:
+    `access`, `expires`.
 
     It goes the way on which the records themselves would go, and opens nothing else.
     """
@@ -76,7 +83,9 @@ class Grant(Message):
 
 @message("load")
 class Load(Message):
-    """What the process of the parameter server `name` has taken so far (parameter_server/server_load.py)."""
+    """What the process of the parameter server `name` has taken so far
+    (parameter_server/server_load.py).
+    """
 
     token: str = field(repr=False)
     name: Name
@@ -87,7 +96,9 @@ class Load(Message):
 
 @message("fetch")
 class Fetch(Message):
-    """After `Files`: the bytes of this one. Its name may have folders; that of a block is its number."""
+    """After `Files`: the bytes of this one. Its name may have folders; that of a block is its
+    number.
+    """
 
     name: str
 
@@ -97,9 +108,11 @@ class Fetch(Message):
 
 @message("stepping")
 class Stepping(Message):
-    """It applied its first gradient. `speed` is its accelerator's, relative to a K80's, where it knows that.
+    """It applied its first gradient. `speed` is its accelerator's, relative to a K80's, where it
+    knows that.
 
-    `program` is the fingerprint of the run's program in its process, as JSON (runtime/training/fingerprint.py).
+    `program` is the fingerprint of the run's program in its process, as JSON
+    (runtime/training/fingerprint.py).
     """
 
     loss: float | None = None
@@ -163,8 +176,9 @@ class Reading(Message):
 
 @message("took")
 class Took(Message):
-    """It has taken the measure of that turn: the `seconds` of its steps (none: it could not), each of so many
-    `examples`; and how many `bytes` the files have that its examples are read from."""
+    """It has taken the measure of that turn: the `seconds` of its steps (none: it could not), each
+    of so many `examples`; and how many `bytes` the files have that its examples are read from.
+    """
 
     turn: Count
     seconds: tuple[Amount, ...] = ()
@@ -181,12 +195,14 @@ class Leaving(Message):
 
 @message("lease")
 class Lease(Message):
-    """It wants so many more blocks of the records. What was not answered is said again under the same `serial`.
+    """It wants so many more blocks of the records. What was not answered is said again under the
+    same `serial`.
 
-    It holds these under lease, has had those `done` in its steps, and `cached` are what its cache has taken since it
-    said so last. In all it found `hits` of its blocks in the cache and `saved` bytes with them, copied `misses` and
-    `fetched` bytes, `straight` of them from the bucket and not from the chief, and had nothing to read for `waited`
-    seconds. It holds no more than `bound` at a time. `detour`: why it turned from the bucket to the chief.
+    It holds these under lease, has had those `done` in its steps, and `cached` are what its cache
+    has taken since it said so last. In all it found `hits` of its blocks in the cache and `saved`
+    bytes with them, copied `misses` and `fetched` bytes, `straight` of them from the bucket and not
+    from the chief, and had nothing to read for `waited` seconds. It holds no more than `bound` at a
+    time. `detour`: why it turned from the bucket to the chief.
     """
 
     serial: Count
@@ -232,7 +248,9 @@ class Batch(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedBlock:
-    """A block of `records` records: its size in bytes, its CRC32C, and in which file of the records it begins where."""
+    """A block of `records` records: its size in bytes, its CRC32C, and in which file of the records
+    it begins where.
+    """
 
     number: Count
     size: Count
@@ -244,7 +262,9 @@ class LeasedBlock:
 
 @message("leased")
 class Leased(Message):
-    """These blocks are the worker's to read, besides those that it holds. None: it has all that there are."""
+    """These blocks are the worker's to read, besides those that it holds. None: it has all that
+    there are.
+    """
 
     blocks: tuple[LeasedBlock, ...] = ()
 
@@ -284,7 +304,18 @@ class Refused:
 
 FirstWord = Join | Checkpoint | Files | Grant | Load
 FromWorker = (
-    Join | Stepping | Metrics | Alive | Noticed | Exhausted | Unsaved | Trouble | Reading | Took | Leaving | Lease
+    Join
+    | Stepping
+    | Metrics
+    | Alive
+    | Noticed
+    | Exhausted
+    | Unsaved
+    | Trouble
+    | Reading
+    | Took
+    | Leaving
+    | Lease
 )
 ToWorker = Joined | Active | Batch | Leased | Save | Take | Stop | Leave
 _FIRST: Mapping[str, type[FirstWord]] = messages.kinds(*get_args(FirstWord))
@@ -299,7 +330,9 @@ def read_first(line: bytes) -> FirstWord:
 
 
 def read_from_worker(line: bytes) -> FromWorker:
-    """A message of a worker that has joined. Raises ValueError; one of a newer version is a sign of life, at least."""
+    """A message of a worker that has joined. Raises ValueError; one of a newer version is a sign of
+    life, at least.
+    """
     try:
         return messages.read(line, _FROM_WORKER)
     except messages.UnknownWord:

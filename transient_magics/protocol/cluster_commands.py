@@ -1,7 +1,8 @@
-"""What clients say to the controller of a cluster, or to the mirror that stands in for it on this machine.
+"""What clients say to the controller of a cluster, or to the mirror that stands in for it on this
+machine.
 
-One line over the cluster's command socket, and one comes back: `{"ok": true}` with what was asked for, or an error in
-its parts (`errors.told`).
+One line over the cluster's command socket, and one comes back: `{"ok": true}` with what was asked
+for, or an error in its parts (`errors.told`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Ping(Message):
 
 @message("declare")
 class Declare(Message):
-    """Begin the work of this kind whose declaration is in the cluster's folder. Does nothing if it has begun."""
+    """Begin the work of this kind whose declaration is in the cluster's folder. Does nothing if it
+    has begun.
+    """
 
     kind: KindOfWork
     name: Name
@@ -32,10 +35,11 @@ class Declare(Message):
 
 @message("stop")
 class Stop(Message):
-    """End the work: a run and the trials of a study after a last checkpoint. Does nothing if it is over.
+    """End the work: a run and the trials of a study after a last checkpoint. Does nothing if it is
+    over.
 
-    `reason`: a clause for the journal (default: its user stopped it). The answer is an UnknownWorkError where the
-    cluster has no work of this kind and name.
+    `reason`: a clause for the journal (default: its user stopped it). The answer is an
+    UnknownWorkError where the cluster has no work of this kind and name.
     """
 
     kind: KindOfWork
@@ -47,8 +51,8 @@ class Stop(Message):
 class ExtendStudy(Message):
     """Have so many `trials` more, also of a study that has ended.
 
-    `request`: a word of the sender's own for this wish, which is told twice where an answer was lost; the second time
-    nothing is added.
+    `request`: a word of the sender's own for this wish, which is told twice where an answer was
+    lost; the second time nothing is added.
     """
 
     study: Name
@@ -80,7 +84,9 @@ class Evaluate(Message):
 
 @message("profile")
 class Profile(Message):
-    """Have a step of a worker of the run traced; `worker` is empty: of any. The journal says when the trace is here."""
+    """Have a step of a worker of the run traced; `worker` is empty: of any. The journal says when
+    the trace is here.
+    """
 
     run: Name
     worker: NameOrNone = ""
@@ -88,8 +94,9 @@ class Profile(Message):
 
 @message("agree")
 class Agree(Message):
-    """Have the workers that were proposed for a run with a deadline, or give up those that were proposed where `run` is
-    empty; `proposal`: the number of that event."""
+    """Have the workers that were proposed for a run with a deadline, or give up those that were
+    proposed where `run` is empty; `proposal`: the number of that event.
+    """
 
     run: NameOrNone
     proposal: Count
@@ -112,7 +119,9 @@ class Revoke(Message):
 
 @message("change machine")
 class ChangeMachine(Message):
-    """Have the worker's VM stopped, made this machine type (empty: what it was rented as), and started again."""
+    """Have the worker's VM stopped, made this machine type (empty: what it was rented as), and
+    started again.
+    """
 
     vm: str
     machine_type: str = ""
@@ -134,8 +143,9 @@ class Relocate(Message):
     """Have the machines, zones and parameter servers that this declaration of the cluster says
     (`ClusterSpec.to_dict`), there before what is there now goes.
 
-    Not `agreed` it is only told what that costs: `bytes` and `dollars` for what follows, `hourly` (before:
-    `hourly_before`) in US dollars, and when Compute Engine ends the cluster, `ends_at` (`ends_at_before`).
+    Not `agreed` it is only told what that costs: `bytes` and `dollars` for what follows, `hourly`
+    (before: `hourly_before`) in US dollars, and when Compute Engine ends the cluster, `ends_at`
+    (`ends_at_before`).
     """
 
     spec: Mapping[str, object]

@@ -1,4 +1,6 @@
-"""What `transient doctor` reports: one record for each check, from the controller's program to its client."""
+"""What `transient doctor` reports: one record for each check, from the controller's program to its
+client.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Check:
     found : str
         What was found, one sentence.
     fix : str
-        The command that fixes it, or a page, or a sentence where it takes more. Empty where nothing helps.
+        The command that fixes it, or a page, or a sentence where it takes more. Empty where nothing
+        helps.
     """
 
     name: str

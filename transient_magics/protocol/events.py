@@ -1,12 +1,15 @@
-"""What an event is: one line of JSON with `seq`, `time` (nanoseconds since 1970, UTC), `kind`, and the kind's fields.
+"""What an event is: one line of JSON with `seq`, `time` (nanoseconds since 1970, UTC), `kind`, and
+the kind's fields.
 
-A class per kind, whose annotations are the checks of what is read. Kinds of newer versions are read as `Unknown` and
-fields that are not known are passed over, so that an old notebook can read a new journal.
+A class per kind, whose annotations are the checks of what is read. Kinds of newer versions are read
+as `Unknown` and fields that are not known are passed over, so that an old notebook can read a new
+journal.
 
-Each kind is a fact or an intention. A fact says what has happened, or gives something up: a false one makes no cluster
-rent, run or spend more. An intention says what is wanted from now on: what is declared, rented, tried,
-or in charge. When a machine takes its cluster back from a controller on a VM, the facts that the VM wrote count and its
-intentions do not, unless the files of this machine say the same (`controller/agreement/provenance.py`).
+Each kind is a fact or an intention. A fact says what has happened, or gives something up: a false
+one makes no cluster rent, run or spend more. An intention says what is wanted from now on: what is
+declared, rented, tried, or in charge. When a machine takes its cluster back from a controller on a
+VM, the facts that the VM wrote count and its intentions do not, unless the files of this machine
+say the same (`controller/agreement/provenance.py`).
 """
 
 from __future__ import annotations
@@ -42,10 +45,16 @@ class Event(Line):
     @property
     def values(self) -> Mapping[str, object]:
         """The kind's own fields."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("seq", "time")}
+        return {
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if each.name not in ("seq", "time")
+        }
 
     def work_of(self, kind: str) -> str:
-        """Return the name of the work of this kind that the event is about; empty where it is about none."""
+        """Return the name of the work of this kind that the event is about; empty where it is about
+        none.
+        """
         name = getattr(self, kind, "")
         return name if isinstance(name, str) else ""
 
@@ -87,35 +96,49 @@ def event(kind: str, provenance: Provenance) -> Callable[[_Kind], _Kind]:
     return register
 
 
-def taken(line: bytes, kinds: Mapping[str, type[Event]], teller: str, since: int, until: int) -> Event:
-    """The event of one of `kinds` on a foreign line, told of a moment from `since` to `until` (ns), give or take a day.
+def taken(
+    line: bytes, kinds: Mapping[str, type[Event]], teller: str, since: int, until: int
+) -> Event:
+    """The event of one of `kinds` on a foreign line, told of a moment from `since` to `until` (ns),
+    give or take a day.
 
-    Its texts are plain: they go on into tables and results, which anybody may print in a terminal. Raises ValueError
-    for everything else, whatever it is; `teller` is who does not tell such a thing.
+    Its texts are plain: they go on into tables and results, which anybody may print in a terminal.
+    Raises ValueError for everything else, whatever it is; `teller` is who does not tell such a
+    thing.
     """
     values = checks.parsed_object(line)
     kind = values.get("kind")
-    cls = kinds.get(kind) if isinstance(kind, str) else None
+    if isinstance(kind, str):
+        cls = kinds.get(kind)
+    else:
+        cls = None
     if cls is None:
         raise ValueError(f"{teller} does not tell {kind!r:.80}")
     values.pop("seq", None)
     found = checks.built(cls, values)
     if not since - _DAY <= found.time <= until + _DAY:
         raise ValueError(f"a {kind} event of another time ({found.time / 1e9:.0f} s since 1970)")
-    shown = {name: plain for name, value in found.values.items() if (plain := _plain(value)) != value}
-    return replace(found, **shown) if shown else found
+    shown = {
+        name: plain for name, value in found.values.items() if (plain := _plain(value)) != value
+    }
+    if shown:
+        return replace(found, **shown)
+    return found
 
 
 def _plain(value: object) -> object:
-    """A text, texts of a sequence and the keys of a mapping as plain text, and no longer than is read again. The values
-    of a mapping are those of a declaration, or checked."""
+    """A text, texts of a sequence and the keys of a mapping as plain text, and no longer than is
+    read again. The values of a mapping are those of a declaration, or checked.
+    """
     match value:
         case str():
             return checks.clipped(checks.all_plain(value))
         case tuple():
             return tuple(map(_plain, cast("tuple[object, ...]", value)))
         case Mapping():
-            return {_plain(key): each for key, each in cast("Mapping[object, object]", value).items()}
+            return {
+                _plain(key): each for key, each in cast("Mapping[object, object]", value).items()
+            }
         case _:
             return value
 
@@ -126,7 +149,9 @@ def decode(line: bytes) -> Event:
 
 
 def from_values(values: Mapping[str, object]) -> Event:
-    """The event of plain values, each checked. Raises ValueError with the field that is not as it should be."""
+    """The event of plain values, each checked. Raises ValueError with the field that is not as it
+    should be.
+    """
     kind = values.get("kind")
     if not isinstance(kind, str):
         raise ValueError("no kind")

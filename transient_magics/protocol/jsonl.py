@@ -1,12 +1,12 @@
 """Files of JSON lines: appended to by one process, and read by others while they grow.
 
-A line is written by one `write` on a file opened for appending, so readers see whole lines, or a torn last one after a
-crash or on a full disk. The next writer ends a torn line with a newline, and every reader skips it: nothing was done
-about what it reports.
+A line is written by one `write` on a file opened for appending, so readers see whole lines, or a
+torn last one after a crash or on a full disk. The next writer ends a torn line with a newline, and
+every reader skips it: nothing was done about what it reports.
 
-On Linux the kernel's file notifications (inotify) wake a follower, so it sees a line within a millisecond and an idle
-file costs nothing. Elsewhere, and where the user's programs have as many watches as the kernel allows, it looks at the
-file four times a second.
+On Linux the kernel's file notifications (inotify) wake a follower, so it sees a line within a
+millisecond and an idle file costs nothing. Elsewhere, and where the user's programs have as many
+watches as the kernel allows, it looks at the file four times a second.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _CHECK_SECONDS = 5.0
 _CANNOT_WATCH = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.ENOENT)
 """Errors of inotify after which files are polled instead.
 
-The user has as many watchers (128 by default, editors take some) or watches as the system allows; or the folder does
-not exist at this moment, as while the folder of a deleted cluster makes room for a new one with its name.
+The user has as many watchers (128 by default, editors take some) or watches as the system allows;
+or the folder does not exist at this moment, as while the folder of a deleted cluster makes room for
+a new one with its name.
 """
 
 
@@ -78,7 +79,9 @@ def cut_torn_line(path: Path) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the objects of a file in their order, none where there is no file; unreadable lines are skipped."""
+    """Yield the objects of a file in their order, none where there is no file; unreadable lines are
+    skipped.
+    """
     with contextlib.suppress(FileNotFoundError):
         yield from objects(path.read_bytes())
 
@@ -110,7 +113,9 @@ class Position:
         """Behind the last whole line that was read."""
 
     def read(self) -> tuple[bytes, bool]:
-        """Return the whole lines since the last call, and whether they begin at the start of another file."""
+        """Return the whole lines since the last call, and whether they begin at the start of
+        another file.
+        """
         try:
             with self._path.open("rb") as file:
                 restarted = self._restarts and self._is_other(file.fileno())
@@ -128,7 +133,11 @@ class Position:
         status = os.fstat(file)
         head = os.pread(file, _HEAD_BYTES, 0)
         known = self._file or status.st_ino
-        other = known != status.st_ino or status.st_size < self.offset or not head.startswith(self._head)
+        other = (
+            known != status.st_ino
+            or status.st_size < self.offset
+            or not head.startswith(self._head)
+        )
         self._file = status.st_ino
         self._head = head if len(head) == _HEAD_BYTES else b""
         return other
@@ -137,9 +146,11 @@ class Position:
 async def follow(
     path: Path, offset: int = 0, restarted: Callable[[], None] | None = None
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield (offset behind it, block of whole lines) as the file at `path` grows; waits for a file not there yet.
+    """Yield (offset behind it, block of whole lines) as the file at `path` grows; waits for a file
+    not there yet.
 
-    Another file, or one that was shortened, is read from its start if there is `restarted`, which is called before.
+    Another file, or one that was shortened, is read from its start if there is `restarted`, which
+    is called before.
     """
     position = Position(path, offset, restarts=restarted is not None)
     async with _changes(path) as changes:
@@ -171,7 +182,8 @@ async def _changes(path: Path) -> AsyncGenerator[_Changes]:
 
     class _Notified:
         async def wait(self) -> None:
-            # Woken by the kernel; the time-out covers file systems that send no notifications (as some network ones).
+            # Woken by the kernel; the time-out covers file systems that send no notifications (as
+            # some network ones).
             try:
                 async with asyncio.timeout(_CHECK_SECONDS):
                     await inotify.get()
@@ -182,7 +194,8 @@ async def _changes(path: Path) -> AsyncGenerator[_Changes]:
         changes: _Changes = _Notified()
         try:
             inotify = watching.enter_context(Inotify())
-            # The folder is watched, not the file: it is there before the file is, and sees it replaced.
+            # The folder is watched, not the file: it is there before the file is, and sees it
+            # replaced.
             inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)  # pyright: ignore[reportUnknownMemberType]
         except OSError as error:
             if error.errno not in _CANNOT_WATCH:

@@ -1,7 +1,9 @@
-"""What files and folders are called: of a cluster and a run on this machine, of a run on VMs and in a bucket.
+"""What files and folders are called: of a cluster and a run on this machine, of a run on VMs and in
+a bucket.
 
-Names only, so that who writes a file and who reads it, often on another machine, say the same. Which folder they are in
-on this machine, `places` knows; what the folder of a run on a VM holds, `runtime/folder.py`.
+Names only, so that who writes a file and who reads it, often on another machine, say the same.
+Which folder they are in on this machine, `places` knows; what the folder of a run on a VM holds,
+`runtime/folder.py`.
 """
 
 from __future__ import annotations
@@ -39,14 +41,21 @@ TRACES = "traces"
 HOME = "at-home"
 """Empty, and only where a controller elsewhere is followed: what the run left there is all here."""
 STANDBY = "standby"
-"""On a VM, as long as the run goes on elsewhere until it is handed over; where its chief is now, if anybody says so."""
-TRACE_WANTED, TRACE, TRACE_REFUSED = "trace.wanted", "trace.json.gz", "trace.refused"
-"""On a worker's VM: asks for a trace of a step, is the trace, or says in how many seconds there may be one."""
+"""On a VM, as long as the run goes on elsewhere until it is handed over; where its chief is now, if
+anybody says so.
+"""
+TRACE_WANTED = "trace.wanted"
+TRACE = "trace.json.gz"
+TRACE_REFUSED = "trace.refused"
+"""On a worker's VM: asks for a trace of a step, is the trace, or says in how many seconds there may
+be one.
+"""
 
 # In the folder of a study, which has the cell and what goes with it as that of a run has them.
 STUDY = KINDS["study"].file
 
-# In the folder of a job, wherever that is; it has `cell.py`, `include/` and the packages as a run's folder has them.
+# In the folder of a job, wherever that is; it has `cell.py`, `include/` and the packages as a run's
+# folder has them.
 JOB = KINDS["job"].file
 """What was declared, written last."""
 KEPT = "kept"
@@ -57,7 +66,9 @@ OUTPUT = "output"
 # In the folder of a Dask cluster, wherever that is.
 DASK = KINDS["dask"].file
 """What was declared, written last."""
-TLS_CA, TLS_CERTIFICATE, TLS_KEY = "tls/ca.pem", "tls/own.pem", "tls/own.key"
+TLS_CA = "tls/ca.pem"
+TLS_CERTIFICATE = "tls/own.pem"
+TLS_KEY = "tls/own.key"
 """The authority of its certificates, and those of whoever has the folder: here the client's."""
 TLS_CA_KEY = "tls/ca.key"
 """On the controller's machine alone."""
@@ -69,11 +80,13 @@ BAG = KINDS["bag"].file
 """What was declared, written last."""
 LIFETIMES = "lifetimes.json"
 """What its driver is told of the lifetimes of VMs."""
-BAG_KNOWN, BAG_EVENTS = "known.jsonl", "told.jsonl"
+BAG_KNOWN = "known.jsonl"
+BAG_EVENTS = "told.jsonl"
 """What drivers before have told, as the journal has it, and what this one does."""
 RESULTS = "results"
 """Arrays that jobs returned: a file for each."""
-SURROGATE, SURROGATE_ARRAYS = "surrogate.json", "surrogate.npz"
+SURROGATE = "surrogate.json"
+SURROGATE_ARRAYS = "surrogate.npz"
 
 # In the home folder of a VM's user.
 ON_VM = "transient"
@@ -93,7 +106,9 @@ def run_on_vm(run: str) -> str:
 
 
 def shared_input(study: str) -> str:
-    """In the place of a run's name on a VM: of what trials of a study that share the VM read together."""
+    """In the place of a run's name on a VM: of what trials of a study that share the VM read
+    together.
+    """
     return f"{study}-input"
 
 
@@ -134,4 +149,6 @@ def log_on_vm(run: str, vm: str) -> str:
 
 # In the metadata of a VM.
 NOTICE_KEY = "preemption-notice-seconds"
-"""The seconds between the preemption notice and the start of the VM's shutdown, where they were requested."""
+"""The seconds between the preemption notice and the start of the VM's shutdown, where they were
+requested.
+"""

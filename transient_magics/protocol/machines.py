@@ -1,4 +1,5 @@
-"""Which workers a run has to have: so many of each GPU, `{"k80": 2, "p100": 1}`, and as it is written: `k80x2+p100x1`.
+"""Which workers a run has to have: so many of each GPU, `{"k80": 2, "p100": 1}`, and as it is
+written: `k80x2+p100x1`.
 
 Which GPUs there are is the catalog's knowledge; here it is only read.
 """
@@ -48,7 +49,9 @@ def machines_text(text: str) -> str:
 
 def machines_or_none(text: str) -> str:
     """The same, or the empty text: any."""
-    return machines_text(text) if text else ""
+    if text:
+        return machines_text(text)
+    return ""
 
 
 def parse_preparation(text: str) -> int:
@@ -61,13 +64,15 @@ def parse_preparation(text: str) -> int:
 
 def preparation_or_none(text: str) -> str:
     """A check of a field: these in their written form, or the empty text: none."""
-    return f"{CPU}x{parse_preparation(text)}" if text else ""
+    if text:
+        return f"{CPU}x{parse_preparation(text)}"
+    return ""
 
 
 # Which part of its processors and of its network a VM has: all of both, unless it was deflated.
 #
-# What an emulated Compute Engine leaves to a VM stands in the VM's metadata, where its controller reads it; Google's
-# own shrinks no VM that runs.
+# What an emulated Compute Engine leaves to a VM stands in the VM's metadata, where its controller
+# reads it; Google's own shrinks no VM that runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +104,6 @@ def share_of(text: str) -> Share:
         cpu, network = map(float, text.split())
     except ValueError:
         return WHOLE
-    return Share(cpu, network) if LEAST <= cpu <= 1.0 and LEAST <= network <= 1.0 else WHOLE
+    if LEAST <= cpu <= 1.0 and LEAST <= network <= 1.0:
+        return Share(cpu, network)
+    return WHOLE

@@ -1,8 +1,9 @@
 """What a message is: one line of JSON with `do`, which is its kind, and the fields of that kind.
 
-A class per kind, whose annotations are the checks of what is read. Who may say what to whom is a union of such classes,
-of which `kinds` makes the table that `read` goes by: the same word may mean one thing to a controller and another one
-to an agent. What is None is not sent, and fields that are not known (of newer versions) are passed over.
+A class per kind, whose annotations are the checks of what is read. Who may say what to whom is a
+union of such classes, of which `kinds` makes the table that `read` goes by: the same word may mean
+one thing to a controller and another one to an agent. What is None is not sent, and fields that are
+not known (of newer versions) are passed over.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from . import checks
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Line:
-    """What is one line of JSON, a message or an event: equal to another one of its class that says the same.
+    """What is one line of JSON, a message or an event: equal to another one of its class that says
+    the same.
 
-    Written here once: there are more than a hundred such classes, and to have these methods compiled for each would be
-    an eighth of what a program of ours takes to start.
+    Written here once: there are more than a hundred such classes, and to have these methods
+    compiled for each would be an eighth of what a program of ours takes to start.
     """
 
     def __eq__(self, other: object) -> bool:
-        return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
+        if type(other) is type(self):
+            return vars(self) == vars(other)
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(tuple(vars(self).values()))
@@ -79,7 +83,8 @@ def kinds(*classes: type[_Message]) -> dict[str, type[_Message]]:
 def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
     """The message on a line, of one of the classes that are `known`, each field checked.
 
-    Raises ValueError for everything else, whatever it is: UnknownWord for a kind that is none of them.
+    Raises ValueError for everything else, whatever it is: UnknownWord for a kind that is none of
+    them.
     """
     values = checks.parsed_object(line)
     do = values.get("do")
@@ -94,7 +99,9 @@ def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
 
 
 def _clipped(value: object) -> object:
-    return checks.clipped(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return checks.clipped(value)
+    return value
 
 
 def encode(values: Mapping[str, object]) -> bytes:

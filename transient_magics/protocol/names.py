@@ -12,7 +12,9 @@ _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?", re.ASCII)
 
 
 def is_name(value: object) -> bool:
-    """Whether it is a name as Compute Engine allows them: a-z, 0-9 and '-', a letter first, 40 characters at most."""
+    """Whether it is a name as Compute Engine allows them: a-z, 0-9 and '-', a letter first, 40
+    characters at most.
+    """
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
@@ -34,7 +36,8 @@ def is_path(value: object) -> bool:
 def checked_file(value: object) -> str:
     """The same, if it names one file or folder and leads nowhere else. Raises ValueError.
 
-    For files that others name; there is no reason for them to have a name that a shell or a terminal trips over.
+    For files that others name; there is no reason for them to have a name that a shell or a
+    terminal trips over.
     """
     if (
         isinstance(value, str)

@@ -1,7 +1,8 @@
-"""RunSpec: everything that was declared about one run: what the client writes, and controller, chief and workers read.
+"""RunSpec: everything that was declared about one run: what the client writes, and controller,
+chief and workers read.
 
-One record for all of them, as JSON in `run.json`. What may stand in a field, its annotation says; which options exclude
-each other, `contradiction`.
+One record for all of them, as JSON in `run.json`. What may stand in a field, its annotation says;
+which options exclude each other, `contradiction`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ SETTINGS: Mapping[str, str] = {
     "each core for large records, else 1",
     "confidence": "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
 }
-"""The fields of RunSpec that `--set NAME=VALUE` sets, because few runs need them, and what they mean."""
+"""The fields of RunSpec that `--set NAME=VALUE` sets, because few runs need them, and what they
+mean.
+"""
 
 Place = Literal["memory", "shm", "disk"]
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -62,59 +65,67 @@ def cache_or_none(text: str) -> str:
 class RunSpec:
     """A declared run: which model on which problem (none: the cell's own), how long, and how.
 
-    What is trained: `model`, `hparams_set` and `problem` of Tensor2Tensor's registry, or none of them; `hparams`
-    overrides. `data_dir` is where the records are: a folder that every VM has, or a place in a bucket (`gs://`).
-    `include` names files sent along, `pip` packages as pip reads them (files among them are in the run's folder `pip`);
-    `line_offset` is the line of the notebook's cell at which its body begins, so that errors name the user's lines.
+    What is trained: `model`, `hparams_set` and `problem` of Tensor2Tensor's registry, or none of
+    them; `hparams` overrides. `data_dir` is where the records are: a folder that every VM has, or a
+    place in a bucket (`gs://`). `include` names files sent along, `pip` packages as pip reads them
+    (files among them are in the run's folder `pip`); `line_offset` is the line of the notebook's
+    cell at which its body begins, so that errors name the user's lines.
 
-    `cache` says how much of records that come in blocks a worker keeps near it, and where (run.py; empty: half of
-    what is free on its disk); with it, few records come in blocks as well. `prep_threads` decode them at once (0: as
-    many as there are cores for records in blocks, else 1). `prep` names VMs that prepare mini-batches for the workers
-    (machines.py; empty: none): then the threads are theirs, and no records come in blocks. With `share_input` one
-    process on a VM prepares them for all trials there.
+    `cache` says how much of records that come in blocks a worker keeps near it, and where (run.py;
+    empty: half of what is free on its disk); with it, few records come in blocks as well.
+    `prep_threads` decode them at once (0: as many as there are cores for records in blocks, else
+    1). `prep` names VMs that prepare mini-batches for the workers (machines.py; empty: none): then
+    the threads are theirs, and no records come in blocks. With `share_input` one process on a VM
+    prepares them for all trials there.
 
-    Saving: every `checkpoint_steps` steps and `checkpoint_seconds` seconds (None: not by that); `checkpoint_auto` plans
-    the seconds from what checkpoints were measured to cost; the last `keep` stay. `chief` is who saves. `store` is the
-    run's place in a bucket (`gs://bucket/path`), `resume_store` that of the run it resumes from.
+    Saving: every `checkpoint_steps` steps and `checkpoint_seconds` seconds (None: not by that);
+    `checkpoint_auto` plans the seconds from what checkpoints were measured to cost; the last `keep`
+    stay. `chief` is who saves. `store` is the run's place in a bucket (`gs://bucket/path`),
+    `resume_store` that of the run it resumes from.
 
-    Steps: `mode`; `backup_workers` are those whose gradients a synchronous step does not wait for. `lr_policy` says
-    what divides the learning rate; `damping` staleness lowers that of late gradients. `wire` is how numbers cross,
-    `ps_shards` into how many parts large variables are cut. `pace_seconds` is the least time of one worker's step,
-    `notice_seconds` lie between the notice that a VM is taken and its end (None: what the VM's own scheduling says).
-    `max_workers` and `workers` are how many the run may have, and had by declaration; it begins with `least_workers` of
-    the cluster's and takes `most_workers` (0: all); or exactly these `machines`, as `k80x2+p100x1` (machines.py). Its
-    worker's VM has so many runs of its study (`per_vm`).
+    Steps: `mode`; `backup_workers` are those whose gradients a synchronous step does not wait for.
+    `lr_policy` says what divides the learning rate; `damping` staleness lowers that of late
+    gradients. `wire` is how numbers cross, `ps_shards` into how many parts large variables are cut.
+    `pace_seconds` is the least time of one worker's step, `notice_seconds` lie between the notice
+    that a VM is taken and its end (None: what the VM's own scheduling says). `max_workers` and
+    `workers` are how many the run may have, and had by declaration; it begins with `least_workers`
+    of the cluster's and takes `most_workers` (0: all); or exactly these `machines`, as
+    `k80x2+p100x1` (machines.py). Its worker's VM has so many runs of its study (`per_vm`).
 
-    Batching: `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow measured times
-    (runtime/training/batching.py); `batch_least` and `batch_most` bound them, in examples or tokens (0: 2, and 8 times
-    the declared mini-batch).
+    Batching: `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow measured
+    times (runtime/training/batching.py); `batch_least` and `batch_most` bound them, in examples or
+    tokens (0: 2, and 8 times the declared mini-batch).
 
-    Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow (0: never),
-    `alarm_after` the seconds that each of them warms up before.
+    Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow
+    (0: never), `alarm_after` the seconds that each of them warms up before.
 
-    Chance: from `program_seed`, which is `seed` or, where none was declared, `drawn_seed`, follows what the cell draws
-    while it is executed, in every process of the run alike (runtime/training/randomness.py). From a declared `seed`
-    follow the initial values, too, and in a graph that a worker builds for a model of the cell's own the order of its
-    examples and its dropout (None: these are drawn).
+    Chance: from `program_seed`, which is `seed` or, where none was declared, `drawn_seed`, follows
+    what the cell draws while it is executed, in every process of the run alike
+    (runtime/training/randomness.py). From a declared `seed` follow the initial values, too, and in
+    a graph that a worker builds for a model of the cell's own the order of its examples and its
+    dropout (None: these are drawn).
 
-    Measuring: `noise_share` is the share of a worker's time that measures the noise of its gradients (0: none; 1:
-    beside every step). An evaluation is made every `eval_steps` (None: at the end) of `eval_batches` batches (0: all;
-    None: of a model of the cell's own, all or as much as time allows, and 100 of one of Tensor2Tensor).
+    Measuring: `noise_share` is the share of a worker's time that measures the noise of its
+    gradients (0: none; 1: beside every step). An evaluation is made every `eval_steps` (None: at
+    the end) of `eval_batches` batches (0: all; None: of a model of the cell's own, all or as much
+    as time allows, and 100 of one of Tensor2Tensor).
 
-    Deadline: the run is to be done by `finish_by` (seconds since 1970; 0: whenever), with workers of `gpus` in `zones`
-    (empty: as the cluster's), for `max_cost` US dollars at most (None: the cluster's limit). `adapt` says who changes
-    the workers for it; speeds are counted at their lower bound with this `confidence`. `on_demand_wait`: the longest
-    that a VM on demand was waited for there, by what was seen before it was declared (seconds).
+    Deadline: the run is to be done by `finish_by` (seconds since 1970; 0: whenever), with workers
+    of `gpus` in `zones` (empty: as the cluster's), for `max_cost` US dollars at most (None: the
+    cluster's limit). `adapt` says who changes the workers for it; speeds are counted at their lower
+    bound with this `confidence`. `on_demand_wait`: the longest that a VM on demand was waited for
+    there, by what was seen before it was declared (seconds).
 
     `params`: values that a model of the cell's own reads by their names.
 
-    Stalls: a run with `stalls` trains nothing, but takes the measures of measures/stalls.py so many times, each for
-    `stall_seconds`.
+    Stalls: a run with `stalls` trains nothing, but takes the measures of measures/stalls.py so many
+    times, each for `stall_seconds`.
 
-    Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it by `judged_by`.
+    Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it
+    by `judged_by`.
 
-    Judging: the checkpoint of the best evaluation by `keep_best` stays too, and the run ends under the condition
-    `stop_when` (objective.py); empty: neither.
+    Judging: the checkpoint of the best evaluation by `keep_best` stays too, and the run ends under
+    the condition `stop_when` (objective.py); empty: neither.
     """
 
     name: Name
@@ -163,7 +174,9 @@ class RunSpec:
     drawn_seed: Annotated[int, within(0, 2**31 - 1)] = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
-    params: Mapping[Annotated[str, parameter_name], CheckedValue] = field(default_factory=dict[str, Value])
+    params: Mapping[Annotated[str, parameter_name], CheckedValue] = field(
+        default_factory=dict[str, Value]
+    )
     stalls: Count = 0
     stall_seconds: Annotated[float, within(0.05, 600)] = 2.0
     study: NameOrNone = ""
@@ -193,7 +206,9 @@ class RunSpec:
     @property
     def records(self) -> str | None:
         """The place in a bucket where the problem's records are, or go when they are made."""
-        return self.data_dir if (self.data_dir or "").startswith("gs://") else None
+        if (self.data_dir or "").startswith("gs://"):
+            return self.data_dir
+        return None
 
     @property
     def data_folder(self) -> str | None:
@@ -203,7 +218,9 @@ class RunSpec:
     @property
     def preparers(self) -> int:
         """How many VMs prepare its mini-batches at most; 0: its workers do."""
-        return parse_preparation(self.prep) if self.prep else 0
+        if self.prep:
+            return parse_preparation(self.prep)
+        return 0
 
     @property
     def reads_records(self) -> bool:
@@ -212,7 +229,9 @@ class RunSpec:
 
     @property
     def objective(self) -> Objective | None:
-        """By what the best checkpoint is found that stays; of a run that ends early, by what that is judged."""
+        """By what the best checkpoint is found that stays; of a run that ends early, by what that
+        is judged.
+        """
         if self.keep_best:
             return Objective.parse(self.keep_best)
         return self.patience.objective if self.patience else None
@@ -220,7 +239,9 @@ class RunSpec:
     @property
     def patience(self) -> Patience | None:
         """When the run ends before its steps are made."""
-        return Patience.parse(self.stop_when) if self.stop_when else None
+        if self.stop_when:
+            return Patience.parse(self.stop_when)
+        return None
 
     @property
     def program_seed(self) -> int:
@@ -229,7 +250,9 @@ class RunSpec:
 
     @property
     def alone(self) -> bool:
-        """Whether the one worker that it ever has may keep the variables itself (runtime/training/graph/worker.py)."""
+        """Whether the one worker that it ever has may keep the variables itself
+        (runtime/training/graph/worker.py).
+        """
         one = self.most_workers == 1 and not self.stalls
         return one and self.mode == "async" and self.chief == "ps" and self.ps_shards == 1
 
@@ -248,19 +271,30 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote, of other versions too: unknown fields are ignored, null may stand for a default.
+        """Read what `to_dict` wrote, of other versions too: unknown fields are ignored, null may
+        stand for a default.
 
         Raises ValueError with the field that is not as it should be.
         """
-        may_be_none = {each.name for each in fields(cls) if type(None) in typing.get_args(_hints()[each.name])}
-        given = {name: value for name, value in values.items() if value is not None or name in may_be_none}
+        may_be_none = {
+            each.name for each in fields(cls) if type(None) in typing.get_args(_hints()[each.name])
+        }
+        given = {
+            name: value
+            for name, value in values.items()
+            if value is not None or name in may_be_none
+        }
         return checks.built(cls, given)
 
 
 def choices(name: str, of: type | None = None) -> tuple[str, ...]:
-    """The words from which one is chosen in this field (of a run, or `of` another record); none if it takes others."""
+    """The words from which one is chosen in this field (of a run, or `of` another record); none if
+    it takes others.
+    """
     hint = (typing.get_type_hints(of, include_extras=True) if of else _hints()).get(name)
-    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    if typing.get_origin(hint) is Literal:
+        return typing.get_args(hint)
+    return ()
 
 
 @cache
@@ -269,17 +303,25 @@ def _hints() -> Mapping[str, object]:
 
 
 def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
-    """Which options that were given (not left out) exclude each other, and what to do; else two empty texts."""
+    """Which options that were given (not left out) exclude each other, and what to do; else two
+    empty texts.
+    """
     missing = [name for name in ("model", "hparams_set", "problem") if not given.get(name)]
     if len(missing) not in (0, 3):
         what = f"A model of Tensor2Tensor needs {' and '.join(map(option, missing))} too"
-        return what, "Without --model, --hparams-set and --problem, the model that the cell defines is trained."
+        return (
+            what,
+            "Without --model, --hparams-set and --problem, the model that the cell defines is trained.",
+        )
     for name in ("hparams", "data_dir", "cache", "prep_threads", "prep", "share_input"):
         if missing and given.get(name):
             what = f"Only a model of Tensor2Tensor takes {option(name)}"
             return what, "A cell with a model of its own says it in the cell."
     if given.get("cache") and str(given.get("data_dir") or "gs://").partition("gs://")[0]:
-        return "--cache needs records that workers copy", "A folder that every VM has (--data-dir) is read as it is."
+        return (
+            "--cache needs records that workers copy",
+            "A folder that every VM has (--data-dir) is read as it is.",
+        )
     for name in ("prep", "share_input"):
         if given.get("cache") and given.get(name):
             return (
@@ -289,11 +331,15 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
         return what, "Name hyper-parameters of Tensor2Tensor's models with --hparams."
-    sync, batching = given.get("mode") == "sync", given.get("batching") or "uniform"
+    sync = given.get("mode") == "sync"
+    batching = given.get("batching") or "uniform"
     if given.get("backup_workers") and not sync:
         return "--backup-workers needs --mode sync", "Without it, no step waits for anybody."
     if given.get("damping") == "staleness" and sync:
-        return "--damping staleness needs --mode async", "No gradient of a synchronous step is late."
+        return (
+            "--damping staleness needs --mode async",
+            "No gradient of a synchronous step is late.",
+        )
     for name in ("deadband", "batch_smoothing", "step_time"):
         if given.get(name) is not None and batching != "dynamic":
             what = f"{option(name)} needs --batching dynamic"
@@ -325,8 +371,10 @@ def option(name: str) -> str:
 
 @dataclass(frozen=True)
 class Cache:
-    """So many `bytes` at most: in the worker's own `memory`, which ends with its process, in `shm` (/dev/shm), where
-    its successor on the VM finds them again, or on the VM's `disk`, where it finds them as well."""
+    """So many `bytes` at most: in the worker's own `memory`, which ends with its process, in `shm`
+    (/dev/shm), where its successor on the VM finds them again, or on the VM's `disk`, where it
+    finds them as well.
+    """
 
     bytes: int
     place: Place = "disk"
@@ -335,10 +383,15 @@ class Cache:
     def parse(cls, text: str) -> Cache:
         """`2GB`, `500MB:memory`, `0`. Raises ValueError for anything else."""
         found = _FORM.fullmatch(text)
-        size = float(found[1]) * _UNITS.get(found[2] or "", 0) if found else -1.0
+        if found:
+            size = float(found[1]) * _UNITS.get(found[2] or "", 0)
+        else:
+            size = -1.0
         if not found or (not found[2] and float(found[1])) or size >= 2**62:
             raise ValueError(f"'{text:.40}' is no size: write 2GB or 500MB:memory")
         for place in get_args(Place):
             if place == (found[3] or "disk"):
                 return cls(int(size), place)
-        raise ValueError(f"'{text:.40}' has an unknown place: write one of {', '.join(get_args(Place))}")
+        raise ValueError(
+            f"'{text:.40}' has an unknown place: write one of {', '.join(get_args(Place))}"
+        )

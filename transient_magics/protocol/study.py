@@ -1,7 +1,9 @@
-"""What is declared of a study: which values are tried (`--over`), how many times, and how the next ones are chosen.
+"""What is declared of a study: which values are tried (`--over`), how many times, and how the next
+ones are chosen.
 
-One record for whoever declares it and for the controller that carries it out, as JSON in `study.json`. The text of a
-space is read here and has one written form, which `str` gives and is read again.
+One record for whoever declares it and for the controller that carries it out, as JSON in
+`study.json`. The text of a space is read here and has one written form, which `str` gives and is
+read again.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from .measures.objective import Objective, objective_or_none
 from .names import LONGEST_NAME
 from .run import RunSpec, parameter_name
 
-MOST_TRIALS, MOST_REPEATS, MOST_PER_VM = 1000, 100, 16
+MOST_TRIALS = 1000
+MOST_REPEATS = 100
+MOST_PER_VM = 16
 BATCH = "batch_size"
 ON = "on"
 """What the configuration of a trial is called among its parameters."""
@@ -44,7 +48,8 @@ _FORMS = "write name=a,b,c, or name=low:high with :log or :int behind it"
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One parameter and the values that it may take: one of `choices`, or from `low` to `high`, both among them.
+    """One parameter and the values that it may take: one of `choices`, or from `low` to `high`,
+    both among them.
 
     `kind`: `choice`; `float`, evenly; `log`, evenly in its logarithm; `int`, whole numbers.
     """
@@ -70,7 +75,9 @@ class Dimension:
         if self.choices:
             return "a range has no choices"
         if not self.low < self.high:
-            return f"the range is empty: {value_text(self.low)} is not below {value_text(self.high)}"
+            return (
+                f"the range is empty: {value_text(self.low)} is not below {value_text(self.high)}"
+            )
         if self.kind == "log" and self.low <= 0:
             return f"a logarithm needs a range above zero, and {value_text(self.low)} is not"
         if self.kind == "int" and not (self.low.is_integer() and self.high.is_integer()):
@@ -83,7 +90,9 @@ class Dimension:
         if self.kind == "int":
             return f"{self.name}={self.low:.0f}:{self.high:.0f}:int"
         ends = f"{self.name}={value_text(self.low)}:{value_text(self.high)}"
-        return ends if self.kind == "float" else f"{ends}:{self.kind}"
+        if self.kind == "float":
+            return ends
+        return f"{ends}:{self.kind}"
 
     def has(self, value: Value) -> bool:
         """Whether it may take this value."""
@@ -99,7 +108,9 @@ class Dimension:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `name=a,b,c` or `name=low:high[:log|:int]`. Raises ValueError, a clause that says what is wrong."""
+        """Read `name=a,b,c` or `name=low:high[:log|:int]`. Raises ValueError, a clause that says
+        what is wrong.
+        """
         name, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not name or not values:
             raise ValueError(f"{text[:40]!r} names no values: {_FORMS}")
@@ -112,7 +123,8 @@ class Dimension:
 
     @classmethod
     def _of_values(cls, name: str, values: str) -> Self:
-        parts, ends = split(values, ","), split(values, ":")
+        parts = split(values, ",")
+        ends = split(values, ":")
         if len(ends) == 1 or len(parts) > 1:
             return cls(name, "choice", _choices(parts))
         low, high, *how = ends
@@ -132,17 +144,20 @@ class Dimension:
 class StudySpec:
     """A declared study: `trials` points of the `space`, each trained by `repeat` runs like `run`.
 
-    `run` is the declaration of its runs, but for what says which trial they are of (`run_of`); its name is the study's.
-    `sampler` chooses the points (none: there is one, without parameters), `pruner` ends trials that will not be the
-    best. The trials are judged by `objective`. From `seed` follow the points and the seeds of the runs. A run has
-    `workers` of any GPU; with `on` it has exactly the machines of one of these configurations (`k80x4`), which is one
-    more dimension of the space, the first. So many runs train on one VM at a time (`per_vm`), and share its GPU.
+    `run` is the declaration of its runs, but for what says which trial they are of (`run_of`); its
+    name is the study's. `sampler` chooses the points (none: there is one, without parameters),
+    `pruner` ends trials that will not be the best. The trials are judged by `objective`. From
+    `seed` follow the points and the seeds of the runs. A run has `workers` of any GPU; with `on` it
+    has exactly the machines of one of these configurations (`k80x4`), which is one more dimension
+    of the space, the first. So many runs train on one VM at a time (`per_vm`), and share its GPU.
 
-    A grid whose configurations are on several clusters (`parts`, in the order in which they have their turns) has the
-    same declaration on each, but for the points that are tried there: `trials` of them from the `first` on.
+    A grid whose configurations are on several clusters (`parts`, in the order in which they have
+    their turns) has the same declaration on each, but for the points that are tried there: `trials`
+    of them from the `first` on.
 
-    Limits: `max_cost` in US dollars, `max_hours` (on the emulated clock, where that is faster), and the seconds without
-    a step after which a trial counts as one that hangs (`give_up_seconds`). `name` has 33 characters at most.
+    Limits: `max_cost` in US dollars, `max_hours` (on the emulated clock, where that is faster), and
+    the seconds without a step after which a trial counts as one that hangs (`give_up_seconds`).
+    `name` has 33 characters at most.
     """
 
     name: Name
@@ -186,12 +201,16 @@ class StudySpec:
     def bounded(self, trials: int) -> int:
         """So many trials, but of a grid no more than it has points."""
         most = self.trials if self.parts else self.points
-        return min(trials, most) if self.sampler == "grid" else trials
+        if self.sampler == "grid":
+            return min(trials, most)
+        return trials
 
     def run_name(self, trial: Count, repeat: Count = 0) -> str:
         """What the run of a trial is called, of several its `repeat`-th."""
         number = self.first + trial
-        return f"{self.name}-{number}-{repeat}" if self.repeat > 1 else f"{self.name}-{number}"
+        if self.repeat > 1:
+            return f"{self.name}-{number}-{repeat}"
+        return f"{self.name}-{number}"
 
     @property
     def here(self) -> tuple[str, ...]:
@@ -212,36 +231,59 @@ class StudySpec:
 
     def tries(self, params: Mapping[str, Value]) -> bool:
         """Whether these are values of its space, and all of them."""
-        return {*params} == {each.name for each in self.dimensions} and all(
+        return {*params} == {dimension.name for dimension in self.dimensions} and all(
             each.has(params[each.name]) for each in self.dimensions
         )
 
     def machines(self, params: Mapping[str, Value]) -> str:
         """On which machines a run of the point with these values trains; empty: on any."""
-        return str(params[ON]) if self.on else ""
+        if self.on:
+            return str(params[ON])
+        return ""
 
     def workers_of(self, machines: str) -> int:
         """How many workers a run takes, on these machines or any."""
-        return sum(parse_machines(machines).values()) if machines else self.workers
+        if machines:
+            return sum(parse_machines(machines).values())
+        return self.workers
 
     def run_of(self, trial: Count, repeat: Count, params: Mapping[str, Value]) -> RunSpec:
-        """The declaration of a run of a trial, with its own seed; its token is the controller's to give.
+        """The declaration of a run of a trial, with its own seed; its token is the controller's to
+        give.
 
-        A model of Tensor2Tensor has the parameters as overrides of its hyper-parameters, behind those that the run
-        has; a cell reads them by name.
+        A model of Tensor2Tensor has the parameters as overrides of its hyper-parameters, behind
+        those that the run has; a cell reads them by name.
         """
         machines = self.machines(params)
         workers = self.workers_of(machines)
         values = {name: value for name, value in params.items() if not (self.on and name == ON)}
-        texts = {name: value if isinstance(value, str) else value_text(value) for name, value in values.items()}
-        overrides = ",".join(f"{name}={value}" for name, value in texts.items()) if self.run.model else ""
+        texts = {
+            name: value if isinstance(value, str) else value_text(value)
+            for name, value in values.items()
+        }
+        if self.run.model:
+            overrides = ",".join(f"{name}={value}" for name, value in texts.items())
+        else:
+            overrides = ""
         return replace(
-            self.run, name=self.run_name(trial, repeat), study=self.name, trial=trial, repeat=repeat,
-            params={**self.run.params, **values}, hparams=",".join(filter(None, (self.run.hparams, overrides))),
-            judged_by=self.objective, least_workers=workers, most_workers=workers, workers=workers, machines=machines,
-            seed=self._seed(trial, repeat), per_vm=self.per_vm,
-            alarm_below=self.run.alarm_below if self.per_vm == 1 else 0.0,  # slower with each that joins it
-        )  # fmt: skip
+            self.run,
+            name=self.run_name(trial, repeat),
+            study=self.name,
+            trial=trial,
+            repeat=repeat,
+            params={**self.run.params, **values},
+            hparams=",".join(filter(None, (self.run.hparams, overrides))),
+            judged_by=self.objective,
+            least_workers=workers,
+            most_workers=workers,
+            workers=workers,
+            machines=machines,
+            seed=self._seed(trial, repeat),
+            per_vm=self.per_vm,
+            alarm_below=self.run.alarm_below
+            if self.per_vm == 1
+            else 0.0,  # slower with each that joins it
+        )
 
     def _seed(self, trial: int, repeat: int) -> int | None:
         """Repeats differ in their seeds alone, which are the same in each trial."""
@@ -250,13 +292,17 @@ class StudySpec:
         return self.run.seed
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values, without the token of a run; `from_dict` reads them back as an equal spec."""
+        """Plain JSON values, without the token of a run; `from_dict` reads them back as an equal
+        spec.
+        """
         space = [each.to_dict() for each in self.space]
         return {**asdict(self), "run": self.run.without_token(), "space": space}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field that is wrong."""
+        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
+        that is wrong.
+        """
         return checks.built(cls, values)
 
 
@@ -277,7 +323,10 @@ def count_points(space: Sequence[Dimension]) -> int:
     """How many different points there are; 0: more than can be counted."""
     if any(each.kind in ("float", "log") for each in space):
         return 0
-    return math.prod(len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1 for each in space)
+    return math.prod(
+        len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1
+        for each in space
+    )
 
 
 def contradiction(spec: StudySpec) -> str:
@@ -332,7 +381,9 @@ def _configurations(spec: StudySpec) -> str:
         return f"on: a parameter cannot be called '{ON}' beside --on, which has its column"
     if spec.parts and spec.sampler != "grid":
         return f"sampler: {spec.sampler} needs all configurations on one cluster; choose grid, or resize the cluster"
-    return "workers: --on says how many each run takes" if spec.workers != 1 else ""
+    if spec.workers != 1:
+        return "workers: --on says how many each run takes"
+    return ""
 
 
 def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
@@ -342,10 +393,13 @@ def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
     values = tuple(map(parse_value, texts))
     floats = [text for text, value in zip(texts, values, strict=True) if type(value) is float]
     mixed = 0 < len(floats) < len(values) and all(type(value) in (int, float) for value in values)
-    # Units and batch sizes may not be floats, and the table of a study would show both as whole numbers.
+    # Units and batch sizes may not be floats, and the table of a study would show both as whole
+    # numbers.
     if mixed and all(map(is_whole_with_exponent, floats)):
         whole = int(float(floats[0]))
-        raise ValueError(f"{floats[0]} is a float beside whole numbers: write {whole}, or {whole}.0")
+        raise ValueError(
+            f"{floats[0]} is a float beside whole numbers: write {whole}, or {whole}.0"
+        )
     return values
 
 

@@ -1,7 +1,9 @@
-"""What VMs tell: events of a run, as its chief writes them down, of jobs and Dask clusters, and what an agent does.
+"""What VMs tell: events of a run, as its chief writes them down, of jobs and Dask clusters, and
+what an agent does.
 
-These classes are all that is taken from a VM. Chief and agent make their lines of them (`told`), so that what is sent
-and what is let in is one and the same; `from_chief`, `from_job`, `from_dask` and `from_agent` read them.
+These classes are all that is taken from a VM. Chief and agent make their lines of them (`told`), so
+that what is sent and what is let in is one and the same; `from_chief`, `from_job`, `from_dask` and
+`from_agent` read them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _VM = "a VM"
 
 @event("worker.joined", FACT)
 class WorkerJoined(Event):
-    """A worker process takes part in a run, under a `number` that is never used twice; `active` workers now."""
+    """A worker process takes part in a run, under a `number` that is never used twice; `active`
+    workers now.
+    """
 
     run: Name
     worker: Name
@@ -71,8 +75,8 @@ class TrainStarted(Event):
 class TrainProgress(Event):
     """Where the run stands, over the whole cluster.
 
-    `server_bytes`: the most memory that its process on the first parameter server's VM has had (0: not told).
-    `waiting`: the share of their steps for which workers waited for mini-batches.
+    `server_bytes`: the most memory that its process on the first parameter server's VM has had (0:
+    not told). `waiting`: the share of their steps for which workers waited for mini-batches.
     """
 
     run: Name
@@ -87,12 +91,14 @@ class TrainProgress(Event):
 
 @event("train.data", FACT)
 class TrainData(Event):
-    """How the run reads its records, which come in `blocks` of `bytes` in all; `epochs` are complete.
+    """How the run reads its records, which come in `blocks` of `bytes` in all; `epochs` are
+    complete.
 
-    Workers found `hits` blocks in their caches, `saved_bytes` that did not cross the network, and copied `misses`,
-    `fetched_bytes`, `straight_bytes` of which came from the bucket and not through ps-0; they had nothing to read for
-    `waited_seconds` in all. A worker holds `bound` blocks at most (0: none has asked yet). `again`: blocks that were
-    leased once more, because who held them was lost.
+    Workers found `hits` blocks in their caches, `saved_bytes` that did not cross the network, and
+    copied `misses`, `fetched_bytes`, `straight_bytes` of which came from the bucket and not through
+    ps-0; they had nothing to read for `waited_seconds` in all. A worker holds `bound` blocks at
+    most (0: none has asked yet). `again`: blocks that were leased once more, because who held them
+    was lost.
     """
 
     run: Name
@@ -112,7 +118,9 @@ class TrainData(Event):
 
 @event("train.reread", FACT)
 class TrainReread(Event):
-    """A worker is gone that held `blocks` of the records, of the `bound` that one may hold: others read them again."""
+    """A worker is gone that held `blocks` of the records, of the `bound` that one may hold: others
+    read them again.
+    """
 
     run: Name
     worker: Name
@@ -122,7 +130,8 @@ class TrainReread(Event):
 
 @event("train.detour", FACT)
 class TrainDetour(Event):
-    """Blocks that were to come straight from the bucket come through ps-0, for `reason`: said once, of one worker.
+    """Blocks that were to come straight from the bucket come through ps-0, for `reason`: said once,
+    of one worker.
 
     Workers try the bucket again, after pauses that grow.
     """
@@ -134,11 +143,13 @@ class TrainDetour(Event):
 
 @event("train.checkpoint", FACT)
 class TrainCheckpoint(Event):
-    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's folder.
+    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's
+    folder.
 
-    `next_seconds` is when the next is planned, of a run whose interval follows from what its checkpoints cost.
-    `worker` wrote it (`--chief worker`); the chief did where it is empty. `asked`: it was begun because somebody asked
-    for one, and so has every step that was made before.
+    `next_seconds` is when the next is planned, of a run whose interval follows from what its
+    checkpoints cost. `worker` wrote it (`--chief worker`); the chief did where it is empty.
+    `asked`: it was begun because somebody asked for one, and so has every step that was made
+    before.
     """
 
     run: Name
@@ -153,7 +164,8 @@ class TrainCheckpoint(Event):
 
 @event("train.unsaved", FACT)
 class TrainUnsaved(Event):
-    """A checkpoint could not be written (`reason`). Training goes on, and it is tried again until one is written.
+    """A checkpoint could not be written (`reason`). Training goes on, and it is tried again until
+    one is written.
 
     Told once of failures that follow each other, and always to who asked for one.
     """
@@ -165,7 +177,9 @@ class TrainUnsaved(Event):
 
 @event("train.shipped", FACT)
 class TrainShipped(Event):
-    """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there (`gs://...`)."""
+    """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there
+    (`gs://...`).
+    """
 
     run: Name
     step: Count
@@ -176,7 +190,9 @@ class TrainShipped(Event):
 
 @event("train.unshipped", FACT)
 class TrainUnshipped(Event):
-    """A checkpoint could not be brought into the bucket (`reason`); the controller brings it to this machine."""
+    """A checkpoint could not be brought into the bucket (`reason`); the controller brings it to
+    this machine.
+    """
 
     run: Name
     reason: str
@@ -186,9 +202,10 @@ class TrainUnshipped(Event):
 class TrainSlow(Event):
     """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
 
-    The likely `bottleneck` is `worker` (which one says `worker`), `input pipeline`, `parameter server` (its CPU; of
-    several, `server` says which) or `network`. With so many parameter `servers`, one more than there are, it would make
-    `with_servers` examples per second (0: not known).
+    The likely `bottleneck` is `worker` (which one says `worker`), `input pipeline`, `parameter
+    server` (its CPU; of several, `server` says which) or `network`. With so many parameter
+    `servers`, one more than there are, it would make `with_servers` examples per second (0: not
+    known).
     """
 
     run: Name
@@ -214,9 +231,10 @@ class TrainRecovered(Event):
 class TrainEvaluated(Event):
     """The dev split's metrics at `step`, by name; those `undefined` are no numbers.
 
-    They are of so many `batches` and `examples` (0: not told), which are the whole split if it is `complete`; else `of`
-    how many (0: not known), or of an `endless` one, or one too long to count. `drawn`: how many elements
-    (examples or batches) were drawn among so many first ones; later evaluations of the run take the same ones.
+    They are of so many `batches` and `examples` (0: not told), which are the whole split if it is
+    `complete`; else `of` how many (0: not known), or of an `endless` one, or one too long to count.
+    `drawn`: how many elements (examples or batches) were drawn among so many first ones; later
+    evaluations of the run take the same ones.
     """
 
     run: Name
@@ -234,7 +252,9 @@ class TrainEvaluated(Event):
 
 @event("train.unevaluated", FACT)
 class TrainUnevaluated(Event):
-    """The checkpoint of `step` could not be evaluated (`reason`). Training goes on, and the next one is evaluated."""
+    """The checkpoint of `step` could not be evaluated (`reason`). Training goes on, and the next
+    one is evaluated.
+    """
 
     run: Name
     step: Count
@@ -243,10 +263,11 @@ class TrainUnevaluated(Event):
 
 @event("train.best", FACT)
 class TrainBest(Event):
-    """The checkpoint of `step` has the best evaluation so far, and stays until there is a better one.
+    """The checkpoint of `step` has the best evaluation so far, and stays until there is a better
+    one.
 
-    By `metric`, whose value is `value`. `path` is within the run's folder, `shipped` what TensorFlow calls it in the
-    bucket (`gs://...`), told once it is there.
+    By `metric`, whose value is `value`. `path` is within the run's folder, `shipped` what
+    TensorFlow calls it in the bucket (`gs://...`), told once it is there.
     """
 
     run: Name
@@ -261,7 +282,9 @@ class TrainBest(Event):
 
 @event("train.order", FACT)
 class TrainOrder(Event):
-    """Workers cannot begin at any of their examples: why not, and what to do about it. Told once, by the first one."""
+    """Workers cannot begin at any of their examples: why not, and what to do about it. Told once,
+    by the first one.
+    """
 
     run: Name
     reason: str
@@ -269,7 +292,8 @@ class TrainOrder(Event):
 
 @event("train.unjudged", FACT)
 class TrainUnjudged(Event):
-    """Evaluations have no `metric`, by which the run is judged: no checkpoint is the best, its steps end it.
+    """Evaluations have no `metric`, by which the run is judged: no checkpoint is the best, its
+    steps end it.
 
     `metrics` are those that there are. Told once.
     """
@@ -282,11 +306,12 @@ class TrainUnjudged(Event):
 
 @event("train.measured", FACT)
 class TrainMeasured(Event):
-    """A measure of a run that measures stalls was taken, in its `repeat`-th turn (from 1 on): the mean `seconds` of a
-    step by worker, and of how many `steps`.
+    """A measure of a run that measures stalls was taken, in its `repeat`-th turn (from 1 on): the
+    mean `seconds` of a step by worker, and of how many `steps`.
 
-    `straggler`: the seconds that a step of all workers would wait for the slowest, beyond the mean one. `examples` of a
-    step; `bytes` of the files that a worker reads its examples from (0: it reads none).
+    `straggler`: the seconds that a step of all workers would wait for the slowest, beyond the mean
+    one. `examples` of a step; `bytes` of the files that a worker reads its examples from (0: it
+    reads none).
     """
 
     run: Name
@@ -301,8 +326,9 @@ class TrainMeasured(Event):
 
 @event("train.made", FACT)
 class TrainMade(Event):
-    """The run has its steps, and the last checkpoint is written: its workers are free for other runs, while that is
-    evaluated and brought home."""
+    """The run has its steps, and the last checkpoint is written: its workers are free for other
+    runs, while that is evaluated and brought home.
+    """
 
     run: Name
     step: Count
@@ -310,7 +336,8 @@ class TrainMade(Event):
 
 @event("train.finished", FACT)
 class TrainFinished(Event):
-    """The run reached its steps (or was stopped by the user); its results are on this machine or in its bucket.
+    """The run reached its steps (or was stopped by the user); its results are on this machine or in
+    its bucket.
 
     `reason`, a clause, is why it ended before its steps were made (`--stop-when`).
     """
@@ -348,11 +375,12 @@ class JobStarted(Event):
 
 @event("job.packed", FACT)
 class JobPacked(Event):
-    """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes` and SHA-256.
+    """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes`
+    and SHA-256.
 
-    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks what changed in theirs
-    since the attempt began. `saved`: the last change in it, in seconds since 1970 by the controller's clock as far as
-    the VM can tell (0: it counts as older than any other).
+    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks what
+    changed in theirs since the attempt began. `saved`: the last change in it, in seconds since 1970
+    by the controller's clock as far as the VM can tell (0: it counts as older than any other).
     """
 
     job: Name
@@ -366,7 +394,8 @@ class JobPacked(Event):
 
 @event("job.unkept", FACT)
 class JobUnkept(Event):
-    """The folder of a job cannot be packed, or not all of it (`reason`, a clause). What was kept before stays.
+    """The folder of a job cannot be packed, or not all of it (`reason`, a clause). What was kept
+    before stays.
 
     Told once of failures that follow each other; an empty reason says that it is over.
     """
@@ -378,7 +407,8 @@ class JobUnkept(Event):
 
 @event("job.gpu_unused", FACT)
 class JobGpuUnused(Event):
-    """No process of a job has used the GPU of this rank's VM (`gpu`) in the `seconds` since the command started.
+    """No process of a job has used the GPU of this rank's VM (`gpu`) in the `seconds` since the
+    command started.
 
     Zero seconds report that a process uses it now.
     """
@@ -392,11 +422,12 @@ class JobGpuUnused(Event):
 
 @event("job.exited", FACT)
 class JobExited(Event):
-    """The command of a job ended on this rank's VM, `seconds` after it was started, with `code` (None: nobody knows;
-    below 0: the signal).
+    """The command of a job ended on this rank's VM, `seconds` after it was started, with `code`
+    (None: nobody knows; below 0: the signal).
 
-    `noticed`: after it was told to end, by the notice of a preemption or by the controller. `preempted`: its VM had
-    such a notice. `reason`, a clause, is why it was ended, where it did not end by itself; `tail`: its last lines.
+    `noticed`: after it was told to end, by the notice of a preemption or by the controller.
+    `preempted`: its VM had such a notice. `reason`, a clause, is why it was ended, where it did not
+    end by itself; `tail`: its last lines.
     """
 
     job: Name
@@ -422,8 +453,10 @@ def _version(value: str) -> str:
 
 @event("dask.serving", FACT)
 class DaskServing(Event):
-    """The scheduler of a Dask cluster listens on its VM: at this `port`, its dashboard (0: none) at that one on the
-    VM's loopback. `versions`: of Python and of packages that its clients have to have, too."""
+    """The scheduler of a Dask cluster listens on its VM: at this `port`, its dashboard (0: none) at
+    that one on the VM's loopback. `versions`: of Python and of packages that its clients have to
+    have, too.
+    """
 
     dask: Name
     port: Annotated[int, checks.within(1, 65535)]
@@ -433,8 +466,10 @@ class DaskServing(Event):
 
 @event("dask.left", FACT)
 class DaskLeft(Event):
-    """A worker left a Dask cluster after the notice of its VM's preemption: `moved` results, of so many bytes, are
-    elsewhere after `seconds`; `lost` ones are computed again, as are `interrupted` tasks that it had not ended."""
+    """A worker left a Dask cluster after the notice of its VM's preemption: `moved` results, of so
+    many bytes, are elsewhere after `seconds`; `lost` ones are computed again, as are `interrupted`
+    tasks that it had not ended.
+    """
 
     dask: Name
     worker: Name
@@ -447,8 +482,10 @@ class DaskLeft(Event):
 
 @event("dask.crashed", FACT)
 class DaskCrashed(Event):
-    """A process of a Dask cluster ended on a VM that is not taken away. `reason` is a clause: how it ended, or why it
-    was ended (`it needed more memory than it may have`). What it computed counts as its fault."""
+    """A process of a Dask cluster ended on a VM that is not taken away. `reason` is a clause: how
+    it ended, or why it was ended (`it needed more memory than it may have`). What it computed
+    counts as its fault.
+    """
 
     dask: Name
     vm: Name
@@ -457,7 +494,8 @@ class DaskCrashed(Event):
 
 @event("dask.gpu_unused", FACT)
 class DaskGpuUnused(Event):
-    """No process on a VM of a Dask cluster has used the VM's GPU (`gpu`) in the `seconds` since its worker started.
+    """No process on a VM of a Dask cluster has used the VM's GPU (`gpu`) in the `seconds` since its
+    worker started.
 
     Zero seconds report that a process uses it now.
     """
@@ -470,7 +508,9 @@ class DaskGpuUnused(Event):
 
 @event("dask.closed", FACT)
 class DaskClosed(Event):
-    """The scheduler of a Dask cluster has ended by itself. `reason` is a clause (`its client is gone`)."""
+    """The scheduler of a Dask cluster has ended by itself. `reason` is a clause (`its client is
+    gone`).
+    """
 
     dask: Name
     reason: str
@@ -478,7 +518,9 @@ class DaskClosed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLine(Event):
-    """What the agent of a VM tells. It is about that VM, and becomes an event only where the controller makes one."""
+    """What the agent of a VM tells. It is about that VM, and becomes an event only where the
+    controller makes one.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -491,7 +533,9 @@ class AgentStarted(AgentLine):
 
 @dataclass(frozen=True, kw_only=True)
 class OfProcess(AgentLine):
-    """What all that is told of a run's process on the VM has: what it does there, and under which name."""
+    """What all that is told of a run's process on the VM has: what it does there, and under which
+    name.
+    """
 
     run: Name
     role: Role
@@ -525,7 +569,9 @@ class ProcessGaveUp(OfProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessUnfit(OfProcess):
-    """It ended because this VM cannot do what it was rented for, and is not started again; `reason` is a clause."""
+    """It ended because this VM cannot do what it was rented for, and is not started again; `reason`
+    is a clause.
+    """
 
     kind = "process.unfit"
     reason: str
@@ -542,7 +588,9 @@ class TrafficCounted(AgentLine):
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionNoticed(AgentLine):
-    """The VM's metadata server announced its preemption: work on the VM has `seconds`, as its own scheduling says."""
+    """The VM's metadata server announced its preemption: work on the VM has `seconds`, as its own
+    scheduling says.
+    """
 
     kind = "vm.preemption_notice"
     seconds: Amount = 30.0
@@ -551,12 +599,31 @@ class PreemptionNoticed(AgentLine):
 _OF_CHIEF: dict[str, type[Event]] = {
     each.kind: each
     for each in (
-        WorkerJoined, WorkerLeft, WorkerBatchResized, TrainStarted, TrainProgress, TrainData, TrainReread,
-        TrainDetour, TrainCheckpoint, TrainUnsaved, TrainShipped, TrainUnshipped, TrainSlow, TrainRecovered,
-        TrainEvaluated, TrainUnevaluated, TrainBest, TrainUnjudged, TrainMeasured, TrainMade, TrainFinished,
-        TrainFailed, TrainOrder,
+        WorkerJoined,
+        WorkerLeft,
+        WorkerBatchResized,
+        TrainStarted,
+        TrainProgress,
+        TrainData,
+        TrainReread,
+        TrainDetour,
+        TrainCheckpoint,
+        TrainUnsaved,
+        TrainShipped,
+        TrainUnshipped,
+        TrainSlow,
+        TrainRecovered,
+        TrainEvaluated,
+        TrainUnevaluated,
+        TrainBest,
+        TrainUnjudged,
+        TrainMeasured,
+        TrainMade,
+        TrainFinished,
+        TrainFailed,
+        TrainOrder,
     )
-}  # fmt: skip
+}
 _OF_JOB: dict[str, type[Event]] = {
     each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobGpuUnused, JobExited)
 }
@@ -566,18 +633,28 @@ _OF_DASK: dict[str, type[Event]] = {
 _OF_AGENT: dict[str, type[AgentLine]] = {
     each.kind: each
     for each in (
-        AgentStarted, ProcessStarted, ProcessExited, ProcessGaveUp, ProcessUnfit, TrafficCounted, PreemptionNoticed,
+        AgentStarted,
+        ProcessStarted,
+        ProcessExited,
+        ProcessGaveUp,
+        ProcessUnfit,
+        TrafficCounted,
+        PreemptionNoticed,
     )
-}  # fmt: skip
+}
 
 
 def told(event: Event) -> dict[str, object]:
     """The fields of a line that tells the event, its texts no longer than is let in."""
-    return {name: checks.clipped(value) if isinstance(value, str) else value for name, value in event.values.items()}
+    return {
+        name: checks.clipped(value) if isinstance(value, str) else value
+        for name, value in event.values.items()
+    }
 
 
 def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
-    """The event on a line of the chief of `run`, told of a moment from `since` to `until` (ns), give or take a day.
+    """The event on a line of the chief of `run`, told of a moment from `since` to `until` (ns),
+    give or take a day.
 
     Raises ValueError for everything else, whatever it is.
     """
@@ -597,7 +674,9 @@ def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: 
 
 
 def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, until: int) -> Event:
-    """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler tells of others."""
+    """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler
+    tells of others.
+    """
     found = taken(line, _OF_DASK, _VM, since, until)
     about = found.values
     if (

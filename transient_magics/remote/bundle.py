@@ -1,8 +1,9 @@
-"""The code that VMs run, brought there under the name of its content: `runtime`, `on_vm` of kinds, and what they need.
+"""The code that VMs run, brought there under the name of its content: `runtime`, `on_vm` of kinds,
+and what they need.
 
-The VM on which a controller runs has the whole package, with the data and the templates that it reads. The same code
-has the same name, so a VM that has it is left alone, and two versions can lie side by side. A bundle appears on a VM
-whole or not at all, however many bring it at once.
+The VM on which a controller runs has the whole package, with the data and the templates that it
+reads. The same code has the same name, so a VM that has it is left alone, and two versions can lie
+side by side. A bundle appears on a VM whole or not at all, however many bring it at once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _BESIDE = ("templates", "locks")
 
 
 def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
-    """The name of the code (a hash of all of it) and the files: relative path, content. `whole`: of the package."""
+    """The name of the code (a hash of all of it) and the files: relative path, content. `whole`: of
+    the package.
+    """
     package = Path(__file__).parent.parent
     chosen = [
         package / "__init__.py",
@@ -39,10 +42,14 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
     works = package / "works"
     chosen += [works / "__init__.py", *works.glob("*/__init__.py"), *works.glob("*/on_vm/**/*.py")]
     if whole:
-        beside = [package.parent / folder for folder in _BESIDE]  # in a checkout; inside when installed from a wheel
+        beside = [
+            package.parent / folder for folder in _BESIDE
+        ]  # in a checkout; inside when installed from a wheel
         found = [path for folder in (package, *beside) for path in folder.rglob("*")]
         chosen = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
-    files = {path.relative_to(package.parent).as_posix(): path.read_bytes() for path in sorted(chosen)}
+    files = {
+        path.relative_to(package.parent).as_posix(): path.read_bytes() for path in sorted(chosen)
+    }
     digest = hashlib.sha256()
     for path, content in files.items():
         digest.update(f"{path}\0{len(content)}\0".encode() + content)
@@ -50,13 +57,16 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
 
 
 async def push_bundle(connection: Connection, *, whole: bool = False) -> str:
-    """Have the code on the VM, in transient/code/<sha> below the home (the PYTHONPATH to use); return that sha."""
+    """Have the code on the VM, in transient/code/<sha> below the home (the PYTHONPATH to use);
+    return that sha.
+    """
     sha, files = bundle(whole=whole)
     target = f"{layout.CODE_ON_VM}/{sha}"
     if await connection.exists(target):
         return sha
     part = f"{target}.{secrets.token_hex(4)}"
-    archive, quoted = f"{part}.tar", shlex.quote(part)
+    archive = f"{part}.tar"
+    quoted = shlex.quote(part)
     await connection.put_bytes(archive, _packed(files))
     await connection.run(
         f"mkdir -p {quoted} && tar -xf {shlex.quote(archive)} -C {quoted} && rm {shlex.quote(archive)}"
@@ -76,6 +86,9 @@ def _packed(files: Mapping[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, content in files.items():
             entry = tarfile.TarInfo(path)
-            entry.size, entry.mode, entry.mtime = len(content), 0o644, 315_532_800  # 1980: before any real change
+            # 1980: before any real change
+            entry.size = len(content)
+            entry.mode = 0o644
+            entry.mtime = 315_532_800
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()

@@ -1,7 +1,8 @@
 """Connect to a VM that may still be booting, and to no other one.
 
-While a VM boots its port is silent, then refuses, then takes no key yet; all that is tried again, with limits. A host
-key that is not the one Compute Engine told us is never tried again: someone else may be listening.
+While a VM boots its port is silent, then refuses, then takes no key yet; all that is tried again,
+with limits. A host key that is not the one Compute Engine told us is never tried again: someone
+else may be listening.
 """
 
 from __future__ import annotations
@@ -28,10 +29,15 @@ from .connection import Connection, Watch
 _PASSING = (OSError, asyncssh.ConnectionLost, asyncssh.ServiceNotAvailable)
 _ATTEMPT_SECONDS = 10.0
 _DENIED_SECONDS = 30.0  # how long a VM that already answers may take to learn our key
-_KEEPALIVE_SECONDS, _KEEPALIVES = 4 / 3, 2
-"""A connection is given up 4 s after its last byte. An agent is asked every second: none is sent while it answers."""
+_KEEPALIVE_SECONDS = 4 / 3
+_KEEPALIVES = 2
+"""A connection is given up 4 s after its last byte. An agent is asked every second: none is sent
+while it answers.
+"""
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
-"""Before the others: with instructions of the processor a packet takes asyncssh a sixth of what ChaCha20 takes it."""
+"""Before the others: with instructions of the processor a packet takes asyncssh a sixth of what
+ChaCha20 takes it.
+"""
 
 _REPLY_LIMIT = 4096
 
@@ -49,12 +55,18 @@ async def connect(
 ) -> Connection:
     """A connection to the VM at `address`, as soon as it takes one.
 
-    `host_keys` are lines like "ssh-ed25519 AAAA", as Compute Engine gives them; `name` is what the VM is called in
-    errors. Raises HostKeyError, ConnectionLostError (no answer within `timeout`) or RemoteError (answered, not let in).
+    `host_keys` are lines like "ssh-ed25519 AAAA", as Compute Engine gives them; `name` is what the
+    VM is called in errors. Raises HostKeyError, ConnectionLostError (no answer within `timeout`) or
+    RemoteError (answered, not let in).
     """
     attempt = _Attempt(dialler, address, port, user, read_key(key), _trusted(host_keys, name), name)
     attempts = stamina.retry_context(
-        attempt.is_worth_another, attempts=200, timeout=timeout, wait_initial=0.1, wait_max=2.0, wait_jitter=0.2
+        attempt.is_worth_another,
+        attempts=200,
+        timeout=timeout,
+        wait_initial=0.1,
+        wait_max=2.0,
+        wait_jitter=0.2,
     )
     try:
         async with asyncio.timeout(timeout):
@@ -79,8 +91,13 @@ class _Attempt:
         trusted: list[asyncssh.SSHKey],
         name: str,
     ) -> None:
-        self._dialler, self._address, self._port, self._name = dialler, address, port, name
-        self._user, self._key, self._trusted = user, key, trusted
+        self._dialler = dialler
+        self._address = address
+        self._port = port
+        self._name = name
+        self._user = user
+        self._key = key
+        self._trusted = trusted
         self._denied_since: float | None = None
         self._last: Exception = TimeoutError("it is silent")
 
@@ -108,13 +125,16 @@ class _Attempt:
                     compression_algs=None,
                     encryption_algs=_CIPHERS,
                     connect_timeout=_ATTEMPT_SECONDS,
-                    # Off by default; a VM that loses its power says nothing, so silence must be noticed.
+                    # Off by default; a VM that loses its power says nothing, so silence must be
+                    # noticed.
                     keepalive_interval=_KEEPALIVE_SECONDS,
                     keepalive_count_max=_KEEPALIVES,
                 )
             except asyncssh.HostKeyNotVerifiable as error:
                 shown = watch.refused_key or "of an unknown kind"
-                what = f"The machine at {self._address} is not {self._name}: its host key is {shown}"
+                what = (
+                    f"The machine at {self._address} is not {self._name}: its host key is {shown}"
+                )
                 fix = "Delete this VM and let it be replaced; if it happens again, ask who answers at that address."
                 raise HostKeyError(what, where=self._address, fix=fix) from error
             return Connection(ssh, watch, self._name, stack.pop_all(), self)
@@ -140,13 +160,19 @@ class _Attempt:
         if isinstance(failure, _PASSING):
             said = str(failure) or "it is silent"
             what = f"{self._name} does not answer at {self._address}:{self._port} within {timeout:g} s: {said}"
-            return ConnectionLostError(what, fix="See that it runs and that port 22 is open to this machine.")
-        return RemoteError(f"{self._name} does not speak SSH with us: {failure}", where=self._address)
+            return ConnectionLostError(
+                what, fix="See that it runs and that port 22 is open to this machine."
+            )
+        return RemoteError(
+            f"{self._name} does not speak SSH with us: {failure}", where=self._address
+        )
 
 
 def _trusted(host_keys: Sequence[str], name: str) -> list[asyncssh.SSHKey]:
     if not host_keys:
-        raise HostKeyError(f"The host key of {name} is not known", fix="Wait until Compute Engine tells it.")
+        raise HostKeyError(
+            f"The host key of {name} is not known", fix="Wait until Compute Engine tells it."
+        )
     try:
         return [asyncssh.import_public_key(line) for line in host_keys]
     except asyncssh.KeyImportError as error:
@@ -154,7 +180,9 @@ def _trusted(host_keys: Sequence[str], name: str) -> list[asyncssh.SSHKey]:
 
 
 def generate_key(path: Path) -> str:
-    """Make an ed25519 key in `path` (mode 0600) unless there is one, and return the line of its public half."""
+    """Make an ed25519 key in `path` (mode 0600) unless there is one, and return the line of its
+    public half.
+    """
     if not path.exists():
         fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         key = asyncssh.generate_private_key("ssh-ed25519", comment="transient")  # pyright: ignore[reportUnknownMemberType]
@@ -165,7 +193,9 @@ def generate_key(path: Path) -> str:
                 file.flush()
                 os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
-                os.link(fresh, path)  # unlike a rename, never replaces the key that another process just made
+                os.link(
+                    fresh, path
+                )  # unlike a rename, never replaces the key that another process just made
         finally:
             fresh.unlink()
     return read_key(path).export_public_key().decode().strip()
@@ -177,13 +207,16 @@ def read_key(path: Path) -> asyncssh.SSHKey:
         return asyncssh.read_private_key(path)
     except (OSError, asyncssh.KeyImportError) as error:
         what = f"The key of the cluster cannot be read: {error}"
-        raise RemoteError(what, where=str(path), fix="Delete the cluster and declare it again.") from error
+        raise RemoteError(
+            what, where=str(path), fix="Delete the cluster and declare it again."
+        ) from error
 
 
 # How bytes get to a VM's SSH port: directly, through a program, or through the emulator's relay.
 #
-# A dialler hands out a connected socket and nothing else; who is at its other end is proved by the SSH host key, so a
-# dialler need not be trusted. Leaving the context ends whatever carried the bytes.
+# A dialler hands out a connected socket and nothing else; who is at its other end is proved by the
+# SSH host key, so a dialler need not be trusted. Leaving the context ends whatever carried the
+# bytes.
 
 
 class Dialler(Protocol):
@@ -211,7 +244,9 @@ class Direct:
 
 @dataclass(frozen=True)
 class Relay:
-    """Through a relay that listens on a Unix socket, which is how the emulator's network is entered."""
+    """Through a relay that listens on a Unix socket, which is how the emulator's network is
+    entered.
+    """
 
     path: Path
 
@@ -230,7 +265,8 @@ class Relay:
 
 @dataclass(frozen=True)
 class ProxyCommand:
-    """Through a program that speaks for the VM on its standard input and output, such as an IAP tunnel.
+    """Through a program that speaks for the VM on its standard input and output, such as an IAP
+    tunnel.
 
     `{address}` and `{port}` in `argv` stand for what is dialled.
     """
@@ -246,11 +282,17 @@ class ProxyCommand:
                 ours.setblocking(False)
                 try:
                     program = await asyncio.create_subprocess_exec(
-                        *argv, stdin=its.fileno(), stdout=its.fileno(), stderr=subprocess.PIPE, start_new_session=True
+                        *argv,
+                        stdin=its.fileno(),
+                        stdout=its.fileno(),
+                        stderr=subprocess.PIPE,
+                        start_new_session=True,
                     )
                 except OSError as error:
                     what = f"The program {argv[0]} could not be started: {error.strerror}"
-                    raise RemoteError(what, where=address, fix=f"Install {argv[0]}, or connect without it.") from error
+                    raise RemoteError(
+                        what, where=address, fix=f"Install {argv[0]}, or connect without it."
+                    ) from error
             assert program.stderr is not None
             complaints = asyncio.create_task(_tail(program.stderr))
             try:
@@ -269,7 +311,8 @@ class ProxyCommand:
 
 async def _reply(line: socket.socket) -> str:
     """One line, byte by byte: what follows it already belongs to SSH."""
-    loop, reply = asyncio.get_running_loop(), bytearray()
+    loop = asyncio.get_running_loop()
+    reply = bytearray()
     while not reply.endswith(b"\n"):
         byte = await loop.sock_recv(line, 1)
         if not byte or len(reply) > _REPLY_LIMIT:
@@ -279,7 +322,9 @@ async def _reply(line: socket.socket) -> str:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """What a program complained of last. Read all the time, or the program would stop when the pipe is full."""
+    """What a program complained of last. Read all the time, or the program would stop when the pipe
+    is full.
+    """
     kept = b""
     while chunk := await stream.read(4096):
         kept = (kept + chunk)[-400:]

@@ -1,11 +1,14 @@
-"""One live SSH connection to one VM: run, leave running, copy, follow, talk to a socket, and know when it is gone.
+"""One live SSH connection to one VM: run, leave running, copy, follow, talk to a socket, and know
+when it is gone.
 
-Made by `connect`. It never reconnects; when the VM dies, `closed` is set and every call under way raises
-ConnectionLostError. A stock sshd allows ten sessions a connection, and whoever follows a file holds one for long: files
-that are too many for this one are followed on others beside it, which end with it. All paths are relative to the user's
-home on the VM unless they start with a slash.
+Made by `connect`. It never reconnects; when the VM dies, `closed` is set and every call under way
+raises ConnectionLostError. A stock sshd allows ten sessions a connection, and whoever follows a
+file holds one for long: files that are too many for this one are followed on others beside it,
+which end with it. All paths are relative to the user's home on the VM unless they start with a
+slash.
 
-`Reader` and `Writer` are the ends of a Unix socket on a VM: the streams of asyncssh, with our errors.
+`Reader` and `Writer` are the ends of a Unix socket on a VM: the streams of asyncssh, with our
+errors.
 """
 
 from __future__ import annotations
@@ -14,7 +17,15 @@ import asyncio
 import contextlib
 import posixpath
 import shlex
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +41,9 @@ from .transfer import Transfer
 _Connect = Callable[[str], Awaitable[tuple[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]]]]
 """What asyncssh's way to a socket is, without an encoding."""
 
-_SESSIONS, _FOLLOWED = 4, 3  # commands at once, and files that are followed; SFTP needs one, and one may just be ending
+# commands at once, and files that are followed; SFTP needs one, and one may just be ending
+_SESSIONS = 4
+_FOLLOWED = 3
 _LONGEST_OUTPUT = 8 * 2**20
 
 
@@ -43,27 +56,41 @@ class Watch(asyncssh.SSHClient):
         self.refused_key = ""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.reason = str(exc) if exc else "it was closed"
+        if exc:
+            self.reason = str(exc)
+        else:
+            self.reason = "it was closed"
         self.closed.set()
 
-    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
         self.refused_key = f"{key.get_algorithm()} {key.get_fingerprint()}"
         return False
 
 
 class Connection:
-    """A connection to the VM `name`; `another` makes one more. Close it, or use it as an async context manager."""
+    """A connection to the VM `name`; `another` makes one more. Close it, or use it as an async
+    context manager.
+    """
 
     def __init__(
-        self, ssh: asyncssh.SSHClientConnection, watch: Watch, name: str, carrier: AsyncExitStack,
+        self,
+        ssh: asyncssh.SSHClientConnection,
+        watch: Watch,
+        name: str,
+        carrier: AsyncExitStack,
         another: Callable[[], Awaitable[Connection]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.name = name
-        self._ssh, self._watch, self._carrier = ssh, watch, carrier
+        self._ssh = ssh
+        self._watch = watch
+        self._carrier = carrier
         self._sessions = asyncio.Semaphore(_SESSIONS)
         self._transfer = Transfer(ssh, name)
         self._home = ""
-        self._another, self._opening = another, asyncio.Lock()
+        self._another = another
+        self._opening = asyncio.Lock()
         self._beside: list[Connection] = []
         self._followed = 0
 
@@ -81,13 +108,17 @@ class Connection:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
     async def close(self) -> None:
         """End the connection; processes started detached go on."""
-        beside, self._beside = self._beside, []
+        beside = self._beside
+        self._beside = []
         await asyncio.gather(*(each.close() for each in beside))
         self._ssh.close()
         try:
@@ -98,13 +129,18 @@ class Connection:
         finally:
             await self._carrier.aclose()
 
-    async def run(self, command: str | Sequence[str], *, timeout: float = 60.0, input: bytes = b"") -> str:
+    async def run(
+        self, command: str | Sequence[str], *, timeout: float = 60.0, input: bytes = b""
+    ) -> str:
         """Run a command (a list of words, or text for the shell) and return its output.
 
-        Raises CommandError with the end of its complaints if it fails or takes too long, ForeignError if it says more
-        than 8 MiB, ConnectionLostError if nobody can say how it ended.
+        Raises CommandError with the end of its complaints if it fails or takes too long,
+        ForeignError if it says more than 8 MiB, ConnectionLostError if nobody can say how it ended.
         """
-        text = command if isinstance(command, str) else shlex.join(command)
+        if isinstance(command, str):
+            text = command
+        else:
+            text = shlex.join(command)
         with explained(self.name, f"running `{text}`"):
             async with self._sessions:
                 process = await self._ssh.create_process(text, encoding=None)
@@ -119,26 +155,35 @@ class Connection:
                     raise CommandError(what, where=self.name) from error
                 finally:
                     await following.end(process)
-        # When the connection dies, asyncssh returns as if the command had ended, but without a status.
+        # When the connection dies, asyncssh returns as if the command had ended, but without a
+        # status.
         if process.exit_status is None and process.exit_signal is None:
             raise lost(self.name, self.reason)
         if process.returncode:
             tail = bytes(complaints or b"").decode(errors="replace").strip()[-2000:]
-            how = (
-                f"ended by signal {process.exit_signal[0]}" if process.exit_signal else f"failed ({process.returncode})"
+            if process.exit_signal:
+                how = f"ended by signal {process.exit_signal[0]}"
+            else:
+                how = f"failed ({process.returncode})"
+            raise CommandError(
+                f"`{text}` {how} on {self.name}: {tail or 'it says nothing'}", where=self.name
             )
-            raise CommandError(f"`{text}` {how} on {self.name}: {tail or 'it says nothing'}", where=self.name)
         return bytes(output or b"").decode(errors="replace")
 
-    async def _all_said(self, text: str, process: asyncssh.SSHClientProcess[bytes]) -> tuple[bytes, bytes]:
+    async def _all_said(
+        self, text: str, process: asyncssh.SSHClientProcess[bytes]
+    ) -> tuple[bytes, bytes]:
         """Output and complaints of a process, until it has ended."""
 
         async def said(source: asyncssh.SSHReader[bytes]) -> bytes:
-            found, size = list[bytes](), 0
+            found = list[bytes]()
+            size = 0
             while block := await source.read(65536):
                 size += len(block)
                 if size > _LONGEST_OUTPUT:
-                    raise ForeignError(f"`{text}` says more than {_LONGEST_OUTPUT >> 20} MiB on {self.name}")
+                    raise ForeignError(
+                        f"`{text}` says more than {_LONGEST_OUTPUT >> 20} MiB on {self.name}"
+                    )
                 found.append(block)
             return b"".join(found)
 
@@ -147,16 +192,28 @@ class Connection:
         return output, complaints
 
     async def start_detached(
-        self, command: str | Sequence[str], log: str, *, environment: Mapping[str, str] | None = None
+        self,
+        command: str | Sequence[str],
+        log: str,
+        *,
+        environment: Mapping[str, str] | None = None,
     ) -> int:
-        """Start a process that outlives this connection, its output appended to `log`; return its process number.
+        """Start a process that outlives this connection, its output appended to `log`; return its
+        process number.
 
         For text, the number is that of the shell which runs it, unless the text starts with `exec`.
         """
-        text = command if isinstance(command, str) else f"exec {shlex.join(command)}"
-        settings = [f"export {name}={shlex.quote(value)}; " for name, value in (environment or {}).items()]
-        program, target = shlex.quote("".join(settings) + text), shlex.quote(log)
-        # setsid leaves the session that ends with us; where there is none, job control at least leaves its group.
+        if isinstance(command, str):
+            text = command
+        else:
+            text = f"exec {shlex.join(command)}"
+        settings = [
+            f"export {name}={shlex.quote(value)}; " for name, value in (environment or {}).items()
+        ]
+        program = shlex.quote("".join(settings) + text)
+        target = shlex.quote(log)
+        # setsid leaves the session that ends with us; where there is none, job control at least
+        # leaves its group.
         script = (
             f"mkdir -p {shlex.quote(posixpath.dirname(log) or '.')} && : >> {target} || exit; "
             "if command -v setsid >/dev/null; then away=setsid; else away=nohup; set -m; fi; "
@@ -166,19 +223,24 @@ class Connection:
         try:
             return int(answer)
         except ValueError as error:
-            raise RemoteError(f"{self.name} did not say which process it started: {answer!r:.80}") from error
+            raise RemoteError(
+                f"{self.name} did not say which process it started: {answer!r:.80}"
+            ) from error
 
     async def follow(
         self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
     ) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Complete lines of a file, those that are there and those to come: (offset behind the line, line).
+        """Complete lines of a file, those that are there and those to come: (offset behind the
+        line, line).
 
-        The file need not exist yet. If it is shorter than `offset`, or is replaced, it is another file: it is read from
-        its start, and offsets start over. Ends only when it is closed (`aclosing`), by ConnectionLostError, or by
-        ForeignError where more has come than `allowance`, those of files before it included. Lines of more than 1 MiB
-        are passed over.
+        The file need not exist yet. If it is shorter than `offset`, or is replaced, it is another
+        file: it is read from its start, and offsets start over. Ends only when it is closed
+        (`aclosing`), by ConnectionLostError, or by ForeignError where more has come than
+        `allowance`, those of files before it included. Lines of more than 1 MiB are passed over.
         """
-        async with contextlib.aclosing(self.follow_blocks(path, offset, allowance=allowance)) as blocks:
+        async with contextlib.aclosing(
+            self.follow_blocks(path, offset, allowance=allowance)
+        ) as blocks:
             async for block in blocks:
                 for place, line in block:
                     yield place, line
@@ -186,7 +248,8 @@ class Connection:
     async def follow_blocks(
         self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
     ) -> AsyncGenerator[following.Block, None]:
-        """Follow a file as `follow` does, in blocks of at most `MOST_LINES` lines, for callers that write them whole.
+        """Follow a file as `follow` does, in blocks of at most `MOST_LINES` lines, for callers that
+        write them whole.
 
         The event loop has a turn after each block.
         """
@@ -229,8 +292,9 @@ class Connection:
         return Reader(reader, self.name), Writer(writer, self.name)
 
     async def forward(self, host: str, port: int) -> int:
-        """Listen on this machine's loopback, for as long as the connection lives, for connections that are made anew
-        from the VM to `host` and `port`; the port here."""
+        """Listen on this machine's loopback, for as long as the connection lives, for connections
+        that are made anew from the VM to `host` and `port`; the port here.
+        """
         with explained(self.name, f"forwarding to {host}:{port}"):
             listener = await self._ssh.forward_local_port("127.0.0.1", 0, host, port)
         return listener.get_port()
@@ -246,8 +310,12 @@ class Connection:
         await self._transfer.put({path: content}, mode=mode)
 
     async def put_files(self, files: Mapping[str, bytes | Path], *, below: str = "") -> None:
-        """Write several files (path on the VM, below `below`: content, or where it is here), each one atomically."""
-        await self._transfer.put({posixpath.join(below, path): source for path, source in files.items()}, mode=0o600)
+        """Write several files (path on the VM, below `below`: content, or where it is here), each
+        one atomically.
+        """
+        await self._transfer.put(
+            {posixpath.join(below, path): source for path, source in files.items()}, mode=0o600
+        )
 
     async def put_tree(self, local: Path, path: str) -> None:
         """Copy the folder `local` to `path`, without byte code, keeping each file's mode."""
@@ -256,13 +324,15 @@ class Connection:
     async def get(self, path: str, local: Path, *, most: int | None = None) -> None:
         """Copy a file from the VM; `local` is replaced when all of it is here and on disk.
 
-        Raises ForeignError where it is no regular file, has more than `most` bytes, or (RoomError) would fill the disk.
+        Raises ForeignError where it is no regular file, has more than `most` bytes, or (RoomError)
+        would fill the disk.
         """
         await self._transfer.get(path, local, most)
 
     async def get_tree(self, path: str, local: Path, *, without: Collection[str] = ()) -> list[str]:
-        """Copy a folder from the VM, but for the relative paths in `without`, file by file like `get`; returns the
-        relative paths of what was copied."""
+        """Copy a folder from the VM, but for the relative paths in `without`, file by file like
+        `get`; returns the relative paths of what was copied.
+        """
         return await self._transfer.get_tree(path, local, without)
 
     async def remove(self, path: str) -> None:
@@ -282,7 +352,8 @@ class Reader:
     """What the other side says. End of file means that it closed; a lost connection is an error."""
 
     def __init__(self, source: asyncssh.SSHReader[bytes], name: str) -> None:
-        self._source, self._name = source, name
+        self._source = source
+        self._name = name
 
     async def readline(self) -> bytes:
         """One line with its newline; at the end what is left, then b""."""
@@ -303,7 +374,8 @@ class Writer:
     """What we say to the other side."""
 
     def __init__(self, target: asyncssh.SSHWriter[bytes], name: str) -> None:
-        self._target, self._name = target, name
+        self._target = target
+        self._name = name
 
     def write(self, data: bytes) -> None:
         """Send `data`; does not wait."""

@@ -15,7 +15,8 @@ from ..errors import ConnectionLostError, RemoteError
 def explained(name: str, doing: str) -> Generator[None]:
     """Turn what asyncssh raises inside into ConnectionLostError or RemoteError about the VM `name`.
 
-    But where the caller was cancelled, that goes on: closing what is lost already fails, and would hide it.
+    But where the caller was cancelled, that goes on: closing what is lost already fails, and would
+    hide it.
     """
     try:
         yield
@@ -28,7 +29,8 @@ def explained(name: str, doing: str) -> Generator[None]:
 def _hides_cancellation(error: BaseException | None) -> bool:
     """Whether it was raised while a cancellation was on its way out.
 
-    Task.cancelling() does not tell: in Python 3.11 a task group cancels its task when another fails, and leaves it so.
+    Task.cancelling() does not tell: in Python 3.11 a task group cancels its task when another
+    fails, and leaves it so.
     """
     while isinstance(error, (asyncssh.Error, ConnectionError)):
         error = error.__context__
@@ -38,12 +40,19 @@ def _hides_cancellation(error: BaseException | None) -> bool:
 def _ours(error: Exception, name: str, doing: str) -> RemoteError:
     match error:
         case (
-            asyncssh.ConnectionLost() | asyncssh.SFTPConnectionLost() | asyncssh.SFTPNoConnection() | ConnectionError()
+            asyncssh.ConnectionLost()
+            | asyncssh.SFTPConnectionLost()
+            | asyncssh.SFTPNoConnection()
+            | ConnectionError()
         ):
             return lost(name, str(error))
         case asyncssh.ChannelOpenError():
-            # A channel on a connection that is gone fails like one that the server refuses; only the text differs.
-            if "connection closed" in error.reason.lower() or "connection lost" in error.reason.lower():
+            # A channel on a connection that is gone fails like one that the server refuses; only
+            # the text differs.
+            if (
+                "connection closed" in error.reason.lower()
+                or "connection lost" in error.reason.lower()
+            ):
                 return lost(name, error.reason)
             return RemoteError(f"{name} refused {doing}: {error.reason}", where=name)
         case asyncssh.SFTPError():
@@ -54,5 +63,8 @@ def _ours(error: Exception, name: str, doing: str) -> RemoteError:
 
 def lost(name: str, reason: str) -> ConnectionLostError:
     """The error for a peer that went away."""
-    said = f": {reason}" if reason else ""
+    if reason:
+        said = f": {reason}"
+    else:
+        said = ""
     return ConnectionLostError(f"The connection to {name} was lost{said}")

@@ -1,11 +1,13 @@
-"""Follow a file on a VM: the lines it has, then each new one as it is written, across lost connections.
+"""Follow a file on a VM: the lines it has, then each new one as it is written, across lost
+connections.
 
-The VM's own `tail` does the watching (with inotify, so there is next to no delay); here its bytes become lines with
-offsets. An offset always lies behind a complete line, so it can be kept, and a later follower goes on from it without
-losing a line or seeing one twice. Lines of more than 1 MiB are passed over.
+The VM's own `tail` does the watching (with inotify, so there is next to no delay); here its bytes
+become lines with offsets. An offset always lies behind a complete line, so it can be kept, and a
+later follower goes on from it without losing a line or seeing one twice. Lines of more than 1 MiB
+are passed over.
 
-Lines come in blocks, and the event loop has a turn after each block: a file of many short lines cannot keep the other
-tasks of the process from running.
+Lines come in blocks, and the event loop has a turn after each block: a file of many short lines
+cannot keep the other tasks of the process from running.
 
 A `Splitter` makes whole lines of bytes, in linear time and bounded memory.
 """
@@ -38,10 +40,10 @@ _CHUNK = 64 * 2**10
 Block = list[tuple[int, bytes]]
 """Lines of a file, at least one, each as (offset behind the line, line)."""
 
-# Says first from where it reads. Ends when its input does: that is how it is told to, and how it notices that nobody is
-# there any more. The file is made where it is not there yet: for one that is missing as it begins, tail never uses
-# inotify. Where that cannot be used (some file systems; too many watches), tail looks every second, or as often as -s
-# says, which not every tail understands.
+# Says first from where it reads. Ends when its input does: that is how it is told to, and how it
+# notices that nobody is there any more. The file is made where it is not there yet: for one that is
+# missing as it begins, tail never uses inotify. Where that cannot be used (some file systems; too
+# many watches), tail looks every second, or as often as -s says, which not every tail understands.
 _SCRIPT = """
 export LC_ALL=C; mkdir -p {folder}
 [ -e {path} ] || (umask 077; : >>{path}) 2>/dev/null
@@ -57,9 +59,11 @@ exec tail $often -c +$((offset + 1)) -F {path} </dev/null 3<&-
 
 @dataclass
 class Allowance:
-    """Of what comes here in one place, at most `most` bytes are taken, and `taken` are here already.
+    """Of what comes here in one place, at most `most` bytes are taken, and `taken` are here
+    already.
 
-    It is kept where a file is followed again: a VM says itself when a following ends, and what is in the file.
+    It is kept where a file is followed again: a VM says itself when a following ends, and what is
+    in the file.
     """
 
     most: int = 2**32
@@ -88,8 +92,13 @@ async def follow(
             another = asyncio.Event()
             watching = asyncio.create_task(_watch(process, another))
             try:
-                offset, lines = _begin(await process.stdout.readline(), offset, name), Splitter()
-                while offset >= 0 and (chunk := await process.stdout.read(_CHUNK)) and not another.is_set():
+                offset = _begin(await process.stdout.readline(), offset, name)
+                lines = Splitter()
+                while (
+                    offset >= 0
+                    and (chunk := await process.stdout.read(_CHUNK))
+                    and not another.is_set()
+                ):
                     allowance.taken += len(chunk)
                     if allowance.taken > allowance.most:
                         much = f"more than the {allowance.most >> 20} MiB that are taken from a VM"
@@ -115,11 +124,17 @@ async def follow(
         elif process.exit_status is None and process.exit_signal is None:
             raise lost(name, "")
         else:
-            raise CommandError(f"Following {path} on {name} ended ({process.returncode})", where=name)
+            raise CommandError(
+                f"Following {path} on {name} ended ({process.returncode})", where=name
+            )
 
 
 async def follow_across(
-    connected: Callable[[], Awaitable[Followable]], path: str, offset: int = 0, *, allowance: Allowance | None = None
+    connected: Callable[[], Awaitable[Followable]],
+    path: str,
+    offset: int = 0,
+    *,
+    allowance: Allowance | None = None,
 ) -> AsyncGenerator[tuple[int, bytes], None]:
     """Follow a file as `Connection.follow` does, over as many connections as it takes.
 
@@ -133,36 +148,50 @@ async def follow_across(
 
 
 async def follow_blocks_across(
-    connected: Callable[[], Awaitable[Followable]], path: str, offset: int = 0, *, allowance: Allowance | None = None
+    connected: Callable[[], Awaitable[Followable]],
+    path: str,
+    offset: int = 0,
+    *,
+    allowance: Allowance | None = None,
 ) -> AsyncGenerator[Block, None]:
     """Follow a file as `Connection.follow_blocks` does, over as many connections as it takes.
 
-    `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that was lost, a channel
-    that was refused) are tried again; when they keep coming at once, the last one ends the following. Any other error
-    that `connected` raises ends it at once, and so do HostKeyError and ForeignError (more than `allowance`, of whatever
-    files: a VM may put another one in its place as often as it likes).
+    `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that
+    was lost, a channel that was refused) are tried again; when they keep coming at once, the last
+    one ends the following. Any other error that `connected` raises ends it at once, and so do
+    HostKeyError and ForeignError (more than `allowance`, of whatever files: a VM may put another
+    one in its place as often as it likes).
     """
     # A retry that hands out lines between its attempts: stamina's can only surround what returns.
-    clock, failures, allowance = asyncio.get_running_loop().time, 0, allowance or Allowance(taken=offset)
+    clock = asyncio.get_running_loop().time
+    failures = 0
+    allowance = allowance or Allowance(taken=offset)
     while True:
         started = clock()
         try:
             connection = await connected()
-            async with aclosing(connection.follow_blocks(path, offset, allowance=allowance)) as blocks:
+            async with aclosing(
+                connection.follow_blocks(path, offset, allowance=allowance)
+            ) as blocks:
                 async for block in blocks:
                     offset = block[-1][0]
                     yield block
         except (HostKeyError, ForeignError):
             raise
         except RemoteError:
-            failures = failures + 1 if clock() - started < _QUICK_SECONDS else 1
+            if clock() - started < _QUICK_SECONDS:
+                failures = failures + 1
+            else:
+                failures = 1
             if failures >= _FAILURES:
                 raise
             await asyncio.sleep(backoff(failures, first=0.05, longest=2.0))
 
 
 def _begin(said: bytes, asked: int, name: str) -> int:
-    """From which byte on it reads: that which was asked for, or the first; -1 where it did not come to say that."""
+    """From which byte on it reads: that which was asked for, or the first; -1 where it did not come
+    to say that.
+    """
     if not said:
         return -1
     if (begin := said.strip()) not in (b"%d" % asked, b"0"):
@@ -171,17 +200,22 @@ def _begin(said: bytes, asked: int, name: str) -> int:
 
 
 async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:
-    """End a process that may still run: close its input, and if that is not enough, send it a signal.
+    """End a process that may still run: close its input, and if that is not enough, send it a
+    signal.
 
-    Its channel is closed when it has ended, not before: servers made with asyncssh may drop the whole connection when a
-    channel closes while its program still talks.
+    Its channel is closed when it has ended, not before: servers made with asyncssh may drop the
+    whole connection when a channel closes while its program still talks.
     """
     try:
         for tell in (process.stdin.write_eof, process.terminate):
-            with contextlib.suppress(OSError, asyncssh.Error):  # the connection may be gone, or the time be up
+            with contextlib.suppress(
+                OSError, asyncssh.Error
+            ):  # the connection may be gone, or the time be up
                 if process.exit_status is None and process.exit_signal is None:
                     tell()
-                async with asyncio.timeout(0.5):  # asyncssh's own can forget that the caller was cancelled meanwhile
+                async with asyncio.timeout(
+                    0.5
+                ):  # asyncssh's own can forget that the caller was cancelled meanwhile
                     await process.wait()
                 return
     finally:
@@ -199,7 +233,9 @@ async def _watch(process: asyncssh.SSHClientProcess[bytes], another: asyncio.Eve
 
 
 class Splitter:
-    """Cuts blocks of bytes into lines. A line longer than `longest` bytes is passed over up to its end."""
+    """Cuts blocks of bytes into lines. A line longer than `longest` bytes is passed over up to its
+    end.
+    """
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
         self.passed_over = 0
@@ -214,12 +250,20 @@ class Splitter:
         return self._size
 
     def feed(self, block: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """The lines that `block` completes: how many bytes with their newlines, and what they say (None: too much)."""
+        """The lines that `block` completes: how many bytes with their newlines, and what they say
+        (None: too much).
+        """
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:
             self._keep(block[begin:end])
-            size, line = self._size + 1, b"".join(self._parts) if self._size <= self._longest else None
-            self._parts, self._size, begin = [], 0, end + 1
+            size = self._size + 1
+            if self._size <= self._longest:
+                line = b"".join(self._parts)
+            else:
+                line = None
+            self._parts = []
+            self._size = 0
+            begin = end + 1
             self.passed_over += line is None
             yield size, line
         self._keep(block[begin:])

@@ -1,12 +1,13 @@
 """Copy files to and from a VM by SFTP, each one atomically: write beside it, then rename.
 
-One SFTP session per connection serves all copies; eight run at a time. A file fetched from a VM is complete, and on
-disk, before it takes its name, because the VM may be deleted right after.
+One SFTP session per connection serves all copies; eight run at a time. A file fetched from a VM is
+complete, and on disk, before it takes its name, because the VM may be deleted right after.
 
-What a VM says of its files is a stranger's word. Only regular files are taken, no links, under names that lead nowhere
-else, no more than `MOST_FILES` at once, none larger than `LARGEST_FILE`, and not so much that the disk here would be
-full; all else raises ForeignError, the last of these RoomError.
-Entries of all kinds count, and folders have no more than `MOST_LEVELS` levels: a server can invent them without end.
+What a VM says of its files is a stranger's word. Only regular files are taken, no links, under
+names that lead nowhere else, no more than `MOST_FILES` at once, none larger than `LARGEST_FILE`,
+and not so much that the disk here would be full; all else raises ForeignError, the last of these
+RoomError. Entries of all kinds count, and folders have no more than `MOST_LEVELS` levels: a server
+can invent them without end.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ MOST_FILES = 10_000
 MOST_LEVELS = 64
 LARGEST_FILE = 2**38
 KEPT_FREE = 2**30
-"""Bytes of a disk of this machine that no VM's files take; a fiftieth of the disk, where that is less."""
+"""Bytes of a disk of this machine that no VM's files take; a fiftieth of the disk, where that is
+less.
+"""
 _AT_ONCE = 8
 _BLOCK = 4 * 2**20
 _FAREWELL_SECONDS = 1.0
@@ -49,7 +52,8 @@ class Transfer:
     """The files of the VM `name`, over one connection."""
 
     def __init__(self, ssh: asyncssh.SSHClientConnection, name: str) -> None:
-        self._ssh, self._name = ssh, name
+        self._ssh = ssh
+        self._name = name
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._opening = asyncio.Lock()
         self._opened: asyncssh.SFTPClient | None = None
@@ -63,8 +67,14 @@ class Transfer:
 
     async def put_tree(self, local: Path, path: str) -> None:
         def found() -> dict[str, bytes | Path]:
-            files = (each for each in sorted(local.rglob("*")) if each.is_file() and "__pycache__" not in each.parts)
-            return {posixpath.join(path, each.relative_to(local).as_posix()): each for each in files}
+            files = (
+                each
+                for each in sorted(local.rglob("*"))
+                if each.is_file() and "__pycache__" not in each.parts
+            )
+            return {
+                posixpath.join(path, file.relative_to(local).as_posix()): file for file in files
+            }
 
         await self.put(await asyncio.to_thread(found), mode=None)
 
@@ -80,11 +90,15 @@ class Transfer:
             while folders:
                 folder, level = folders.pop()
                 if level > MOST_LEVELS:
-                    raise ForeignError(f"{path} on {self._name} has folders in more than {MOST_LEVELS} levels")
+                    raise ForeignError(
+                        f"{path} on {self._name} has folders in more than {MOST_LEVELS} levels"
+                    )
                 async for entry in sftp.scandir(folder):
                     entries += 1
                     if entries > MOST_FILES:
-                        raise ForeignError(f"{path} on {self._name} has more than {MOST_FILES} files and folders")
+                        raise ForeignError(
+                            f"{path} on {self._name} has more than {MOST_FILES} files and folders"
+                        )
                     if entry.filename in (".", "..", b".", b".."):
                         continue
                     entry_path = posixpath.join(folder, self._checked(entry.filename))
@@ -97,7 +111,9 @@ class Transfer:
 
         async def copy(relative: str) -> None:
             async with self._slots, self._sftp(f"fetching {relative}") as sftp:
-                with contextlib.suppress(asyncssh.SFTPNoSuchFile):  # old checkpoints go while new ones come
+                with contextlib.suppress(
+                    asyncssh.SFTPNoSuchFile
+                ):  # old checkpoints go while new ones come
                     await self._get(sftp, posixpath.join(path, relative), _below(local, relative))
                     copied.append(relative)
 
@@ -120,11 +136,17 @@ class Transfer:
     async def _put(self, path: str, source: bytes | Path, mode: int | None) -> None:
         async with self._slots, self._sftp(f"writing {path}") as sftp:
             if mode is None:
-                mode = stat.S_IMODE(source.stat().st_mode) if isinstance(source, Path) else 0o600
+                if isinstance(source, Path):
+                    mode = stat.S_IMODE(source.stat().st_mode)
+                else:
+                    mode = 0o600
             part = f"{path}.{secrets.token_hex(4)}.part"
             try:
-                # Made with its mode, so that a secret is never readable, not even while it is written.
-                async with await sftp.open(part, "wb", asyncssh.SFTPAttrs(permissions=mode)) as file:
+                # Made with its mode, so that a secret is never readable, not even while it is
+                # written.
+                async with await sftp.open(
+                    part, "wb", asyncssh.SFTPAttrs(permissions=mode)
+                ) as file:
                     if isinstance(source, bytes):
                         await file.write(source)
                 if isinstance(source, Path):
@@ -135,7 +157,9 @@ class Transfer:
                     await sftp.remove(part)
                 raise
 
-    async def _get(self, sftp: asyncssh.SFTPClient, path: str, local: Path, most: int | None = None) -> None:
+    async def _get(
+        self, sftp: asyncssh.SFTPClient, path: str, local: Path, most: int | None = None
+    ) -> None:
         local.parent.mkdir(parents=True, exist_ok=True)
         part = local.with_name(f"{local.name}.{secrets.token_hex(4)}.part")
         try:
@@ -144,18 +168,26 @@ class Transfer:
             with _new(part) as target:
                 async with self._reading(sftp, path) as source:
                     size = 0
-                    while size < promised and (block := cast("bytes", await source.read(min(_BLOCK, promised - size)))):
-                        self._look_for_room(path, promised, promised - size, local)  # other files come at the same time
+                    while size < promised and (
+                        block := cast("bytes", await source.read(min(_BLOCK, promised - size)))
+                    ):
+                        self._look_for_room(
+                            path, promised, promised - size, local
+                        )  # other files come at the same time
                         size += len(block)
                         await asyncio.to_thread(target.write, block)
                 if size < promised:
-                    raise RemoteError(f"Only {size} of {promised} bytes of {path} arrived", where=self._name)
+                    raise RemoteError(
+                        f"Only {size} of {promised} bytes of {path} arrived", where=self._name
+                    )
                 await asyncio.to_thread(_settle, target, part, local)
         finally:
             part.unlink(missing_ok=True)
 
     @asynccontextmanager
-    async def _reading(self, sftp: asyncssh.SFTPClient, path: str) -> AsyncGenerator[asyncssh.SFTPClientFile]:
+    async def _reading(
+        self, sftp: asyncssh.SFTPClient, path: str
+    ) -> AsyncGenerator[asyncssh.SFTPClientFile]:
         source = await sftp.open(path, "rb")
         try:
             yield source
@@ -163,7 +195,9 @@ class Transfer:
             try:
                 async with asyncio.timeout(_FAREWELL_SECONDS):
                     await source.close()
-            except TimeoutError:  # whoever was cancelled because nothing comes does not wait for this either
+            except (
+                TimeoutError
+            ):  # whoever was cancelled because nothing comes does not wait for this either
                 sftp.exit()
                 if self._opened is sftp:
                     self._opened = None
@@ -179,14 +213,18 @@ class Transfer:
         if not stat.S_ISREG(attributes.permissions or 0) or attributes.size is None:
             raise ForeignError(f"{path} on {self._name} is no regular file", where=self._name)
         if not 0 <= attributes.size <= most:
-            raise ForeignError(f"{path} on {self._name} has {attributes.size} bytes", where=self._name)
+            raise ForeignError(
+                f"{path} on {self._name} has {attributes.size} bytes", where=self._name
+            )
         return attributes.size
 
     def _checked(self, name: str | bytes) -> str:
         try:
             return checked_file(name if isinstance(name, str) else name.decode())
         except ValueError as error:
-            raise ForeignError(f"A file on {self._name} cannot be taken: {error}", where=self._name) from None
+            raise ForeignError(
+                f"A file on {self._name} cannot be taken: {error}", where=self._name
+            ) from None
 
     @asynccontextmanager
     async def _sftp(self, doing: str) -> AsyncGenerator[asyncssh.SFTPClient]:
@@ -202,7 +240,9 @@ class Transfer:
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once; the first error ends the rest. A cancellation is never lost, as it is in a task group."""
+    """Do all of it at once; the first error ends the rest. A cancellation is never lost, as it is
+    in a task group.
+    """
     tasks = {asyncio.create_task(each) for each in work}
     if not tasks:
         return
@@ -219,7 +259,10 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 def _new(part: Path) -> IO[bytes]:
     """A file that was not there, not even as a link."""
-    return open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+    return open(
+        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600),
+        "wb",
+    )
 
 
 def _below(folder: Path, relative: str) -> Path:

@@ -1,7 +1,8 @@
 """What processes that fork from ours inherit of our signals: nothing.
 
-asyncio hears of signals through a file descriptor that a fork shares (python/cpython #94454). The SIGTERM with which
-`multiprocessing.Pool` ends its processes would arrive in the event loop of their parent, and not end them.
+asyncio hears of signals through a file descriptor that a fork shares (python/cpython #94454). The
+SIGTERM with which `multiprocessing.Pool` ends its processes would arrive in the event loop of their
+parent, and not end them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _held = threading.local()
 
 
 def separate_children() -> None:
-    """From now on, processes that fork from this one have Python's own signal handlers, and no wakeup descriptor.
+    """From now on, processes that fork from this one have Python's own signal handlers, and no
+    wakeup descriptor.
 
     This is so for children alone: what they set themselves, their own children inherit as usual.
     """
@@ -27,7 +29,8 @@ def separate_children() -> None:
 
 
 def _hold() -> None:
-    # A signal that comes to a child before `_reset` would still be written to the parent's descriptor.
+    # A signal that comes to a child before `_reset` would still be written to the parent's
+    # descriptor.
     if os.getpid() == _parent:
         _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
@@ -45,6 +48,9 @@ def _reset() -> None:
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
-            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            if number == signal.SIGINT:
+                usual = signal.default_int_handler
+            else:
+                usual = signal.SIG_DFL
             signal.signal(number, usual)
     _release()

@@ -1,10 +1,11 @@
 """One run's folder on a VM: what the controller put there, and where the roles write.
 
-`run.json` (the declaration and the run's token), `cell.py`, `include/`, `wheels/` and, on the chief's VM, the tokens
-for buckets come from the controller. Events, metrics, checkpoints, data and logs are written here by the roles. Every
-line of a file is written with one call, so that a reader following it never sees two writers' lines mixed. As long as
-`standby` is there, which the agent removes, the run goes on elsewhere: the role here gets all ready, leaves `prepared`,
-and waits. As long as `ahead` is, another run has the worker of this VM: the one here waits for its end.
+`run.json` (the declaration and the run's token), `cell.py`, `include/`, `wheels/` and, on the
+chief's VM, the tokens for buckets come from the controller. Events, metrics, checkpoints, data and
+logs are written here by the roles. Every line of a file is written with one call, so that a reader
+following it never sees two writers' lines mixed. As long as `standby` is there, which the agent
+removes, the run goes on elsewhere: the role here gets all ready, leaves `prepared`, and waits. As
+long as `ahead` is, another run has the worker of this VM: the one here waits for its end.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ class RunFolder:
         self.variables = path / "variables.graph"
         self.logs = path / layout.LOGS
         self.chief = path / "chief.json"
-        self.standby, self.prepared = path / layout.STANDBY, path / "prepared"
+        self.standby = path / layout.STANDBY
+        self.prepared = path / "prepared"
         self.ahead = path / "ahead"
-        self.bucket_token, self.records_token = path / "bucket-token.json", path / "records-token.json"
+        self.bucket_token = path / "bucket-token.json"
+        self.records_token = path / "records-token.json"
         self.input_address = path / "input-address"
 
     def shared_input(self, study: str) -> RunFolder:
@@ -54,10 +57,14 @@ class RunFolder:
         try:
             return RunSpec.from_dict(json.loads(declared.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise TrainingError(f"the declaration of the run cannot be read: {error}", where=str(declared)) from error
+            raise TrainingError(
+                f"the declaration of the run cannot be read: {error}", where=str(declared)
+            ) from error
 
     def graph_file(self, gpu: bool, servers: int) -> Path:
-        """Where the graph of workers with a GPU is, or of those without, for so many parameter servers."""
+        """Where the graph of workers with a GPU is, or of those without, for so many parameter
+        servers.
+        """
         return self.graphs / f"{'gpu' if gpu else 'cpu'}-{servers}.graph"
 
     def data_directory(self, spec: RunSpec) -> str:
@@ -66,7 +73,9 @@ class RunFolder:
 
 
 class Lines:
-    """Lines that must not be lost when the disk is full for a while: they wait, in order, until they can be written."""
+    """Lines that must not be lost when the disk is full for a while: they wait, in order, until
+    they can be written.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,8 +83,9 @@ class Lines:
         self._last = 0
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append an event, now or as soon as there is room. It is later than those before, also where the clock is set
-        back: who hears them twice knows by their times which are new."""
+        """Append an event, now or as soon as there is room. It is later than those before, also
+        where the clock is set back: who hears them twice knows by their times which are new.
+        """
         self._last = max(time.time_ns(), self._last + 1)
         self._waiting.append({"time": self._last, "kind": kind, **values})
         self.flush()

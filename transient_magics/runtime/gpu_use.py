@@ -1,11 +1,13 @@
 """Whether work on a VM can use the VM's GPU, and whether it does.
 
-Frameworks fall back to the CPU silently: PyTorch warns once and returns False from `torch.cuda.is_available()`. A job
-would then train on a CPU at a GPU's price. Two checks prevent that. Before a job's command starts, `refusal` compares
-the packages that the job brings with the driver and the GPU. While work runs, `watch` asks the driver whether any
-process has used the GPU, and reports if none has for three minutes.
+Frameworks fall back to the CPU silently: PyTorch warns once and returns False from
+`torch.cuda.is_available()`. A job would then train on a CPU at a GPU's price. Two checks prevent
+that. Before a job's command starts, `refusal` compares the packages that the job brings with the
+driver and the GPU. While work runs, `watch` asks the driver whether any process has used the GPU,
+and reports if none has for three minutes.
 
-GPUs of most emulated VMs exist only as names; `find_card` then returns None, and nothing is checked or reported.
+GPUs of most emulated VMs exist only as names; `find_card` then returns None, and nothing is checked
+or reported.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ _NAMES = {"jax_cuda": "JAX", "cupy_cuda": "CuPy"}
 LEAST_DRIVERS = {13: (580, 65), 12: (525, 60), 11: (450, 80)}
 """The oldest NVIDIA driver that runs programs built for a major version of CUDA.
 
-Source: CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version
-Compatibility" (580.65.06, 525.60.13 and 450.80.02), as quoted on 2026-11-27.
+Source: CUDA Toolkit release notes, "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor
+Version Compatibility" (580.65.06, 525.60.13 and 450.80.02), as quoted on 2026-11-27.
 """
 LEAST_CAPABILITIES = {13: (7, 5)}
 """The oldest GPU, as compute capability, that a major version of CUDA compiles for.
@@ -52,8 +54,10 @@ Source: PyTorch issue 172352 (2026-01-13): CUDA 13.0 wheels start with Turing (7
 _LAST_FOR_OLD_GPUS = "torch<2.8"
 """PyTorch whose default wheel is built for CUDA 12.6, which has kernels for Pascal and Volta.
 
-Source: PyTorch 2.8.0 release notes (2025-08): "Removed support for Maxwell, Pascal, and Volta architectures with CUDA
-12.8 and 12.9 builds"."""
+Source: PyTorch 2.8.0 release notes (2025-08): "Removed support for Maxwell, Pascal, and Volta
+architectures with CUDA
+12.8 and 12.9 builds".
+"""
 _LAST_FOR_OLD_DRIVERS = "torch<2.11"
 """PyTorch whose default wheel is built for CUDA 12: from 2.11 on it is CUDA 13.0."""
 
@@ -99,7 +103,9 @@ def find_card() -> Card | None:
 
 
 def _silent_card() -> Card | None:
-    """Return a GPU that the VM has and that nvidia-smi does not report, because of a fault, or None."""
+    """Return a GPU that the VM has and that nvidia-smi does not report, because of a fault, or
+    None.
+    """
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")
     if hidden or shutil.which("nvidia-smi") is None:
         return None
@@ -117,7 +123,9 @@ def is_used() -> bool:
     """
     if _smi("--query-compute-apps=pid"):
         return True
-    return any(field.strip() not in ("", "0", "[N/A]") for field in _smi("--query-gpu=utilization.gpu"))
+    return any(
+        field.strip() not in ("", "0", "[N/A]") for field in _smi("--query-gpu=utilization.gpu")
+    )
 
 
 async def watch(report: Callable[[Card, float], None]) -> None:
@@ -126,8 +134,8 @@ async def watch(report: Callable[[Card, float], None]) -> None:
     Parameters
     ----------
     report
-        Called with the GPU and the seconds since the call: once after `UNUSED_SECONDS`, and with 0 if the GPU is used
-        later. Never called if the GPU is used in time.
+        Called with the GPU and the seconds since the call: once after `UNUSED_SECONDS`, and with 0
+        if the GPU is used later. Never called if the GPU is used in time.
     """
     started = time.monotonic()
     card = await asyncio.to_thread(find_card) or _silent_card()
@@ -145,14 +153,18 @@ async def watch(report: Callable[[Card, float], None]) -> None:
 
 
 def insist(prefix: Path) -> None:
-    """Raise TrainingError if the packages that work brought, installed below `prefix`, cannot use this VM's GPU."""
+    """Raise TrainingError if the packages that work brought, installed below `prefix`, cannot use
+    this VM's GPU.
+    """
     installed = Path(sysconfig.get_path("purelib", vars={"base": str(prefix)}))
     if why := refusal(installed, find_card() if installed.is_dir() else None):
         raise TrainingError(why)
 
 
 def refusal(packages: Path, card: Card | None) -> str:
-    """Return why frameworks in a folder of packages cannot use the GPU: a clause with the remedy, or nothing."""
+    """Return why frameworks in a folder of packages cannot use the GPU: a clause with the remedy,
+    or nothing.
+    """
     if card is None or not packages.is_dir():
         return ""
     for build in builds(packages):
@@ -177,7 +189,10 @@ def builds(packages: Path) -> Iterator[Build]:
 
 def _why_not(build: Build, card: Card) -> str:
     major, minor = build.cuda
-    written = f"CUDA {major}.{minor}" if build.framework.startswith("PyTorch") else f"CUDA {major}"
+    if build.framework.startswith("PyTorch"):
+        written = f"CUDA {major}.{minor}"
+    else:
+        written = f"CUDA {major}"
     least = LEAST_DRIVERS.get(major, (0, 0))
     if card.driver < least:
         there = f"{card.driver[0]}.{card.driver[1]}"
@@ -204,8 +219,12 @@ def _smi(query: str) -> list[str]:
     try:
         answer = subprocess.run(
             [program, query, "--format=csv,noheader,nounits"],
-            capture_output=True, encoding="utf-8", errors="replace", timeout=_SMI_SECONDS, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_SMI_SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     if answer.returncode != 0:
@@ -216,4 +235,6 @@ def _smi(query: str) -> list[str]:
 def _version(text: str) -> tuple[int, int]:
     """Return major and minor of a version; (0, 0) if it has none."""
     match = re.match(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+    if match:
+        return (int(match[1]), int(match[2]))
+    return (0, 0)

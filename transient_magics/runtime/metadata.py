@@ -1,8 +1,10 @@
-"""The preemption notice of this VM, for which its metadata server is watched; and where that server is.
+"""The preemption notice of this VM, for which its metadata server is watched; and where that server
+is.
 
-One long poll hangs on `instance/preempted` (`wait_for_change` with the last etag), so a flip is seen within
-milliseconds and costs no traffic meanwhile. The server may answer 503, close the connection or restart at any time:
-the watch goes on with a short pause. Plain asyncio streams, because nothing else is on every VM.
+One long poll hangs on `instance/preempted` (`wait_for_change` with the last etag), so a flip is
+seen within milliseconds and costs no traffic meanwhile. The server may answer 503, close the
+connection or restart at any time: the watch goes on with a short pause. Plain asyncio streams,
+because nothing else is on every VM.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from ..protocol.layout import NOTICE_KEY
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 60
 _LIMIT = 1 << 16
-_SHORTEST, _LONGEST = 0.05, 2.0
+_SHORTEST = 0.05
+_LONGEST = 2.0
 
 
 def metadata_host() -> str:
@@ -30,9 +33,10 @@ def metadata_host() -> str:
 def notice_seconds(host: str | None = None) -> float:
     """Return for how many seconds a VM may use its processors after a preemption notice.
 
-    Compute Engine shuts a Spot VM down within 30 s. If the VM's scheduling requests a longer notice, its metadata
-    server reports the preemption that much earlier. Then the longer notice counts, and the shutdown behind it does not,
-    because the operating system ends programs during it.
+    Compute Engine shuts a Spot VM down within 30 s. If the VM's scheduling requests a longer
+    notice, its metadata server reports the preemption that much earlier. Then the longer notice
+    counts, and the shutdown behind it does not, because the operating system ends programs during
+    it.
     """
     connection = http.client.HTTPConnection(host or metadata_host(), timeout=_ANSWER_SECONDS)
     path = f"/computeMetadata/v1/instance/attributes/{NOTICE_KEY}"
@@ -40,7 +44,9 @@ def notice_seconds(host: str | None = None) -> float:
         connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
         answer = connection.getresponse()
         text = answer.read(_LIMIT).decode("ascii", errors="replace").strip()
-        return max(NOTICE_SECONDS, float(int(text))) if answer.status == 200 else NOTICE_SECONDS
+        if answer.status == 200:
+            return max(NOTICE_SECONDS, float(int(text)))
+        return NOTICE_SECONDS
     except (OSError, http.client.HTTPException, ValueError):
         return NOTICE_SECONDS
     finally:
@@ -48,14 +54,19 @@ def notice_seconds(host: str | None = None) -> float:
 
 
 async def watch_preemption(notice: Callable[[], None], host: str | None = None) -> None:
-    """Call `notice` once, as soon as this VM is told that it will be preempted. Runs until then or until cancelled."""
+    """Call `notice` once, as soon as this VM is told that it will be preempted. Runs until then or
+    until cancelled.
+    """
     place = host or metadata_host()
-    etag, pause = "0", _SHORTEST
+    etag = "0"
+    pause = _SHORTEST
     while True:
         try:
             status, etag_now, body = await _get(place, etag)
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
-            status, etag_now, body = 0, None, ""
+            status = 0
+            etag_now = None
+            body = ""
         if status == 200:
             if body.strip().upper() == "TRUE":
                 notice()
@@ -79,15 +90,14 @@ async def _get(host: str, etag: str) -> tuple[int, str | None, str]:
         try:
             path = "/computeMetadata/v1/instance/preempted"
             query = f"wait_for_change=true&last_etag={etag}&timeout_sec={_POLL_SECONDS}"
-            request = (
-                f"GET {path}?{query} HTTP/1.1\r\nHost: {name}\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
-            )
+            request = f"GET {path}?{query} HTTP/1.1\r\nHost: {name}\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
             writer.write(request.encode("ascii"))
             await writer.drain()
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             status = int(head[0].split()[1])
             headers = {
-                key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:])
+                key.strip().lower(): value.strip()
+                for key, _, value in (line.partition(":") for line in head[1:])
             }
             if headers.get("metadata-flavor") != "Google":
                 raise ValueError("something else answers in the metadata server's place")

@@ -1,4 +1,5 @@
-"""What an agent asks about the process that a VM runs for a piece of work: a `Part`, subclassed by each kind.
+"""What an agent asks about the process that a VM runs for a piece of work: a `Part`, subclassed by
+each kind.
 
 The module `on_vm.agent` of the kind's package has its subclass as `PART`.
 """
@@ -37,7 +38,8 @@ class Restarts:
     Parameters
     ----------
     pauses
-        Seconds before each restart of processes that end one after the other; the last one is repeated.
+        Seconds before each restart of processes that end one after the other; the last one is
+        repeated.
     most
         Restarts of processes that end one after the other.
     lasting
@@ -51,7 +53,9 @@ class Restarts:
         self._ended = 0
 
     def pause(self, seconds: float) -> float | None:
-        """Return the pause after a process that ran for `seconds`; None where it is not started again."""
+        """Return the pause after a process that ran for `seconds`; None where it is not started
+        again.
+        """
         if seconds > self._lasting:
             self._ended = 0
         self._ended += 1
@@ -61,10 +65,14 @@ class Restarts:
 
 
 class Part(ABC):
-    """The part of this VM in one piece of work, whose files are in `folder`. Raises ValueError for an invalid task."""
+    """The part of this VM in one piece of work, whose files are in `folder`. Raises ValueError for
+    an invalid task.
+    """
 
     end_seconds: ClassVar[float | None] = None
-    """How long the process has to end once it is told to, before it is killed. None: it ends in its own time."""
+    """How long the process has to end once it is told to, before it is killed. None: it ends in its
+    own time.
+    """
     restarts_under_notice: ClassVar[bool] = True
     """Whether a process that ends while the VM is under notice is started again."""
 
@@ -106,7 +114,9 @@ class Part(ABC):
     def ended(self, how: Ended) -> bool:
         """Report how the process ended, and return whether it may be started again."""
         if not how.pid:
-            print(f"{self.begin.work} could not be started: {how.reason}", file=sys.stderr, flush=True)
+            print(
+                f"{self.begin.work} could not be started: {how.reason}", file=sys.stderr, flush=True
+            )
         return True
 
     @staticmethod  # noqa: B027 (a hook)

@@ -1,8 +1,10 @@
-"""What is on disk about the process that a VM runs for a piece of work: that it is wanted, and which process it is.
+"""What is on disk about the process that a VM runs for a piece of work: that it is wanted, and
+which process it is.
 
-The agent writes down what it starts before it does, and the process holds a lock as long as it lives. So either may be
-killed at any moment: the next agent finds what runs, and what a process that was killed has left is found by the mark
-that all processes of the work have in their environment.
+The agent writes down what it starts before it does, and the process holds a lock as long as it
+lives. So either may be killed at any moment: the next agent finds what runs, and what a process
+that was killed has left is found by the mark that all processes of the work have in their
+environment.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from ..protocol.agent_commands import Begin
 from .role_record import start_time
 
 MARK = "TRANSIENT_WORK_FOLDER"
-"""The variable with which all processes of a piece of work are started; its value is the work's folder on this VM."""
+"""The variable with which all processes of a piece of work are started; its value is the work's
+folder on this VM.
+"""
 _WANTED = "wanted.json"
 _LOCK = "process.lock"
 
@@ -39,7 +43,9 @@ class Running(NamedTuple):
 
 
 def wanted(folder: Path) -> Begin | None:
-    """Return what is wanted in the folder of a piece of work; None where nothing is, or it cannot be read."""
+    """Return what is wanted in the folder of a piece of work; None where nothing is, or it cannot
+    be read.
+    """
     try:
         command = agent_commands.read((folder / _WANTED).read_bytes())
     except (OSError, ValueError):
@@ -60,7 +66,9 @@ def wanted_at(folder: Path) -> float:
 
 
 def all_wanted(root: Path) -> list[tuple[Path, Begin]]:
-    """Return the folders below an agent's root whose work is not over on this VM, each with what is wanted."""
+    """Return the folders below an agent's root whose work is not over on this VM, each with what is
+    wanted.
+    """
     found: list[tuple[Path, Begin]] = []
     for kind in KINDS.values():
         for path in sorted((root / kind.folder).glob(f"*/{_WANTED}")):
@@ -71,7 +79,9 @@ def all_wanted(root: Path) -> list[tuple[Path, Begin]]:
 
 
 def warning_file(folder: Path, attempt: int) -> Path:
-    """Return the file with the moment at which another VM of the work ends, as the controller has warned of it."""
+    """Return the file with the moment at which another VM of the work ends, as the controller has
+    warned of it.
+    """
     return folder / f"warned-{attempt}"
 
 
@@ -120,7 +130,8 @@ def mark_ended(folder: Path, attempt: int) -> None:
 
 def marked(folder: Path) -> list[int]:
     """Return the numbers of all processes that have the mark of the work."""
-    mark, found = f"{MARK}={folder}".encode(), list[int]()
+    mark = f"{MARK}={folder}".encode()
+    found = list[int]()
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
             with suppress(OSError):
@@ -143,6 +154,8 @@ def kill_marked(folder: Path) -> None:
 def resident(pid: int) -> int:
     """Return the bytes that a process has in memory; 0 where it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
     except (OSError, IndexError, ValueError):
         return 0

@@ -1,7 +1,8 @@
-"""How the processes of a VM talk where protocol/ does not say it yet: JSON lines, tokens, and what exit codes mean.
+"""How the processes of a VM talk where protocol/ does not say it yet: JSON lines, tokens, and what
+exit codes mean.
 
-One message is one JSON object on one line. The first message on a connection to the chief carries the run's token.
-Nothing here opens a socket.
+One message is one JSON object on one line. The first message on a connection to the chief carries
+the run's token. Nothing here opens a socket.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ FAILED = 65
 STUCK = 75
 """A worker's watchdog ended it; it is started again and gets a new number."""
 UNFIT = 69
-"""This VM cannot do what it was rented for, as the last line of the log says; the role is not started again here."""
+"""This VM cannot do what it was rented for, as the last line of the log says; the role is not
+started again here.
+"""
 
 
 def decode(line: bytes) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What every role process does at its start and end: its arguments, its environment, its exit code on disk.
+"""What every role process does at its start and end: its arguments, its environment, its exit code
+on disk.
 
 What others may want to know of the process is on disk (role_record.py).
 """
@@ -25,8 +26,10 @@ from .role_record import claim, exit_file
 RUNTIME = __name__.rpartition(".")[0]
 """The package of everything that runs on a VM."""
 _PROGRAMS = {
-    "ps": "parameter_server", "worker": "worker", **dict.fromkeys(("dispatcher", "prep", "input"), "preparation")
-}  # fmt: skip
+    "ps": "parameter_server",
+    "worker": "worker",
+    **dict.fromkeys(("dispatcher", "prep", "input"), "preparation"),
+}
 
 
 def program(role: str) -> str:
@@ -40,10 +43,12 @@ ENVIRONMENT = {
     "TF_GRPC_DEFAULT_OPTIONS": (
         "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
     ),
-    # PyArrow, which pandas imports, starts a thread for its memory otherwise; a fork server must have none.
+    # PyArrow, which pandas imports, starts a thread for its memory otherwise; a fork server must
+    # have none.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "PYTHONUNBUFFERED": "1",
-    # The order of a set of strings, and what follows from it (names of layers), is the same in all processes of a run.
+    # The order of a set of strings, and what follows from it (names of layers), is the same in all
+    # processes of a run.
     "PYTHONHASHSEED": "0",
 }
 
@@ -52,26 +57,40 @@ _KEEP_ALIVE = "grpc.keepalive_permit_without_calls=1"
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a role process: the agent's, TensorFlow's settings, and compiled modules kept.
+    """The environment of a role process: the agent's, TensorFlow's settings, and compiled modules
+    kept.
 
-    Without its bytecode on disk TensorFlow takes 13 s to import instead of 3, at every start of every worker.
+    Without its bytecode on disk TensorFlow takes 13 s to import instead of 3, at every start of
+    every worker.
     """
-    return {**{key: value for key, value in given.items() if key != "PYTHONDONTWRITEBYTECODE"}, **ENVIRONMENT}
+    return {
+        **{key: value for key, value in given.items() if key != "PYTHONDONTWRITEBYTECODE"},
+        **ENVIRONMENT,
+    }
 
 
 def take_environment() -> None:
-    """Have TensorFlow's settings of role processes in this one, but for those that its user has set."""
+    """Have TensorFlow's settings of role processes in this one, but for those that its user has
+    set.
+    """
     os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
 
 
 class Role:
-    """The arguments of a role process, read once; from then on this process is the role, and no other can be."""
+    """The arguments of a role process, read once; from then on this process is the role, and no
+    other can be.
+    """
 
     def __init__(self, arguments: list[str] | None = None) -> None:
         parser = argparse.ArgumentParser(description="A role of a run; started by the agent.")
         parser.add_argument("--run-folder", type=Path, required=True)
         parser.add_argument("--assignment", required=True, help="JSON")
-        parser.add_argument("--asked", type=float, default=time.time(), help="when it was wanted, seconds since 1970")
+        parser.add_argument(
+            "--asked",
+            type=float,
+            default=time.time(),
+            help="when it was wanted, seconds since 1970",
+        )
         given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
         self.asked: float = given.asked
         separate_children()  # the user's code may fork, in data pipelines above all
@@ -79,10 +98,13 @@ class Role:
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim(self.folder.logs, self.assignment)
         self.spec: RunSpec = self.folder.spec()
-        if self.spec.stalls:  # between its measures connections are idle, and a server takes so many pings amiss
+        if (
+            self.spec.stalls
+        ):  # between its measures connections are idle, and a server takes so many pings amiss
             name = "TF_GRPC_DEFAULT_OPTIONS"
             os.environ[name] = os.environ.get(name, "").replace(_KEEP_ALIVE, _KEEP_ALIVE[:-1] + "0")
-        # A VM that shuts down sends it along with SIGTERM to whatever an SSH session has left, and would kill us so.
+        # A VM that shuts down sends it along with SIGTERM to whatever an SSH session has left, and
+        # would kill us so.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def end(self, code: int) -> NoReturn:

@@ -1,10 +1,11 @@
-"""What is on disk about the process of a role: that it is wanted, which one it is, and its exit code.
+"""What is on disk about the process of a role: that it is wanted, which one it is, and its exit
+code.
 
-The agent writes down what it starts before it does, and then which process that is. The process writes the same into a
-file that it holds locked as long as it lives. So an agent may be killed at any moment: the next one finds whatever
-runs, and a second process of the same role, should two have been started, finds the lock held and ends. The exit code
-is written too, because an agent that was started again is not the parent of the roles it finds and could not learn it
-otherwise.
+The agent writes down what it starts before it does, and then which process that is. The process
+writes the same into a file that it holds locked as long as it lives. So an agent may be killed at
+any moment: the next one finds whatever runs, and a second process of the same role, should two have
+been started, finds the lock held and ends. The exit code is written too, because an agent that was
+started again is not the parent of the roles it finds and could not learn it otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from ..protocol.agent_commands import Assignment
 
 @dataclass(frozen=True)
 class Record:
-    """A role that is wanted on this VM; with `pid` and the kernel's `started`, which process is or was it."""
+    """A role that is wanted on this VM; with `pid` and the kernel's `started`, which process is or
+    was it.
+    """
 
     assignment: Assignment
     pid: int | None = None
@@ -48,14 +51,20 @@ class Record:
     @property
     def text(self) -> str:
         """What is written."""
-        return json.dumps({"pid": self.pid, "started": self.started, "assignment": self.assignment.to_dict()})
+        return json.dumps(
+            {"pid": self.pid, "started": self.started, "assignment": self.assignment.to_dict()}
+        )
 
     @classmethod
     def read(cls, path: Path) -> Record | None:
         """None where there is none that can be read."""
         try:
             told = json.loads(path.read_text(encoding="utf-8"))
-            return cls(Assignment.from_dict(told["assignment"]), _number(told, "pid"), _number(told, "started"))
+            return cls(
+                Assignment.from_dict(told["assignment"]),
+                _number(told, "pid"),
+                _number(told, "started"),
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -82,9 +91,11 @@ def recorded(root: Path) -> list[Record]:
 
 
 def claim(logs: Path, assignment: Assignment) -> None:
-    """Be the process of this role until it ends. Raises TrainingError where another one is, or nobody wants any more.
+    """Be the process of this role until it ends. Raises TrainingError where another one is, or
+    nobody wants any more.
 
-    The latter is so where the agent that started it died, and the next one was told that the run is over.
+    The latter is so where the agent that started it died, and the next one was told that the run is
+    over.
     """
     lock = files.lock(lock_file(logs, assignment.name))
     if lock is None:
@@ -92,7 +103,9 @@ def claim(logs: Path, assignment: Assignment) -> None:
     wanted = Record.read(pid_file(logs, assignment.name))
     if wanted is None or wanted.assignment != assignment:
         raise TrainingError(f"{assignment.name} of {assignment.run} is not wanted any more")
-    os.register_at_fork(after_in_child=partial(_close, lock))  # what it forks may live on, and is not the role
+    os.register_at_fork(
+        after_in_child=partial(_close, lock)
+    )  # what it forks may live on, and is not the role
     os.ftruncate(lock, 0)
     os.write(lock, Record(assignment, os.getpid(), start_time(os.getpid())).text.encode())
 
@@ -116,7 +129,9 @@ def _state(pid: int) -> tuple[str, int | None]:
 
 
 def _number(told: Mapping[str, Any], name: str) -> int | None:
-    return None if told.get(name) is None else int(told[name])
+    if told.get(name) is None:
+        return None
+    return int(told[name])
 
 
 def _close(handle: int) -> None:

@@ -1,7 +1,7 @@
 """What the user declared, as pure data: clusters, runs, images, and the grammar of `k80x4`.
 
-Text comes in, frozen values go out; a mistake becomes a DeclarationError that names the column, what was expected and
-the nearest valid word. Nothing here touches a file, a clock or a network.
+Text comes in, frozen values go out; a mistake becomes a DeclarationError that names the column,
+what was expected and the nearest valid word. Nothing here touches a file, a clock or a network.
 """
 
 from .cluster import (
@@ -22,7 +22,14 @@ from .cluster import (
 )
 from .grammar import WorkerGroup, parse_groups, render_groups
 from .image import ImageSpec, check_package, without_secrets
-from .project import cluster_store, own_bucket, parse_bucket, parse_project, parse_records, run_store
+from .project import (
+    cluster_store,
+    own_bucket,
+    parse_bucket,
+    parse_project,
+    parse_records,
+    run_store,
+)
 from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
 from .units import (
     if_capacity_lasts,

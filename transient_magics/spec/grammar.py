@@ -1,7 +1,8 @@
 """The grammar of a SPEC: `GROUP(+GROUP)*`, GROUP = `GPU[xCOUNT][@ZONE]`.
 
-`k80x4`, `v100`, `k80x2@us-west1-b+p100@us-central1-a`, `cpux2`. Case and blanks do not matter. The words that are valid
-(GPUs and zones) are passed in, because what exists is the catalog's knowledge and not the grammar's.
+`k80x4`, `v100`, `k80x2@us-west1-b+p100@us-central1-a`, `cpux2`. Case and blanks do not matter. The
+words that are valid (GPUs and zones) are passed in, because what exists is the catalog's knowledge
+and not the grammar's.
 """
 
 from __future__ import annotations
@@ -19,28 +20,36 @@ _WORD = re.compile(r"[a-z0-9-]+")
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """`count` workers with one `accelerator` each (`cpu`: none), in `zone` (None: any of the cluster's zones)."""
+    """`count` workers with one `accelerator` each (`cpu`: none), in `zone` (None: any of the
+    cluster's zones).
+    """
 
     accelerator: str
     count: int = 1
     zone: str | None = None
 
 
-def parse_groups(text: str, accelerators: Collection[str], zones: Collection[str] = ()) -> tuple[WorkerGroup, ...]:
+def parse_groups(
+    text: str, accelerators: Collection[str], zones: Collection[str] = ()
+) -> tuple[WorkerGroup, ...]:
     """Read a SPEC.
 
-    Raises DeclarationError naming the column (from 1), what was expected there and the nearest valid word. With no
-    `zones` given, any well-formed zone is accepted.
+    Raises DeclarationError naming the column (from 1), what was expected there and the nearest
+    valid word. With no `zones` given, any well-formed zone is accepted.
     """
     if not text.strip():
-        raise DeclarationError("A cluster needs at least one group of workers", fix="For example: k80x4")
+        raise DeclarationError(
+            "A cluster needs at least one group of workers", fix="For example: k80x4"
+        )
     groups: list[WorkerGroup] = []
     start = 0
     for piece in text.split("+"):
         groups.append(_group(text, start, piece, accelerators, zones))
         start += len(piece) + 1
     if (total := sum(group.count for group in groups)) > MOST_WORKERS:
-        raise DeclarationError(f"{total} workers are more than {MOST_WORKERS}", where="SPEC", fix="Ask for fewer.")
+        raise DeclarationError(
+            f"{total} workers are more than {MOST_WORKERS}", where="SPEC", fix="Ask for fewer."
+        )
     return tuple(groups)
 
 
@@ -52,7 +61,9 @@ def render_groups(groups: Iterable[WorkerGroup]) -> str:
     )
 
 
-def _group(text: str, start: int, piece: str, accelerators: Collection[str], zones: Collection[str]) -> WorkerGroup:
+def _group(
+    text: str, start: int, piece: str, accelerators: Collection[str], zones: Collection[str]
+) -> WorkerGroup:
     body, at, zone_text = piece.partition("@")
     machine = "".join(body.lower().split())
     begin = start + len(body) - len(body.lstrip())
@@ -60,17 +71,23 @@ def _group(text: str, start: int, piece: str, accelerators: Collection[str], zon
         raise _mistake(text, begin, "expected a GPU here", "For example: k80x4")
     count = 1
     if machine not in accelerators and (match := _COUNT.match(machine)):
-        accelerator, digits = match["accelerator"], match["count"]
+        accelerator = match["accelerator"]
+        digits = match["count"]
         if accelerator in accelerators or digits:
             machine = accelerator
             column = begin + body[begin - start :].lower().rfind("x") + 1
             if not digits:
                 raise _mistake(
-                    text, column, f"expected a count after '{accelerator}x'", f"For example: {accelerator}x4"
+                    text,
+                    column,
+                    f"expected a count after '{accelerator}x'",
+                    f"For example: {accelerator}x4",
                 )
             count = int(digits)
             if not 1 <= count <= MOST_WORKERS:
-                raise _mistake(text, column, f"a count is from 1 to {MOST_WORKERS}, not {digits}", "")
+                raise _mistake(
+                    text, column, f"a count is from 1 to {MOST_WORKERS}, not {digits}", ""
+                )
     if machine not in accelerators:
         raise _unknown_accelerator(text, begin, machine, accelerators)
     zone = "".join(zone_text.lower().split())
@@ -84,7 +101,9 @@ def _group(text: str, start: int, piece: str, accelerators: Collection[str], zon
     return WorkerGroup(machine, count, zone)
 
 
-def _unknown_accelerator(text: str, begin: int, machine: str, accelerators: Collection[str]) -> TransientError:
+def _unknown_accelerator(
+    text: str, begin: int, machine: str, accelerators: Collection[str]
+) -> TransientError:
     if odd := _WORD.sub("", machine):
         column = begin + text[begin:].find(odd[0])
         expected = "Write GPUxCOUNT@ZONE, groups joined by '+', for example: k80x2+p100"

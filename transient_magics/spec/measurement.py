@@ -1,7 +1,8 @@
-"""A measurement of availability, as it is declared, and what it has seen: moments, zones, whether there was a VM.
+"""A measurement of availability, as it is declared, and what it has seen: moments, zones, whether
+there was a VM.
 
-Whoever measures sees some zones of one project in some hours: that is kept with its moment and its source, and is a
-forecast of nothing else.
+Whoever measures sees some zones of one project in some hours: that is kept with its moment and its
+source, and is a forecast of nothing else.
 """
 
 from __future__ import annotations
@@ -21,19 +22,26 @@ from ..protocol.names import checked_name
 
 log = logging.getLogger(__name__)
 
-SEEN, TRACE, ENDED, STOP = "seen.jsonl", "availability.csv", "ended.json", "stop"
-"""In a measurement's folder: what it saw, the same as traces, why it ended, and the wish that it ends."""
+SEEN = "seen.jsonl"
+TRACE = "availability.csv"
+ENDED = "ended.json"
+STOP = "stop"
+"""In a measurement's folder: what it saw, the same as traces, why it ended, and the wish that it
+ends.
+"""
 LIFE_SECONDS = 300.0
-"""After which Compute Engine itself deletes a VM that was asked for, whatever became of who asked."""
+"""After which Compute Engine itself deletes a VM that was asked for, whatever became of who asked.
+"""
 LEAST_SECONDS = 60.0
 """For which a VM is paid at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureSpec:
-    """Every `every_seconds` one VM with this GPU is asked for in each zone and given back, until the `budget` (US
-    dollars) is spent or `max_seconds` have passed. `hourly`: its price by zone; `declared_at` in seconds since 1970;
-    `provisioning_model`: as Spot, or on demand (standard)."""
+    """Every `every_seconds` one VM with this GPU is asked for in each zone and given back, until
+    the `budget` (US dollars) is spent or `max_seconds` have passed. `hourly`: its price by zone;
+    `declared_at` in seconds since 1970; `provisioning_model`: as Spot, or on demand (standard).
+    """
 
     name: str
     gpu: str
@@ -50,7 +58,9 @@ class MeasureSpec:
     @property
     def source(self) -> str:
         """Who gave the VMs or did not."""
-        return f"Compute Engine, project {self.project}" if self.project else "the emulator"
+        if self.project:
+            return f"Compute Engine, project {self.project}"
+        return "the emulator"
 
     @property
     def round_dollars(self) -> float:
@@ -60,8 +70,13 @@ class MeasureSpec:
     @property
     def kind(self) -> str:
         """`Spot T4s`, `T4s on demand`."""
-        vms = "VMs without a GPU" if self.gpu == CPU else f"{self.gpu.upper()}s"
-        return f"{vms} on demand" if self.provisioning_model == "standard" else f"Spot {vms}"
+        if self.gpu == CPU:
+            vms = "VMs without a GPU"
+        else:
+            vms = f"{self.gpu.upper()}s"
+        if self.provisioning_model == "standard":
+            return f"{vms} on demand"
+        return f"Spot {vms}"
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -81,7 +96,9 @@ class MeasureSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """At this moment (seconds since 1970) a zone gave a VM or did not, which cost so many US dollars."""
+    """At this moment (seconds since 1970) a zone gave a VM or did not, which cost so many US
+    dollars.
+    """
 
     at: float
     zone: str
@@ -99,7 +116,9 @@ def read_sightings(folder: Path) -> list[Sighting]:
 
 
 def measurements() -> list[tuple[MeasureSpec, list[Sighting]]]:
-    """All measurements of this machine and what they saw; those that cannot be read are passed over, with a warning."""
+    """All measurements of this machine and what they saw; those that cannot be read are passed
+    over, with a warning.
+    """
     found: list[tuple[MeasureSpec, list[Sighting]]] = []
     for path in sorted(places.measurements().glob(f"*/{layout.SPEC}")):
         try:
@@ -133,7 +152,10 @@ def next_look(spec: MeasureSpec, seen: Iterable[Sighting], now: float) -> tuple[
     if spent + spec.round_dollars > spec.budget:
         more = f"another look could cost ${spec.round_dollars:.2f}"
         return 0.0, f"${spent:.2f} of ${spec.budget:.2f} are spent, and {more}"
-    due = max((each.at for each in known), default=spec.declared_at - spec.every_seconds) + spec.every_seconds
+    due = (
+        max((each.at for each in known), default=spec.declared_at - spec.every_seconds)
+        + spec.every_seconds
+    )
     if max(due, now) >= spec.declared_at + spec.max_seconds:
         return 0.0, "its time is over"
     return max(due, now), ""

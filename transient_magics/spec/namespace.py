@@ -1,8 +1,10 @@
-"""The one namespace of all work of a cluster: which names are taken, and which names work reserves. Pure.
+"""The one namespace of all work of a cluster: which names are taken, and which names work reserves.
+Pure.
 
-Leases, tenures and bills identify work by its name alone. So runs, studies, jobs, bags and Dask clusters share one
-namespace, in which a measure of stalls is a run. A study reserves the names of all runs that its trials may have, and
-of what these read together. A bag reserves the names of its Dask clusters.
+Leases, tenures and bills identify work by its name alone. So runs, studies, jobs, bags and Dask
+clusters share one namespace, in which a measure of stalls is a run. A study reserves the names of
+all runs that its trials may have, and of what these read together. A bag reserves the names of its
+Dask clusters.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from ..protocol.names import LONGEST_NAME
 _NUMBERED = re.compile(r"(.+)-d(\d+)")
 
 
-def refusal(cluster: str, kind: str, name: str, taken: Mapping[str, str], *, owner: str = "") -> str:
-    """Return why new work of this kind on `cluster` cannot have `name`, in one sentence; empty where it can.
+def refusal(
+    cluster: str, kind: str, name: str, taken: Mapping[str, str], *, owner: str = ""
+) -> str:
+    """Return why new work of this kind on `cluster` cannot have `name`, in one sentence; empty
+    where it can.
 
     Parameters
     ----------
@@ -30,8 +35,13 @@ def refusal(cluster: str, kind: str, name: str, taken: Mapping[str, str], *, own
     if other := taken.get(name):
         return f"{cluster} has a {KINDS[other]} {name} already"
     if holder := _holder(name, taken, owner):
-        parts = "its trials" if taken[holder] == "study" else "its Dask clusters"
-        return f"{cluster} has a {taken[holder]} {holder}, which reserves the name {name} for {parts}"
+        if taken[holder] == "study":
+            parts = "its trials"
+        else:
+            parts = "its Dask clusters"
+        return (
+            f"{cluster} has a {taken[holder]} {holder}, which reserves the name {name} for {parts}"
+        )
     if kind != "study":
         return ""
     if any(name in other.stems for other in KINDS.values()):
@@ -54,7 +64,10 @@ def _holder(name: str, taken: Mapping[str, str], owner: str) -> str:
         if study != owner and taken.get(study) == "study":
             return study
     # Two bags with long names may reserve the same name: each takes those that are free.
-    numbered = _NUMBERED.fullmatch(name) if taken.get(owner) != "bag" else None
+    if taken.get(owner) != "bag":
+        numbered = _NUMBERED.fullmatch(name)
+    else:
+        numbered = None
     if numbered:
         number = int(numbered[2])
         for bag, kind in taken.items():

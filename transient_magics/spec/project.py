@@ -1,4 +1,5 @@
-"""What names a Google Cloud project and its parts: its ID, its buckets, and the custom roles of docs/accounts.md.
+"""What names a Google Cloud project and its parts: its ID, its buckets, and the custom roles of
+docs/accounts.md.
 
 `tests/cloud/test_permissions.py` compares the roles with the calls that the package makes
 (`cloud/calling/permissions.py`) and with the page. The emulator enforces them
@@ -15,11 +16,15 @@ from ..errors import DeclarationError
 from .cluster import ClusterSpec
 
 _ID = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
-"""6 to 30 lower-case letters, digits or hyphens; a letter first, and no hyphen last (Resource Manager,
-`Project.projectId`, cloud.google.com/resource-manager/reference/rest/v3/projects, read 2026-11-27)."""
+"""6 to 30 lower-case letters, digits or hyphens; a letter first, and no hyphen last (Resource
+Manager, `Project.projectId`, cloud.google.com/resource-manager/reference/rest/v3/projects, read
+2026-11-27).
+"""
 _DOMAIN = r"(?:[-a-z0-9]{1,63}\.)+[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _DOMAIN_SCOPED = re.compile(rf"{_DOMAIN}:[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?")
-"""`example.com:my-project`, as Compute Engine takes it (parameter `project`, discovery revision 20261106)."""
+"""`example.com:my-project`, as Compute Engine takes it (parameter `project`, discovery revision
+20261106).
+"""
 _FIX = (
     "An ID has 6 to 30 lower-case letters, digits and hyphens; a project's name may be another. Type "
     "`gcloud projects list`: the ID is in the first column."
@@ -27,10 +32,14 @@ _FIX = (
 
 
 def parse_project(text: str, where: str = "--project") -> str:
-    """Return the ID of a project. Raises DeclarationError for a text that cannot be one, as a display name."""
+    """Return the ID of a project. Raises DeclarationError for a text that cannot be one, as a
+    display name.
+    """
     found = text.strip()
     if not (_ID.fullmatch(found) or _DOMAIN_SCOPED.fullmatch(found)):
-        raise DeclarationError(f"'{text}' is not the ID of a Google Cloud project", where=where, fix=_FIX)
+        raise DeclarationError(
+            f"'{text}' is not the ID of a Google Cloud project", where=where, fix=_FIX
+        )
     return found
 
 
@@ -39,7 +48,9 @@ _PATH = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")
 
 
 def parse_bucket(text: str, where: str) -> str:
-    """`name` or `name/path` of `NAME`, `gs://NAME` or `gs://NAME/path`. DeclarationError for what cannot be one."""
+    """`name` or `name/path` of `NAME`, `gs://NAME` or `gs://NAME/path`. DeclarationError for what
+    cannot be one.
+    """
     wanted = text.strip().removeprefix("gs://").rstrip("/")
     name, slash, path = wanted.partition("/")
     if not _NAME.fullmatch(name) or name.startswith("goog") or "google" in name or ".." in name:
@@ -52,31 +63,42 @@ def parse_bucket(text: str, where: str) -> str:
 
 
 def parse_records(text: str, spec: ClusterSpec | None) -> str:
-    """`gs://name/path` of where a problem's records are. DeclarationError for what is no folder of a bucket.
+    """`gs://name/path` of where a problem's records are. DeclarationError for what is no folder of
+    a bucket.
 
     The VMs of `spec` will be able to read all of it, so no cluster's results may be in it.
     """
-    place, where = f"gs://{parse_bucket(text, '--data-dir')}", "--data-dir"
+    place = f"gs://{parse_bucket(text, '--data-dir')}"
+    where = "--data-dir"
     fix = "Name a folder of its own for the records: gs://NAME/FOLDER."
     if place.count("/") < 3:
-        raise DeclarationError(f"'{text}' is a whole bucket, and the VMs could read all of it", where=where, fix=fix)
+        raise DeclarationError(
+            f"'{text}' is a whole bucket, and the VMs could read all of it", where=where, fix=fix
+        )
     if f"{spec and cluster_store(spec)}/".startswith(f"{place}/"):
-        raise DeclarationError(f"'{text}' is where clusters keep their results", where=where, fix=fix)
+        raise DeclarationError(
+            f"'{text}' is where clusters keep their results", where=where, fix=fix
+        )
     return place
 
 
 def own_bucket(project: str, region: str) -> str:
-    """The bucket that is made for a project in a region where the user names none. The same answer every time."""
+    """The bucket that is made for a project in a region where the user names none. The same answer
+    every time.
+    """
     plain = re.sub(r"[^a-z0-9-]+", "-", project.lower())
     name = f"tm-{plain}-{region}"
-    return name if len(name) <= 63 else f"tm-{hashlib.sha256(plain.encode()).hexdigest()[:12]}-{region}"
+    if len(name) <= 63:
+        return name
+    return f"tm-{hashlib.sha256(plain.encode()).hexdigest()[:12]}-{region}"
 
 
 def cluster_store(spec: ClusterSpec) -> str | None:
     """Where in its bucket a cluster's results are; None for a cluster without a bucket.
 
-    A cluster's name may be used again after it, or by somebody else; its moment of declaration and its id are not.
-    What its VMs may reach follows from this place, so no other cluster's may begin with it.
+    A cluster's name may be used again after it, or by somebody else; its moment of declaration and
+    its id are not. What its VMs may reach follows from this place, so no other cluster's may begin
+    with it.
     """
     if spec.bucket is None:
         return None
@@ -85,8 +107,12 @@ def cluster_store(spec: ClusterSpec) -> str | None:
 
 
 def run_store(spec: ClusterSpec, run: str) -> str | None:
-    """Where in the cluster's bucket a run's checkpoints and results are; None for a cluster without a bucket."""
-    return f"{cluster_store(spec)}/{run}" if spec.bucket else None
+    """Where in the cluster's bucket a run's checkpoints and results are; None for a cluster without
+    a bucket.
+    """
+    if spec.bucket:
+        return f"{cluster_store(spec)}/{run}"
+    return None
 
 
 def _named(collection: str, verbs: str) -> tuple[str, ...]:

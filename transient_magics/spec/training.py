@@ -1,4 +1,6 @@
-"""What may be declared of a run, in a user's words: the record itself is `protocol.run.RunSpec`, which VMs read."""
+"""What may be declared of a run, in a user's words: the record itself is `protocol.run.RunSpec`,
+which VMs read.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,16 @@ from ..protocol import checks
 from ..protocol.run import RunSpec, choices, contradiction, option
 
 BYTES_EACH_WAY = {"fp32": 4, "bf16": 2}
-"""What crosses for each parameter and step, by `--wire`: its value to the worker, and as much, its gradient, back."""
+"""What crosses for each parameter and step, by `--wire`: its value to the worker, and as much, its
+gradient, back.
+"""
 
 
 def check_run(given: Mapping[str, object]) -> None:
     """Check the options that were given for a run (fields of RunSpec). Raises DeclarationError.
 
-    Here and nowhere else it is decided what excludes what; a reader of an option's text only makes a value of it.
+    Here and nowhere else it is decided what excludes what; a reader of an option's text only makes
+    a value of it.
     """
     for name, value in given.items():
         allowed = choices(name)
@@ -28,7 +33,9 @@ def check_run(given: Mapping[str, object]) -> None:
 
 
 def make_run(values: Mapping[str, object]) -> RunSpec:
-    """The declaration of a run. Raises DeclarationError for a field that is not as it should be, or unknown."""
+    """The declaration of a run. Raises DeclarationError for a field that is not as it should be, or
+    unknown.
+    """
     other = next((name for name in values if name not in RunSpec.__dataclass_fields__), "")
     if other:
         fix = "help(transient_magics.train) names them."

@@ -1,4 +1,6 @@
-"""Durations (`90s 30m 24h 2d`), intervals (`500` steps or `5m`), names, money and tables: text to values and back."""
+"""Durations (`90s 30m 24h 2d`), intervals (`500` steps or `5m`), names, money and tables: text to
+values and back.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,14 @@ _MOST_CPUS = 100_000
 
 
 def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
-    """Seconds in `text`; a bare number counts in `unit`. Raises DeclarationError that names the option."""
+    """Seconds in `text`; a bare number counts in `unit`. Raises DeclarationError that names the
+    option.
+    """
     match = _DURATION.fullmatch(text.strip().lower())
     if not match:
-        raise DeclarationError(f"Invalid duration '{text}'", where=option, fix="Write 90s, 30m, 24h or 2d.")
+        raise DeclarationError(
+            f"Invalid duration '{text}'", where=option, fix="Write 90s, 30m, 24h or 2d."
+        )
     seconds = float(match[1]) * _SECONDS[match[2] or unit]
     if not 0 < seconds < math.inf:
         raise DeclarationError("A duration must be longer than 0", where=option)
@@ -29,19 +35,26 @@ def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
 
 
 def parse_deadline(text: str, option: str, now: float) -> float:
-    """Seconds from `now` (UTC) until `6h` has passed, or until this machine's clock says `18:00` next; a bare number
-    counts hours. Raises DeclarationError that names the option."""
+    """Seconds from `now` (UTC) until `6h` has passed, or until this machine's clock says `18:00`
+    next; a bare number counts hours. Raises DeclarationError that names the option.
+    """
     clock = _CLOCK.fullmatch(text.strip())
     if not clock and not _DURATION.fullmatch(text.strip().lower()):
-        raise DeclarationError(f"Invalid deadline '{text}'", where=option, fix="Write 6h, 90m, or 18:00.")
+        raise DeclarationError(
+            f"Invalid deadline '{text}'", where=option, fix="Write 6h, 90m, or 18:00."
+        )
     if not clock:
         return parse_duration(text, option, unit="h")
-    hour, minute = int(clock[1]), int(clock[2])
+    hour = int(clock[1])
+    minute = int(clock[2])
     if hour > 23 or minute > 59:
-        raise DeclarationError(f"Invalid deadline '{text}'", where=option, fix="Write 00:00 to 23:59.")
+        raise DeclarationError(
+            f"Invalid deadline '{text}'", where=option, fix="Write 00:00 to 23:59."
+        )
     today = time.localtime(now)
     moments = [
-        time.mktime((today.tm_year, today.tm_mon, today.tm_mday + days, hour, minute, 0, 0, 0, -1)) for days in (0, 1)
+        time.mktime((today.tm_year, today.tm_mon, today.tm_mday + days, hour, minute, 0, 0, 0, -1))
+        for days in (0, 1)
     ]
     return next(moment for moment in moments if moment > now) - now
 
@@ -54,7 +67,9 @@ def render_duration(seconds: float) -> str:
     if minutes < 90:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    if minutes:
+        return f"{hours} h {minutes} min"
+    return f"{hours} h"
 
 
 def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
@@ -65,12 +80,16 @@ def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
             raise DeclarationError("An interval is at least one step", where=option)
         return int(stripped), None
     if not _DURATION.fullmatch(stripped):
-        raise DeclarationError(f"Invalid interval '{text}'", where=option, fix="Write 500 (steps), 90s, 5m or 1h.")
+        raise DeclarationError(
+            f"Invalid interval '{text}'", where=option, fix="Write 500 (steps), 90s, 5m or 1h."
+        )
     return None, parse_duration(stripped, option)
 
 
 def parse_share(text: str, option: str, least: float = 0.0) -> float:
-    """The part of a whole in `50%` or `0.5`, from `least` to 1. Raises DeclarationError that names the option."""
+    """The part of a whole in `50%` or `0.5`, from `least` to 1. Raises DeclarationError that names
+    the option.
+    """
     written = text.strip()
     try:
         part = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
@@ -86,12 +105,16 @@ def parse_cpus(text: str, option: str) -> float:
     """How many vCPUs `1.5cpu` is. Raises DeclarationError that names the option."""
     match = _CPUS.fullmatch(text.strip().lower())
     if not match or not 0 < float(match[1]) <= _MOST_CPUS:
-        raise DeclarationError(f"Invalid number of vCPUs '{text}'", where=option, fix="Write 1.5cpu.")
+        raise DeclarationError(
+            f"Invalid number of vCPUs '{text}'", where=option, fix="Write 1.5cpu."
+        )
     return float(match[1])
 
 
 def parse_name(text: str, option: str) -> str:
-    """A name of a cluster or run, as Compute Engine allows names: a-z, 0-9 and '-', a letter first, 40 characters."""
+    """A name of a cluster or run, as Compute Engine allows names: a-z, 0-9 and '-', a letter first,
+    40 characters.
+    """
     name = text.strip().lower()
     if not is_name(name):
         raise DeclarationError(
@@ -104,21 +127,32 @@ def parse_name(text: str, option: str) -> str:
 
 def render_money(dollars: float) -> str:
     """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
-    digits = 4 if dollars < 0.01 else 3 if dollars < 1 else 2
+    if dollars < 0.01:
+        digits = 4
+    else:
+        digits = 3 if dollars < 1 else 2
     if dollars < 0:
-        return f"-{render_money(-dollars)}" if dollars <= -0.00005 else "$0.00"
-    return f"${dollars:,.{digits}f}" if dollars >= 0.00005 else "$0.00"
+        if dollars <= -0.00005:
+            return f"-{render_money(-dollars)}"
+        return "$0.00"
+    if dollars >= 0.00005:
+        return f"${dollars:,.{digits}f}"
+    return "$0.00"
 
 
 def render_small_money(dollars: float) -> str:
-    """The same of what may be far less than a cent, as the price of a step: three digits that say something."""
+    """The same of what may be far less than a cent, as the price of a step: three digits that say
+    something.
+    """
     if not 0 < dollars < 0.01:
         return render_money(dollars)
     return f"${dollars:.{2 - math.floor(math.log10(dollars))}f}"
 
 
 def render_workers(workers: Iterable[tuple[str, str, int]]) -> str:
-    """Workers by GPU, terms and number, as people say it: `2 Spot T4s and 1 K80 on demand`; `no worker`."""
+    """Workers by GPU, terms and number, as people say it: `2 Spot T4s and 1 K80 on demand`; `no
+    worker`.
+    """
     said: list[str] = []
     for gpu, terms, count in workers:
         name = f"{gpu.upper()}{'s' if count > 1 else ''}"
@@ -127,7 +161,9 @@ def render_workers(workers: Iterable[tuple[str, str, int]]) -> str:
 
 
 def if_capacity_lasts(provisioning_model: str) -> str:
-    """Return the condition of an estimate in which each request for such a VM is granted; empty for on-demand VMs."""
+    """Return the condition of an estimate in which each request for such a VM is granted; empty for
+    on-demand VMs.
+    """
     return {
         "spot": ", if Spot capacity lasts",
         "preemptible": ", if capacity for preemptible VMs lasts",

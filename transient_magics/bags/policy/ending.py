@@ -1,13 +1,16 @@
-"""The time until a running bag has all of its results: its jobs and VMs simulated from now on. All times in hours.
+"""The time until a running bag has all of its results: its jobs and VMs simulated from now on. All
+times in hours.
 
-Each course draws what running jobs still take, what each further job takes and how long each VM lives, and gives every
-job to the VM that is free first, as the policies nearly do. All courses advance together, an attempt at a time, so that
-a panel can afford it: `simulate` plans a bag event by event.
+Each course draws what running jobs still take, what each further job takes and how long each VM
+lives, and gives every job to the VM that is free first, as the policies nearly do. All courses
+advance together, an attempt at a time, so that a panel can afford it: `simulate` plans a bag event
+by event.
 
-Running jobs are not like finished ones: at first only the short ones have finished. So what they take in all is drawn
-from a normal distribution of the logarithm, fitted to finished and running jobs (Tobin 1958), above what they have
-taken. Further jobs are drawn from all of these together with random weights (D. B. Rubin, "The Bayesian bootstrap",
-Annals of Statistics 9, 1981), so that the error of their mean counts.
+Running jobs are not like finished ones: at first only the short ones have finished. So what they
+take in all is drawn from a normal distribution of the logarithm, fitted to finished and running
+jobs (Tobin 1958), above what they have taken. Further jobs are drawn from all of these together
+with random weights (D. B. Rubin, "The Bayesian bootstrap", Annals of Statistics 9, 1981), so that
+the error of their mean counts.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-LEAST_FINISHED, MOST_HOURS = 3, 24.0 * 365
+LEAST_FINISHED = 3
+MOST_HOURS = 24.0 * 365
 _ROUNDS = 30
 _LEAST_SPREAD = 1e-3
 _MOST_OFF = 1.0
-"""Of the logarithm of the deviation: three jobs show little of it, and simulated jobs would never end."""
+"""Of the logarithm of the deviation: three jobs show little of it, and simulated jobs would never
+end.
+"""
 _USUAL_LIFE = 25.0
-"""Mean hours that a Spot VM lives: with this prior, worth one revocation, those of the bag's own VMs count. Of the VMs
-that were published in 2019 a third to a half lived for 24 hours."""
+"""Mean hours that a Spot VM lives: with this prior, worth one revocation, those of the bag's own
+VMs count. Of the VMs that were published in 2019 a third to a half lived for 24 hours.
+"""
 _Array = NDArray[np.float64]
 
 
@@ -71,24 +78,32 @@ def hours_left(bag: Progress, *, courses: int = 100, seed: int = 0) -> _Array:
     random = np.random.default_rng(seed)
     running = _running(bag, random, courses)
     further = _further(bag, running, random, courses)
-    rate = random.gamma(1 + bag.lost, 1 / (_USUAL_LIFE + bag.watched), courses) if bag.revocable else np.zeros(courses)
+    if bag.revocable:
+        rate = random.gamma(1 + bag.lost, 1 / (_USUAL_LIFE + bag.watched), courses)
+    else:
+        rate = np.zeros(courses)
     return scheduled(bag, running, further, rate, random)
 
 
 def middle(hours: _Array, level: float = 0.9) -> tuple[float, float, float]:
     """The middle `level` of courses, and their median: low end, median, high end.
 
-    One more course lies between the ends with that probability, also of few (Weibull's plotting positions).
+    One more course lies between the ends with that probability, also of few (Weibull's plotting
+    positions).
     """
-    low, median, high = np.quantile(hours, [(1 - level) / 2, 0.5, (1 + level) / 2], method="weibull")
+    low, median, high = np.quantile(
+        hours, [(1 - level) / 2, 0.5, (1 + level) / 2], method="weibull"
+    )
     return float(low), float(median), float(high)
 
 
 def _running(bag: Progress, random: np.random.Generator, courses: int) -> _Array:
     """The whole time of each running job. Shape (courses, running)."""
-    finished, elapsed = np.log(bag.finished), np.log(np.maximum(bag.running, 1e-6))
+    finished = np.log(bag.finished)
+    elapsed = np.log(np.maximum(bag.running, 1e-6))
     mean, deviation = _fitted(finished, elapsed)
-    # Both parameters vary as a normal distribution by the information that the jobs give, and as t of so few.
+    # Both parameters vary as a normal distribution by the information that the jobs give, and as t
+    # of so few.
     root = np.linalg.cholesky(np.linalg.inv(_information(finished, elapsed, mean, deviation)))
     freedom = len(finished) - 1
     wider = np.sqrt(freedom / random.chisquare(freedom, courses))
@@ -101,9 +116,11 @@ def _running(bag: Progress, random: np.random.Generator, courses: int) -> _Array
 
 
 def _information(finished: _Array, elapsed: _Array, mean: float, deviation: float) -> _Array:
-    """The observed information on the mean and the logarithm of the deviation of normal values, of which those of
-    running jobs lie above `elapsed`. Shape (2, 2)."""
-    seen, beyond = (finished - mean) / deviation, (elapsed - mean) / deviation
+    """The observed information on the mean and the logarithm of the deviation of normal values, of
+    which those of running jobs lie above `elapsed`. Shape (2, 2).
+    """
+    seen = (finished - mean) / deviation
+    beyond = (elapsed - mean) / deviation
     hazard = _hazard(beyond)
     slope = hazard * (hazard - beyond)
     location = (len(seen) + slope.sum()) / deviation**2
@@ -119,7 +136,8 @@ def _hazard(beyond: _Array) -> _Array:
 
 def _fitted(finished: _Array, elapsed: _Array) -> tuple[float, float]:
     """Mean and deviation of the logarithms, of which those of running jobs lie above `elapsed`."""
-    mean, variance = float(finished.mean()), float(finished.var(ddof=1))
+    mean = float(finished.mean())
+    variance = float(finished.var(ddof=1))
     for _ in range(_ROUNDS if len(elapsed) else 0):
         deviation = max(variance, _LEAST_SPREAD**2) ** 0.5
         beyond = (elapsed - mean) / deviation
@@ -136,7 +154,8 @@ def _further(bag: Progress, running: _Array, random: np.random.Generator, course
     """The time of each further job. Shape (courses, waiting)."""
     finished = np.broadcast_to(np.array(bag.finished), (courses, len(bag.finished)))
     sample = np.hstack([finished, running])
-    many, freedom = sample.shape[1], len(bag.finished) - 1
+    many = sample.shape[1]
+    freedom = len(bag.finished) - 1
     weights = np.cumsum(random.gamma(1.0, size=sample.shape), axis=1)
     weights /= weights[:, -1:]
     shares = random.random((courses, bag.waiting))
@@ -145,11 +164,16 @@ def _further(bag: Progress, running: _Array, random: np.random.Generator, course
     # The weighted mean varies less than Student's t does of so few.
     means = (np.diff(weights, axis=1, prepend=0.0) * sample).sum(axis=1, keepdims=True)
     middle = sample.mean(axis=1, keepdims=True)
-    wider = float(special.stdtrit(freedom, 0.95) / special.ndtri(0.95)) * ((many + 1) / max(many - 1, 1)) ** 0.5
+    wider = (
+        float(special.stdtrit(freedom, 0.95) / special.ndtri(0.95))
+        * ((many + 1) / max(many - 1, 1)) ** 0.5
+    )
     return drawn * np.maximum(1 + (wider - 1) * (means / middle - 1), 0.1)
 
 
-def scheduled(bag: Progress, running: _Array, further: _Array, rate: _Array, random: np.random.Generator) -> _Array:
+def scheduled(
+    bag: Progress, running: _Array, further: _Array, rate: _Array, random: np.random.Generator
+) -> _Array:
     """Hours until `bag.left` results are there, in each course; MOST_HOURS where they never are.
 
     Parameters
@@ -175,15 +199,21 @@ def scheduled(bag: Progress, running: _Array, further: _Array, rate: _Array, ran
     came = np.full((courses, busy + 2 * bag.waiting + vms), np.inf)
     queue = np.hstack([further, np.zeros_like(came)])
     since = np.zeros_like(queue)
-    head, tail = np.zeros(courses, int), np.full(courses, bag.waiting)
+    head = np.zeros(courses, int)
+    tail = np.full(courses, bag.waiting)
 
-    def attempt(vm: NDArray[np.intp], begins: _Array, takes: _Array, again: _Array, turn: int) -> None:
+    def attempt(
+        vm: NDArray[np.intp], begins: _Array, takes: _Array, again: _Array, turn: int
+    ) -> None:
         """A job on one VM of each course; where `begins` is infinite there is none."""
-        ends, dead = begins + takes, dies[places, vm]
+        ends = begins + takes
+        dead = dies[places, vm]
         lost = (ends > dead) & np.isfinite(begins)
         came[:, turn] = np.where(lost, np.inf, ends)
         fresh = np.maximum(dead, 0.0) + bag.boot
-        free[places, vm] = np.where(lost, fresh, np.where(np.isfinite(begins), ends, free[places, vm]))
+        free[places, vm] = np.where(
+            lost, fresh, np.where(np.isfinite(begins), ends, free[places, vm])
+        )
         dies[places, vm] = np.where(lost, fresh + lives((courses,)), dead)
         back = lost & (tail < queue.shape[1])
         queue[places[back], tail[back]] = again[back]

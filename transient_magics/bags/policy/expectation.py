@@ -1,12 +1,15 @@
 """How long a job takes that begins on a VM of some age: E[T_s]. All times in hours.
 
-After Kadupitiya, Jadhao and Sharma (HPDC 2020, arXiv 1911.05160), with probabilities that are conditional on the age
-that the VM has reached, and the time that is lost counted from the job's begin: for work W on a VM of age s
+After Kadupitiya, Jadhao and Sharma (HPDC 2020, arXiv 1911.05160), with probabilities that are
+conditional on the age that the VM has reached, and the time that is lost counted from the job's
+begin: for work W on a VM of age s
 
-    E[T_s] = W + (1 - p) * (lost - W + restart + E[T_0]),    E[T_0] = W + (1 - p0) / p0 * (lost0 + restart)
+    E[T_s] = W + (1 - p) * (lost - W + restart + E[T_0]),    E[T_0] = W + (1 - p0) / p0 * (lost0 +
+    restart)
 
-where p = S(s + W) / S(s), and lost = (integral of S from s to s + W, less W * S(s + W)) / (S(s) - S(s + W)): what a
-VM of this age has done of it where it does not live so long. Where a job can be saved, E[T_s] is the checkpoint plan's.
+where p = S(s + W) / S(s), and lost = (integral of S from s to s + W, less W * S(s + W)) / (S(s) -
+S(s + W)): what a VM of this age has done of it where it does not live so long. Where a job can be
+saved, E[T_s] is the checkpoint plan's.
 """
 
 from __future__ import annotations
@@ -27,26 +30,39 @@ from ...protocol import checks
 from ...protocol.checks import Amount, within
 
 _PIECES = 60
-_FURTHEST, _FINE = 200.0, 0.01
+_FURTHEST = 200.0
+_FINE = 0.01
 """Survival is read from a table: an end by contract is blurred by half a minute."""
 
 
 class Expectations:
     """Of jobs of up to `longest` hours on VMs that live as `model` says.
 
-    `restart`: what passes from a loss until the job begins again on a fresh VM; `save`: what a checkpoint takes (None:
-    the job cannot be saved, and begins anew). Raises PlanError for work that no VM lives long enough to do a part of.
+    `restart`: what passes from a loss until the job begins again on a fresh VM; `save`: what a
+    checkpoint takes (None: the job cannot be saved, and begins anew). Raises PlanError for work
+    that no VM lives long enough to do a part of.
     """
 
     def __init__(
-        self, model: LifetimeModel, longest: float, *, restart: float = 0.0, save: float | None = None
+        self,
+        model: LifetimeModel,
+        longest: float,
+        *,
+        restart: float = 0.0,
+        save: float | None = None,
     ) -> None:
-        self.model, self.restart, self.save, self.longest = model, restart, save, longest
+        self.model = model
+        self.restart = restart
+        self.save = save
+        self.longest = longest
         alive = model.survival(np.arange(0.0, _FURTHEST, _FINE))
         between = (alive[1:] + alive[:-1]) / 2 * _FINE
         self._alive: list[float] = alive.tolist()
         self._area: list[float] = [0.0, *np.cumsum(between).tolist()]
-        self._planner = None if save is None else Planner(model, longest, save, restart, piece=longest / _PIECES)
+        if save is None:
+            self._planner = None
+        else:
+            self._planner = Planner(model, longest, save, restart, piece=longest / _PIECES)
         self._piece = longest / _PIECES
         self._planned = cache(self._planned_hours)
         self._schedule = cache(self._planned_saves)
@@ -56,7 +72,10 @@ class Expectations:
         if self._planner:
             return self._planned(max(1, round(work / self._piece)), round(age / self._piece))
         lives, lost = self._chances(work, age)
-        again = self.restart + self._fresh(work) if lives < 1 else 0.0
+        if lives < 1:
+            again = self.restart + self._fresh(work)
+        else:
+            again = 0.0
         return lives * work + lost + ((1 - lives) * again if lives < 1 else 0.0)
 
     def risk(self, work: float, age: float = 0.0) -> float:
@@ -64,20 +83,31 @@ class Expectations:
         return 1 - self._chances(work, age)[0]
 
     def saves(self, work: float, age: float) -> tuple[float, ...]:
-        """After which hours of the work left it is saved on a VM of this age; asked anew after a loss."""
+        """After which hours of the work left it is saved on a VM of this age; asked anew after a
+        loss.
+        """
         if not self._planner or work <= 0:
             return ()
-        return tuple(each for each in self._schedule(max(1, round(work / self._piece)), round(age, 1)) if each < work)
+        return tuple(
+            each
+            for each in self._schedule(max(1, round(work / self._piece)), round(age, 1))
+            if each < work
+        )
 
     def _fresh(self, work: float) -> float:
         lives, lost = self._chances(work, 0.0)
         if lives <= 0:
             return math.inf
-        return work + (lost + (1 - lives) * self.restart) / lives if lives < 1 else work
+        if lives < 1:
+            return work + (lost + (1 - lives) * self.restart) / lives
+        return work
 
     def _chances(self, work: float, age: float) -> tuple[float, float]:
-        """The probability of living through the work; and the hours lost, times the probability of losing them."""
-        now, then = _read(self._alive, age), _read(self._alive, age + work)
+        """The probability of living through the work; and the hours lost, times the probability of
+        losing them.
+        """
+        now = _read(self._alive, age)
+        then = _read(self._alive, age + work)
         if now <= 0:
             return 0.0, 0.0
         lived = _read(self._area, age + work) - _read(self._area, age)
@@ -99,14 +129,16 @@ def _read(table: list[float], age: float) -> float:
     return table[below] + part * (table[below + 1] - table[below])
 
 
-_FINE_AGES, _END = 0.1, 48.0
+_FINE_AGES = 0.1
+_END = 48.0
 _Share = Annotated[float, within(0, 1)]
 
 
 @dataclass(frozen=True)
 class Survival:
-    """The `shares` of VMs that live longer than each of the `ages` in hours; straight between them. Beyond the last one
-    VMs are revoked at `rate` per hour. A step down is two points at one age."""
+    """The `shares` of VMs that live longer than each of the `ages` in hours; straight between them.
+    Beyond the last one VMs are revoked at `rate` per hour. A step down is two points at one age.
+    """
 
     ages: tuple[Amount, ...]
     shares: tuple[_Share, ...]
@@ -130,16 +162,25 @@ class Survival:
         shares[0] = 1.0
         gone = np.flatnonzero(shares <= 0)
         if len(gone):  # a contract ends them: at one moment between two of these
-            low, high = ages[gone[0] - 1], ages[gone[0]]
+            low = ages[gone[0] - 1]
+            high = ages[gone[0]]
             for _ in range(40):
                 middle = (low + high) / 2
-                low, high = (middle, high) if float(model.survival(np.array(middle))) > 0 else (low, middle)
+                if float(model.survival(np.array(middle))) > 0:
+                    low = middle
+                    high = high
+                else:
+                    low = low
+                    high = middle
             last = min(float(model.survival(np.array(low))), float(shares[gone[0] - 1]))
             ages = np.concatenate([ages[: gone[0]], [low, high]])
             shares = np.concatenate([shares[: gone[0]], [last, 0.0]])
             return cls(tuple(map(float, ages)), tuple(map(float, shares)))
         before, last = (float(model.survival(np.array(age))) for age in (2 * _END, 4 * _END))
-        rate = float(np.log(before / last)) / (2 * _END) if 0 < last < before else 0.0
+        if 0 < last < before:
+            rate = float(np.log(before / last)) / (2 * _END)
+        else:
+            rate = 0.0
         return cls(tuple(map(float, ages)), tuple(map(float, shares)), rate)
 
     @property
@@ -151,7 +192,9 @@ class Survival:
         inside = np.interp(np.minimum(hours, ages[-1]), ages, shares)
         return inside * np.exp(-self.rate * np.maximum(hours - ages[-1], 0.0))
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         ages, shares = self._table
         wanted = np.asarray(share, float) * self.survival(np.asarray(age, float))
         found = np.interp(-wanted, -shares, ages, right=np.inf)

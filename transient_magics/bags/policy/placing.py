@@ -1,8 +1,10 @@
-"""Which waiting job goes to which free VM, which VMs are worth a job no more, and which are kept without one. Pure.
+"""Which waiting job goes to which free VM, which VMs are worth a job no more, and which are kept
+without one. Pure.
 
-`reuse`: a job goes to a VM of age s iff E[T_s] <= E[T_0], else to a fresh one (Kadupitiya, Jadhao and Sharma, HPDC
-2020); a fresh one is there after its boot only, which counts. Short jobs go to the VMs that are likeliest to be
-revoked, long ones to those that are not (Sharma and Jadhao, arXiv 2111.06466). `memoryless`: the next job to any VM.
+`reuse`: a job goes to a VM of age s iff E[T_s] <= E[T_0], else to a fresh one (Kadupitiya, Jadhao
+and Sharma, HPDC 2020); a fresh one is there after its boot only, which counts. Short jobs go to the
+VMs that are likeliest to be revoked, long ones to those that are not (Sharma and Jadhao, arXiv
+2111.06466). `memoryless`: the next job to any VM.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ Policy = Literal["reuse", "memoryless"]
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A VM without a job: its age, and for how long it has had none, in hours. `fresh`: it is younger than the bag's
-    driver, so its age when it is first seen here is what a fresh one takes to come."""
+    """A VM without a job: its age, and for how long it has had none, in hours. `fresh`: it is
+    younger than the bag's driver, so its age when it is first seen here is what a fresh one takes
+    to come.
+    """
 
     vm: str
     age: float
@@ -39,7 +43,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`pairs` of a job and its VM; VMs to give up, each for a fresh one (`renew`) or for none (`drop`)."""
+    """`pairs` of a job and its VM; VMs to give up, each for a fresh one (`renew`) or for none
+    (`drop`).
+    """
 
     pairs: tuple[tuple[int, str], ...] = ()
     renew: tuple[str, ...] = ()
@@ -47,31 +53,46 @@ class Placement:
 
 
 def place(
-    waiting: Sequence[Waiting], free: Sequence[Free], expected: Expectations, policy: Policy, boot: float = 0.0
+    waiting: Sequence[Waiting],
+    free: Sequence[Free],
+    expected: Expectations,
+    policy: Policy,
+    boot: float = 0.0,
 ) -> Placement:
-    """What to do now. `waiting` in the order in which the jobs were proposed; `boot`: hours until a fresh VM is there.
+    """What to do now. `waiting` in the order in which the jobs were proposed; `boot`: hours until a
+    fresh VM is there.
 
-    No more VMs are renewed than jobs wait. Of VMs without a job those are kept that are stable, for an hour.
+    No more VMs are renewed than jobs wait. Of VMs without a job those are kept that are stable, for
+    an hour.
     """
     if policy == "memoryless":
         pairs = [(job.job, vm.vm) for job, vm in zip(waiting, free, strict=False)]
         dropped = [vm.vm for vm in free[len(pairs) :] if vm.idle >= SPARE_HOURS]
         return Placement(tuple(pairs), drop=tuple(dropped))
     queue = {each.job: each for each in waiting}
-    usual = waiting[len(waiting) // 2].work if waiting else expected.longest
+    if waiting:
+        usual = waiting[len(waiting) // 2].work
+    else:
+        usual = expected.longest
     first = sorted(waiting[: len(free)], key=lambda each: each.work)
-    pairs, refused = [], []
+    pairs = []
+    refused = []
     for turn, vm in enumerate(sorted(free, key=lambda vm: -expected.risk(usual, vm.age))):
         shortest = min(queue.values(), key=lambda each: each.work, default=None)
-        offered = [each for each in (*first[turn : turn + 1], shortest) if each and each.job in queue]
+        offered = [
+            each for each in (*first[turn : turn + 1], shortest) if each and each.job in queue
+        ]
         taken = next((each for each in offered if takes(expected, each.work, vm.age, boot)), None)
         if taken is None:
             refused.append(vm)
         else:
             pairs.append((taken.job, vm.vm))
             del queue[taken.job]
-    renewed, rest = refused[: len(queue)], refused[len(queue) :]
-    dropped = [vm.vm for vm in rest if vm.idle >= SPARE_HOURS or not takes(expected, usual, vm.age, boot)]
+    renewed = refused[: len(queue)]
+    rest = refused[len(queue) :]
+    dropped = [
+        vm.vm for vm in rest if vm.idle >= SPARE_HOURS or not takes(expected, usual, vm.age, boot)
+    ]
     return Placement(tuple(pairs), tuple(vm.vm for vm in renewed), tuple(dropped))
 
 
@@ -82,7 +103,9 @@ def takes(expected: Expectations, work: float, age: float, boot: float = 0.0) ->
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of VM that could be rented: so many of them at so many dollars per hour each, and what a job is there."""
+    """A type of VM that could be rented: so many of them at so many dollars per hour each, and what
+    a job is there.
+    """
 
     name: str
     vms: int
@@ -102,5 +125,7 @@ class Kind:
 
 
 def cheapest(kinds: Sequence[Kind]) -> Kind:
-    """The type with the least n x price x E[T]; where the number of VMs differs, by what they get done."""
+    """The type with the least n x price x E[T]; where the number of VMs differs, by what they get
+    done.
+    """
     return min(kinds, key=lambda each: (each.job_cost, each.cost))

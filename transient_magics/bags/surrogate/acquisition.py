@@ -1,9 +1,10 @@
-"""Where to compute next: a batch of points, each where the surrogate knows least per expected dollar.
+"""Where to compute next: a batch of points, each where the surrogate knows least per expected
+dollar.
 
-Jobs in flight count as if they had returned what is predicted of them (the kriging believer of Ginsbourger, Le Riche
-and Carraro 2010, doi 10.1007/978-3-642-10701-6_6): a Gaussian process' standard deviation does not depend on values, so
-each one only takes its share of the covariance away. Every fifth point fills the space instead, so that an error of the
-model itself is seen.
+Jobs in flight count as if they had returned what is predicted of them (the kriging believer of
+Ginsbourger, Le Riche and Carraro 2010, doi 10.1007/978-3-642-10701-6_6): a Gaussian process'
+standard deviation does not depend on values, so each one only takes its share of the covariance
+away. Every fifth point fills the space instead, so that an error of the model itself is seen.
 """
 
 from __future__ import annotations
@@ -28,11 +29,15 @@ Point = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A point to compute at; `predicted`: by output the mean and standard deviation there, as they were before."""
+    """A point to compute at; `predicted`: by output the mean and standard deviation there, as they
+    were before.
+    """
 
     point: Mapping[str, Value]
     filling: bool
-    predicted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    predicted: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict[str, tuple[float, float]]
+    )
 
 
 def propose(
@@ -46,9 +51,11 @@ def propose(
     tolerances: Mapping[str, float] | None = None,
     dollars: Callable[[Sequence[Point]], Sequence[float]] | None = None,
 ) -> list[Proposal]:
-    """The jobs of numbers `first` to `first + count`, without a surrogate to fill the space, its corners first.
+    """The jobs of numbers `first` to `first + count`, without a surrogate to fill the space, its
+    corners first.
 
-    `tolerances`: outputs weigh by them, else by their spread; `dollars`: what a job is expected to cost at each point.
+    `tolerances`: outputs weigh by them, else by their spread; `dollars`: what a job is expected to
+    cost at each point.
     """
     cube = Cube(tuple(space))
     if surrogate is None:
@@ -64,7 +71,10 @@ def propose(
     knowing = _Knowing(surrogate, cube.rows([*points, *in_flight]), tolerances or {})
     for place in range(len(points), len(points) + len(in_flight)):
         knowing.believe(place)
-    costs = np.maximum(np.asarray(dollars(points), float), 1e-12) if dollars else np.ones(len(points))
+    if dollars:
+        costs = np.maximum(np.asarray(dollars(points), float), 1e-12)
+    else:
+        costs = np.ones(len(points))
     for number in range(first, first + count):
         filler = next(fillers)
         if number % FILLING == FILLING - 1:
@@ -74,9 +84,16 @@ def propose(
         knowing.believe(best)
         costs[best] = np.inf  # a point once: another one tells as much, and of another place
         chosen.append((points[best], False))
-    told = surrogate.predict([point for point, _ in chosen]) if chosen else {}
+    if chosen:
+        told = surrogate.predict([point for point, _ in chosen])
+    else:
+        told = {}
     return [
-        Proposal(point, filling, {name: (float(mean[turn]), float(sd[turn])) for name, (mean, sd) in told.items()})
+        Proposal(
+            point,
+            filling,
+            {name: (float(mean[turn]), float(sd[turn])) for name, (mean, sd) in told.items()},
+        )
         for turn, (point, filling) in enumerate(chosen)
     ]
 
@@ -84,7 +101,9 @@ def propose(
 def expected_seconds(
     space: Sequence[Dimension], results: Sequence[tuple[Point, float]], seed: int = 0
 ) -> Callable[[Sequence[Point]], Sequence[float]]:
-    """What jobs take at points, learnt from what they took elsewhere (a Gaussian process of the logarithm)."""
+    """What jobs take at points, learnt from what they took elsewhere (a Gaussian process of the
+    logarithm).
+    """
     from .gaussian import learn
 
     cube = Cube(tuple(space))
@@ -99,18 +118,27 @@ def expected_seconds(
 
 
 class _Knowing:
-    """What is not known at candidate places: the variance of each output in units of its tolerance, summed."""
+    """What is not known at candidate places: the variance of each output in units of its tolerance,
+    summed.
+    """
 
     def __init__(self, surrogate: Surrogate, rows: _Array, tolerances: Mapping[str, float]) -> None:
         self._covariances: list[tuple[_Array, float]] = []
         for output, model in surrogate.models.items():
-            unit = tolerances.get(output, model.scale) if not tolerances or output in tolerances else np.inf
+            if not tolerances or output in tolerances:
+                unit = tolerances.get(output, model.scale)
+            else:
+                unit = np.inf
             if np.isfinite(unit):
-                self._covariances.append((model.covariance(rows) / unit**2, model.job_variance / unit**2))
+                self._covariances.append(
+                    (model.covariance(rows) / unit**2, model.job_variance / unit**2)
+                )
 
     @property
     def unknown(self) -> _Array:
-        total = np.sum([np.maximum(np.diag(covariance), 0.0) for covariance, _ in self._covariances], axis=0)
+        total = np.sum(
+            [np.maximum(np.diag(covariance), 0.0) for covariance, _ in self._covariances], axis=0
+        )
         return np.sqrt(total)
 
     def believe(self, place: int) -> None:

@@ -1,4 +1,6 @@
-"""A space as the unit cube: where its points are, which are inside of the data, and which fill it evenly."""
+"""A space as the unit cube: where its points are, which are inside of the data, and which fill it
+evenly.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cube:
-    """The unit cube that stands for a space of numbers; a logarithmic range is even in its logarithm."""
+    """The unit cube that stands for a space of numbers; a logarithmic range is even in its
+    logarithm.
+    """
 
     space: tuple[Dimension, ...]
 
@@ -35,21 +39,34 @@ class Cube:
     def rows(self, points: Sequence[Mapping[str, Value]]) -> _Array:
         """Where the points are, a row each. Raises KeyError for one without a parameter."""
         return np.array(
-            [[_place(each, _number(each, point[each.name])) for each in self.space] for point in points]
+            [
+                [_place(each, _number(each, point[each.name])) for each in self.space]
+                for point in points
+            ]
         ).reshape(len(points), len(self.space))
 
     def point(self, row: _Array) -> dict[str, Value]:
         """The point of the space that is nearest to a place in the cube."""
-        return {each.name: _value(each, float(place)) for each, place in zip(self.space, row, strict=True)}
+        return {
+            each.name: _value(each, float(place))
+            for each, place in zip(self.space, row, strict=True)
+        }
 
     def corners(self) -> list[dict[str, Value]]:
-        """The ends of all dimensions in all combinations, where they are 16 at most: between them lies all else."""
+        """The ends of all dimensions in all combinations, where they are 16 at most: between them
+        lies all else.
+        """
         if 2 ** len(self.space) > _MOST_CORNERS:
             return []
-        return [self.point(np.array(ends)) for ends in itertools.product((0.0, 1.0), repeat=len(self.space))]
+        return [
+            self.point(np.array(ends))
+            for ends in itertools.product((0.0, 1.0), repeat=len(self.space))
+        ]
 
     def filling(self, count: int, seed: int, first: int = 0) -> list[dict[str, Value]]:
-        """So many points that fill the space evenly (Sobol's sequence, scrambled), from the `first`-th on."""
+        """So many points that fill the space evenly (Sobol's sequence, scrambled), from the
+        `first`-th on.
+        """
         return [self.point(row) for row in sobol(len(self.space), first + count, seed)[first:]]
 
 
@@ -57,15 +74,23 @@ def sobol(dimensions: int, count: int, seed: int) -> _Array:
     """The first `count` rows of Sobol's sequence, scrambled by the seed."""
     from scipy.stats import qmc
 
-    size = 1 << max(count - 1, 1).bit_length()  # of a power of two none is left out, which keeps it even
+    size = (
+        1 << max(count - 1, 1).bit_length()
+    )  # of a power of two none is left out, which keeps it even
     return qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random(size)[:count]
 
 
 def inside(data: _Array, row: _Array) -> bool:
-    """Whether a place lies within the convex hull of the data: whether it is a mean of them, however weighted."""
+    """Whether a place lies within the convex hull of the data: whether it is a mean of them,
+    however weighted.
+    """
     from scipy.optimize import linprog
 
-    if len(data) == 0 or (row < data.min(axis=0) - _ROUNDING).any() or (row > data.max(axis=0) + _ROUNDING).any():
+    if (
+        len(data) == 0
+        or (row < data.min(axis=0) - _ROUNDING).any()
+        or (row > data.max(axis=0) + _ROUNDING).any()
+    ):
         return False
     # As near as a weighted mean comes: the least sum of what it is off, which is 0 inside.
     count, dimensions = data.shape
@@ -81,8 +106,13 @@ def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
     from scipy.spatial import Delaunay, QhullError
 
     dimensions = data.shape[1]
-    corners = np.array(list(itertools.product((0.0, 1.0), repeat=dimensions))) if dimensions <= _FEW else None
-    if corners is not None and all((abs(data - corner) < _ROUNDING).all(axis=1).any() for corner in corners):
+    if dimensions <= _FEW:
+        corners = np.array(list(itertools.product((0.0, 1.0), repeat=dimensions)))
+    else:
+        corners = None
+    if corners is not None and all(
+        (abs(data - corner) < _ROUNDING).all(axis=1).any() for corner in corners
+    ):
         return np.asarray(((rows >= -_ROUNDING) & (rows <= 1 + _ROUNDING)).all(axis=1), bool)
     if dimensions in (2, 3):
         try:
@@ -94,14 +124,19 @@ def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
 
 def _number(dimension: Dimension, value: Value) -> float:
     """The value as a number; where not all choices are numbers, its place among them."""
-    if dimension.kind != "choice" or all(math.isfinite(as_number(choice)) for choice in dimension.choices):
+    if dimension.kind != "choice" or all(
+        math.isfinite(as_number(choice)) for choice in dimension.choices
+    ):
         return as_number(value)
-    return next((float(place) for place, choice in enumerate(dimension.choices) if same(choice, value)), math.nan)
+    return next(
+        (float(place) for place, choice in enumerate(dimension.choices) if same(choice, value)),
+        math.nan,
+    )
 
 
 def _ends(dimension: Dimension) -> tuple[float, float]:
     if dimension.kind == "choice":
-        numbers = [_number(dimension, each) for each in dimension.choices]
+        numbers = [_number(dimension, choice) for choice in dimension.choices]
         return min(numbers), max(numbers)
     return dimension.low, dimension.high
 
@@ -109,15 +144,25 @@ def _ends(dimension: Dimension) -> tuple[float, float]:
 def _place(dimension: Dimension, value: float) -> float:
     low, high = _ends(dimension)
     if dimension.kind == "log":
-        low, high, value = math.log(low), math.log(high), math.log(value) if value > 0 else -math.inf
-    return (value - low) / (high - low) if high > low else 0.5 + (value - low)
+        low = math.log(low)
+        high = math.log(high)
+        if value > 0:
+            value = math.log(value)
+        else:
+            value = -math.inf
+    if high > low:
+        return (value - low) / (high - low)
+    return 0.5 + (value - low)
 
 
 def _value(dimension: Dimension, place: float) -> Value:
     low, high = _ends(dimension)
     match dimension.kind:
         case "choice":
-            return min(dimension.choices, key=lambda each: abs(_place(dimension, _number(dimension, each)) - place))
+            return min(
+                dimension.choices,
+                key=lambda each: abs(_place(dimension, _number(dimension, each)) - place),
+            )
         case "int":
             return round(low + place * (high - low))
         case "log":

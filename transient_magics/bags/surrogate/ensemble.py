@@ -1,8 +1,9 @@
 """An ensemble of small networks, for more results than a Gaussian process has time for.
 
-Each member is learnt from results drawn with replacement; how far the members differ, times a factor, is the standard
-deviation (Breiman 1996, doi 10.1007/BF00058655; Lakshminarayanan, Pritzel and Blundell, arXiv 1612.01474). The factor
-makes residuals as large as they are said to be at the results that a member was not learnt from.
+Each member is learnt from results drawn with replacement; how far the members differ, times a
+factor, is the standard deviation (Breiman 1996, doi 10.1007/BF00058655; Lakshminarayanan, Pritzel
+and Blundell, arXiv 1612.01474). The factor makes residuals as large as they are said to be at the
+results that a member was not learnt from.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from numpy.typing import NDArray
 
 _MEMBERS = 8
 _HIDDEN = (32, 32)
-_STEPS, _FEW = 400, 500
+_STEPS = 400
+_FEW = 500
 _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """By member and layer the `weights` (in, out) and `biases` (out,); between layers there is tanh. `factor`: on the
-    members' deviation; `noise`: the variance of a result's own error."""
+    """By member and layer the `weights` (in, out) and `biases` (out,); between layers there is
+    tanh. `factor`: on the members' deviation; `noise`: the variance of a result's own error.
+    """
 
     weights: tuple[tuple[_Array, ...], ...]
     biases: tuple[tuple[_Array, ...], ...]
@@ -35,7 +38,9 @@ class Ensemble:
     def predict(self, rows: _Array) -> tuple[_Array, _Array]:
         """The mean and the standard deviation of what the function is there, its noise not counted."""
         every = self._members(rows)
-        return self.mean + self.scale * every.mean(axis=0), self.scale * self.factor * every.std(axis=0, ddof=1)
+        return self.mean + self.scale * every.mean(axis=0), self.scale * self.factor * every.std(
+            axis=0, ddof=1
+        )
 
     def covariance(self, rows: _Array) -> _Array:
         """Of the function between places, as the members differ."""
@@ -49,7 +54,9 @@ class Ensemble:
         return self.scale**2 * self.noise
 
     def _members(self, rows: _Array) -> _Array:
-        return np.array([_forward(*member, rows) for member in zip(self.weights, self.biases, strict=True)])
+        return np.array(
+            [_forward(*member, rows) for member in zip(self.weights, self.biases, strict=True)]
+        )
 
 
 def learn(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) -> Ensemble:
@@ -58,18 +65,36 @@ def learn(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) ->
     from sklearn.neural_network import MLPRegressor
     from threadpoolctl import threadpool_limits
 
-    mean, scale = float(values.mean()), float(values.std()) or 1.0
-    scaled, random = (values - mean) / scale, np.random.default_rng(seed)
+    mean = float(values.mean())
+    scale = float(values.std()) or 1.0
+    scaled = (values - mean) / scale
+    random = np.random.default_rng(seed)
     # Of few results a batch is all of them, and so many steps of a stochastic method are too few.
-    solver, penalty = ("lbfgs", 1e-2) if len(rows) <= _FEW else ("adam", 1e-5)
-    weights, biases, out = [], [], np.full((_MEMBERS, len(rows)), np.nan)
+    if len(rows) <= _FEW:
+        solver = "lbfgs"
+        penalty = 1e-2
+    else:
+        solver = "adam"
+        penalty = 1e-5
+    weights = []
+    biases = []
+    out = np.full((_MEMBERS, len(rows)), np.nan)
     for member in range(_MEMBERS):
         drawn = random.integers(len(rows), size=len(rows))
         network = MLPRegressor(
-            hidden_layer_sizes=_HIDDEN, activation="tanh", solver=solver, alpha=penalty, learning_rate_init=5e-3,
-            max_iter=_STEPS, tol=1e-6, random_state=seed + member,
-        )  # fmt: skip
-        with warnings.catch_warnings(), threadpool_limits(1):  # so small products are slower on several
+            hidden_layer_sizes=_HIDDEN,
+            activation="tanh",
+            solver=solver,
+            alpha=penalty,
+            learning_rate_init=5e-3,
+            max_iter=_STEPS,
+            tol=1e-6,
+            random_state=seed + member,
+        )
+        with (
+            warnings.catch_warnings(),
+            threadpool_limits(1),
+        ):  # so small products are slower on several
             warnings.simplefilter("ignore", ConvergenceWarning)
             network.fit(rows[drawn], scaled[drawn])
         weights.append(tuple(np.asarray(each, float) for each in network.coefs_))
@@ -80,7 +105,10 @@ def learn(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) ->
     known = (~np.isnan(out)).sum(axis=0) >= 2
     residual = (scaled[known] - np.nanmean(told, axis=0)) ** 2
     spread = np.nanvar(told, axis=0, ddof=1)
-    noise = (errors / scale) ** 2 if errors is not None else np.full(len(rows), 0.5 * float(np.median(residual)))
+    if errors is not None:
+        noise = (errors / scale) ** 2
+    else:
+        noise = np.full(len(rows), 0.5 * float(np.median(residual)))
     over = max(float((residual - noise[known]).mean()), 0.05 * float(residual.mean()))
     factor = float(np.sqrt(over / max(float(spread.mean()), 1e-12)))
     return Ensemble(tuple(weights), tuple(biases), factor, float(np.median(noise)), mean, scale)
@@ -89,5 +117,8 @@ def learn(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) ->
 def _forward(weights: Sequence[_Array], biases: Sequence[_Array], rows: _Array) -> _Array:
     for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         rows = rows @ weight + bias
-        rows = np.tanh(rows) if layer < len(weights) - 1 else rows
+        if layer < len(weights) - 1:
+            rows = np.tanh(rows)
+        else:
+            rows = rows
     return rows[:, 0]

@@ -19,11 +19,14 @@ from . import ensemble, gaussian
 from .cube import Cube, inside, sobol
 
 MOST_GAUSSIAN = 2000
-"""Results beyond which networks take over: a Gaussian process takes time with the cube of their number."""
+"""Results beyond which networks take over: a Gaussian process takes time with the cube of their
+number.
+"""
 LEAST_RESULTS = 8
 """Below which nothing is learnt."""
 _DENSE = 2048
-_LEAST_PLAIN, _MOST_PLAIN = 1e-5, 100.0
+_LEAST_PLAIN = 1e-5
+_MOST_PLAIN = 100.0
 """Standard deviations between which a value reads well without an exponent."""
 Kind = Literal["gp", "ensemble"]
 Result = tuple[Mapping[str, Value], Mapping[str, float]]
@@ -41,7 +44,9 @@ class Answer:
 
     def __str__(self) -> str:
         value = f"{self.value:.6g}"
-        if _LEAST_PLAIN <= self.sd < _MOST_PLAIN:  # no digit of the value says more than its deviation leaves open
+        if (
+            _LEAST_PLAIN <= self.sd < _MOST_PLAIN
+        ):  # no digit of the value says more than its deviation leaves open
             value = f"{self.value:.{max(0, 1 - math.floor(math.log10(self.sd)))}f}"
         return f"{value} ± {self.sd:.2g} (from the {self.source})"
 
@@ -59,7 +64,9 @@ class Surrogate:
     @property
     def kind(self) -> Kind:
         """What the models are."""
-        return "gp" if all(isinstance(each, gaussian.Gaussian) for each in self.models.values()) else "ensemble"
+        if all(isinstance(model, gaussian.Gaussian) for model in self.models.values()):
+            return "gp"
+        return "ensemble"
 
     @property
     def cube(self) -> Cube:
@@ -74,13 +81,18 @@ class Surrogate:
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
         """The value at a point, of several outputs all by their names.
 
-        Raises PlanError for a point outside of the data, where nothing is known, or that is not of the space.
+        Raises PlanError for a point outside of the data, where nothing is known, or that is not of
+        the space.
         """
         names = self.cube.names
         if wrong := sorted({*parameters} ^ {*names}):
-            what = f"'{wrong[0]}' is {'missing' if wrong[0] in names else 'no parameter of this bag'}"
+            what = (
+                f"'{wrong[0]}' is {'missing' if wrong[0] in names else 'no parameter of this bag'}"
+            )
             raise PlanError(what, fix=f"It takes {', '.join(names)}.")
-        if bad := next((name for name, value in parameters.items() if not isinstance(value, int | float)), None):
+        if bad := next(
+            (name for name, value in parameters.items() if not isinstance(value, int | float)), None
+        ):
             raise PlanError(f"{bad} must be a number, not {value_text(parameters[bad])}")
         row = self.cube.rows([parameters])
         if not np.isfinite(row).all() or not inside(self.rows, row[0]):
@@ -94,21 +106,35 @@ class Surrogate:
         for output, model in self.models.items():
             mean, sd = model.predict(row)
             found[output] = Answer(float(mean[0]), float(sd[0]))
-        return next(iter(found.values())) if len(found) == 1 else found
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return found
 
     def largest(self) -> Mapping[str, float]:
         """By output, the largest standard deviation anywhere: on a dense grid, and in the corners."""
-        rows = np.vstack([sobol(len(self.space), _DENSE, 0), *map(self.cube.rows, filter(None, [self.cube.corners()]))])
-        return {output: float(model.predict(rows)[1].max()) for output, model in self.models.items()}
+        rows = np.vstack(
+            [
+                sobol(len(self.space), _DENSE, 0),
+                *map(self.cube.rows, filter(None, [self.cube.corners()])),
+            ]
+        )
+        return {
+            output: float(model.predict(rows)[1].max()) for output, model in self.models.items()
+        }
 
 
-def learn(space: Sequence[Dimension], results: Sequence[Result], kind: Kind | None = None, seed: int = 0) -> Surrogate:
-    """Learn from results; `kind`: by their number. Their errors count as noise where all of them tell one.
+def learn(
+    space: Sequence[Dimension], results: Sequence[Result], kind: Kind | None = None, seed: int = 0
+) -> Surrogate:
+    """Learn from results; `kind`: by their number. Their errors count as noise where all of them
+    tell one.
 
     Raises PlanError for too few results.
     """
     if len(results) < LEAST_RESULTS:
-        raise PlanError(f"{len(results)} results are too few to learn from", fix=f"It takes {LEAST_RESULTS}.")
+        raise PlanError(
+            f"{len(results)} results are too few to learn from", fix=f"It takes {LEAST_RESULTS}."
+        )
     cube = Cube(tuple(space))
     rows = cube.rows([point for point, _ in results])
     chosen = kind or ("gp" if len(results) <= MOST_GAUSSIAN else "ensemble")
@@ -117,6 +143,9 @@ def learn(space: Sequence[Dimension], results: Sequence[Result], kind: Kind | No
     for output in outputs_of(results[0][1]):
         values = np.array([returned[output] for _, returned in results], float)
         told = [returned.get(output + ERROR) for _, returned in results]
-        errors = None if any(not each for each in told) else np.array(told, float)
+        if any(not each for each in told):
+            errors = None
+        else:
+            errors = np.array(told, float)
         models[output] = teach(rows, values, errors, seed)
     return Surrogate(cube.space, models, rows)

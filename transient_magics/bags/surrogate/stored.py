@@ -1,4 +1,6 @@
-"""A surrogate as numbers: one JSON file and one npz, from a VM as well. Nothing of them is ever unpickled."""
+"""A surrogate as numbers: one JSON file and one npz, from a VM as well. Nothing of them is ever
+unpickled.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ from .ensemble import Ensemble
 from .gaussian import Gaussian
 from .model import MOST_GAUSSIAN, Surrogate
 
-_MOST_LAYERS, _MOST_MEMBERS, _MOST_WIDTH = 8, 64, 1024
-"""Of networks: what one predicts with takes memory with the width, and with the square of a process' results."""
+_MOST_LAYERS = 8
+_MOST_MEMBERS = 64
+_MOST_WIDTH = 1024
+"""Of networks: what one predicts with takes memory with the width, and with the square of a
+process' results.
+"""
 _Array = NDArray[np.float64]
 
 
@@ -53,21 +59,37 @@ class _Header:
 
 def write(surrogate: Surrogate) -> tuple[bytes, bytes]:
     """The JSON and the npz of it."""
-    models, arrays = [], {"rows": surrogate.rows}
+    models = []
+    arrays = {"rows": surrogate.rows}
     for number, (output, model) in enumerate(surrogate.models.items()):
         if isinstance(model, Gaussian):
-            models.append(_Model(output, "gp", model.mean, model.scale, model.kernel, model.variance, model.white))
+            models.append(
+                _Model(
+                    output, "gp", model.mean, model.scale, model.kernel, model.variance, model.white
+                )
+            )
             arrays |= {f"{number}.values": model.values, f"{number}.noise": model.noise}
             arrays |= {f"{number}.lengths": model.lengths}
             continue
         layers = len(model.weights[0])
         models.append(
-            _Model(output, "ensemble", model.mean, model.scale, factor=model.factor, noise=model.noise,
-                   members=len(model.weights), layers=layers)
-        )  # fmt: skip
+            _Model(
+                output,
+                "ensemble",
+                model.mean,
+                model.scale,
+                factor=model.factor,
+                noise=model.noise,
+                members=len(model.weights),
+                layers=layers,
+            )
+        )
         for member, (weights, biases) in enumerate(zip(model.weights, model.biases, strict=True)):
             for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-                arrays |= {f"{number}.{member}.{layer}.w": weight, f"{number}.{member}.{layer}.b": bias}
+                arrays |= {
+                    f"{number}.{member}.{layer}.w": weight,
+                    f"{number}.{member}.{layer}.b": bias,
+                }
     packed = io.BytesIO()
     np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
     header = _Header(surrogate.space, tuple(models), hashlib.sha256(packed.getvalue()).hexdigest())
@@ -77,34 +99,58 @@ def write(surrogate: Surrogate) -> tuple[bytes, bytes]:
 def read(header: bytes, packed: bytes) -> Surrogate:
     """The surrogate of what `write` gave. Raises ValueError, a clause, for whatever else they hold."""
     told = checks.built(_Header, checks.parsed_object(header))
-    if not 0 < len(told.models) <= MOST_OUTPUTS or len({each.output for each in told.models}) < len(told.models):
+    if not 0 < len(told.models) <= MOST_OUTPUTS or len(
+        {model.output for model in told.models}
+    ) < len(told.models):
         raise ValueError("a surrogate has some outputs, each once")
     if told.arrays and told.arrays != hashlib.sha256(packed).hexdigest():
         raise ValueError("its arrays are those of another surrogate")
     arrays = read_arrays(packed)
-    if any(each.dtype != np.float64 or not np.isfinite(each).all() for each in arrays.values()):
+    if any(array.dtype != np.float64 or not np.isfinite(array).all() for array in arrays.values()):
         raise ValueError("a surrogate is made of finite numbers")
     rows = _shaped(arrays, "rows", (None, len(told.space)))
-    if len(rows) > (MOST_GAUSSIAN if any(each.kind == "gp" for each in told.models) else 2 * MOST_JOBS):
+    if len(rows) > (
+        MOST_GAUSSIAN if any(each.kind == "gp" for each in told.models) else 2 * MOST_JOBS
+    ):
         raise ValueError(f"a surrogate of {len(rows)} results")
-    models = {each.output: _model(each, f"{number}.", arrays, rows) for number, each in enumerate(told.models)}
+    models = {
+        each.output: _model(each, f"{number}.", arrays, rows)
+        for number, each in enumerate(told.models)
+    }
     return Surrogate(told.space, models, rows)
 
 
-def _model(told: _Model, before: str, arrays: Mapping[str, _Array], rows: _Array) -> Gaussian | Ensemble:
+def _model(
+    told: _Model, before: str, arrays: Mapping[str, _Array], rows: _Array
+) -> Gaussian | Ensemble:
     count, dimensions = rows.shape
     if told.kind == "gp":
-        lengths, noise = (_shaped(arrays, f"{before}{name}", (size,))
-                          for name, size in (("lengths", dimensions), ("noise", count)))  # fmt: skip
+        lengths, noise = (
+            _shaped(arrays, f"{before}{name}", (size,))
+            for name, size in (("lengths", dimensions), ("noise", count))
+        )
         if (lengths <= 0).any() or (noise < 0).any():
             raise ValueError("lengths are above zero, and no noise is below")
         values = _shaped(arrays, f"{before}values", (count,))
-        return Gaussian(rows, values, noise, told.kernel, told.variance, lengths, told.white, told.mean, told.scale)
+        return Gaussian(
+            rows,
+            values,
+            noise,
+            told.kernel,
+            told.variance,
+            lengths,
+            told.white,
+            told.mean,
+            told.scale,
+        )
     if not (2 <= told.members <= _MOST_MEMBERS and 1 <= told.layers <= _MOST_LAYERS):
         raise ValueError(f"an ensemble of {told.members} networks of {told.layers} layers")
-    weights, biases = [], []
+    weights = []
+    biases = []
     for member in range(told.members):
-        size, layers, ends = dimensions, [], []
+        size = dimensions
+        layers = []
+        ends = []
         for layer in range(told.layers):
             layers.append(_shaped(arrays, f"{before}{member}.{layer}.w", (size, None)))
             if (size := layers[-1].shape[1]) > _MOST_WIDTH:

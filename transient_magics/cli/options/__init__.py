@@ -1,4 +1,5 @@
-"""Every option of cells and terminals, declared once: its sub-command, help, group, and what excludes it.
+"""Every option of cells and terminals, declared once: its sub-command, help, group, and what
+excludes it.
 
 The options of sub-commands that declare work are in the part `options` of each kind (`work.py`).
 """
@@ -90,31 +91,41 @@ def tiers() -> Mapping[str, tuple[Entry, ...]]:
 def description(verb: str) -> str:
     """Return what a sub-command does."""
     found = work_commands().get(verb)
-    return found.description if found else DESCRIPTIONS[verb]
+    if found:
+        return found.description
+    return DESCRIPTIONS[verb]
 
 
 def epilog(verb: str) -> str:
     """Return the text below the options in the help of a sub-command."""
     found = work_commands().get(verb)
-    return found.epilog if found else EPILOGS.get(verb, "")
+    if found:
+        return found.epilog
+    return EPILOGS.get(verb, "")
 
 
 def example(verb: str) -> str:
     """Return the options of an example of a sub-command."""
     found = work_commands().get(verb)
-    return found.example if found else EXAMPLES[verb]
+    if found:
+        return found.example
+    return EXAMPLES[verb]
 
 
 def check_of(verb: str) -> Callable[[dict[str, Any], str], None] | None:
     """Return what checks the values of a sub-command that belong together; None where nothing does."""
     found = work_commands().get(verb)
-    return found.check if found else _CHECKS.get(verb)
+    if found:
+        return found.check
+    return _CHECKS.get(verb)
 
 
 def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
     """The options of a sub-command, of `declare`, `train` or `catalog`, in the order of their help."""
     options = _table()[verb]
-    return (word("source", "FILE", "the code, a Python file", completes="path"), *options) if file else options
+    if file:
+        return (word("source", "FILE", "the code, a Python file", completes="path"), *options)
+    return options
 
 
 def grouped(options: Iterable[Option]) -> list[tuple[str, list[Option]]]:

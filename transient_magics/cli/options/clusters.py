@@ -57,7 +57,13 @@ from .shared import (
 def declare() -> tuple[Option, ...]:
     """Return the options of a declaration."""
     return (
-        word("spec", "SPEC", "GROUP+GROUP..., each GPU[xCOUNT][@ZONE], such as k80x4", many="*", completes="gpu"),
+        word(
+            "spec",
+            "SPEC",
+            "GROUP+GROUP..., each GPU[xCOUNT][@ZONE], such as k80x4",
+            many="*",
+            completes="gpu",
+        ),
         *group(CLUSTER, *_cluster()),
         *group(MACHINES, *_machines()),
         *group(REVOCATIONS, *_revocations()),
@@ -78,7 +84,12 @@ def declare() -> tuple[Option, ...]:
 
 def _cluster() -> tuple[Option, ...]:
     return (
-        flag("--name", "the cluster's name, 40 characters at most", new_name, default="short, from SPEC"),
+        flag(
+            "--name",
+            "the cluster's name, 40 characters at most",
+            new_name,
+            default="short, from SPEC",
+        ),
         flag(
             "--for",
             "what it is for: training; or jobs, Dask and bags without TensorFlow, so that VMs boot sooner",
@@ -156,8 +167,15 @@ def _limits() -> tuple[Option, ...]:
             "the cluster's longest life, also enforced by Compute Engine: 24h (120d at most; it cannot be "
             "changed later)"
         ),
-        max_cost("the most that the cluster may cost, in US dollars; resizes that would exceed it are refused"),
-        flag("--idle", "delete idle workers after this time: 30m", duration("--idle", "m"), metavar="TIME"),
+        max_cost(
+            "the most that the cluster may cost, in US dollars; resizes that would exceed it are refused"
+        ),
+        flag(
+            "--idle",
+            "delete idle workers after this time: 30m",
+            duration("--idle", "m"),
+            metavar="TIME",
+        ),
     )
 
 
@@ -172,7 +190,9 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             CLUSTER_NAME,
             word("spec", "SPEC", "the workers after the resize", many="*", completes="gpu"),
             replace(
-                PS, help="instead of SPEC, the number of parameter servers; runs continue from a checkpoint", default=""
+                PS,
+                help="instead of SPEC, the number of parameter servers; runs continue from a checkpoint",
+                default="",
             ),
             replace(
                 GIVE_UP,
@@ -230,7 +250,11 @@ def verbs() -> dict[str, tuple[Option, ...]]:
         ),
         "events": (
             ANY_CLUSTER,
-            flag("--kind", "only this kind, such as vm.revoked, or a group of kinds, such as vm", event_kind),
+            flag(
+                "--kind",
+                "only this kind, such as vm.revoked, or a group of kinds, such as vm",
+                event_kind,
+            ),
             flag("--follow", "continue until interrupted"),
             JSON,
         ),
@@ -241,7 +265,10 @@ def verbs() -> dict[str, tuple[Option, ...]]:
         "sweep": (
             PROJECT,
             flag("--yes", "delete them; without it they are only shown"),
-            flag("--all-machines", "also those that you made from other machines, an hour after they were made"),
+            flag(
+                "--all-machines",
+                "also those that you made from other machines, an hour after they were made",
+            ),
         ),
     }
 
@@ -251,12 +278,24 @@ def work() -> dict[str, tuple[Option, ...]]:
     every_cluster = "all that are not deleted"
     return {
         "work": (
-            word("name", "CLUSTER", "the cluster", completes="cluster", many="?", default=every_cluster),
+            word(
+                "name",
+                "CLUSTER",
+                "the cluster",
+                completes="cluster",
+                many="?",
+                default=every_cluster,
+            ),
             JSON,
         ),
         "stop": (
             word("cluster", "CLUSTER", "the cluster", completes="cluster"),
-            word("name", "NAME", "the run, study, job, bag, Dask cluster or measurement of stalls", completes="work"),
+            word(
+                "name",
+                "NAME",
+                "the run, study, job, bag, Dask cluster or measurement of stalls",
+                completes="work",
+            ),
         ),
     }
 
@@ -273,20 +312,28 @@ def check_declare(values: dict[str, Any], called: str) -> None:
 def check_resize(values: dict[str, Any], called: str) -> None:
     """Other workers, or other parameter servers."""
     if bool(values.get("spec")) == bool(values.get("ps")):
-        raise DeclarationError(f"{called} takes SPEC or --ps N", fix=f"For example: {called} k80x4 k80x6")
+        raise DeclarationError(
+            f"{called} takes SPEC or --ps N", fix=f"For example: {called} k80x4 k80x6"
+        )
     if values.get("spec"):
         check_declare(values, called)
     elif values.get("give_up"):
-        raise DeclarationError(f"{called} --give-up says which workers go", fix=f"For example: {called} k80x4 k80x2")
+        raise DeclarationError(
+            f"{called} --give-up says which workers go", fix=f"For example: {called} k80x4 k80x2"
+        )
 
 
 def check_relocate(values: dict[str, Any], called: str) -> None:
     """Somewhere else, or something else."""
     if not (values.get("zone") or values.get("gpus")):
-        raise DeclarationError(f"{called} needs --zone or --gpus", fix=f"For example: {called} k80x4 --zone us-east1-c")
+        raise DeclarationError(
+            f"{called} needs --zone or --gpus", fix=f"For example: {called} k80x4 --zone us-east1-c"
+        )
 
 
 def check_delete(values: dict[str, Any], called: str) -> None:
     """A name, or all."""
     if bool(values.get("name")) == bool(values.get("all")):
-        raise DeclarationError(f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4")
+        raise DeclarationError(
+            f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4"
+        )

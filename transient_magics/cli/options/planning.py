@@ -54,8 +54,12 @@ from .shared import (
 from .words import EXAMPLES
 
 WORKLOADS = (
-    "icac19/resnet-32", "cmdare/resnet-15", "cmdare/resnet-32", "cmdare/shake-shake-small", "cmdare/shake-shake-big",
-)  # fmt: skip
+    "icac19/resnet-32",
+    "cmdare/resnet-15",
+    "cmdare/resnet-32",
+    "cmdare/shake-shake-small",
+    "cmdare/shake-shake-big",
+)
 """The published workloads of the planner, which is not loaded to complete their names."""
 
 
@@ -63,7 +67,11 @@ def plan() -> tuple[Option, ...]:
     """Return the options of a plan."""
     return (
         word(
-            "spec", "[SPEC]", "a cluster, such as k80x4; without it the catalog is searched", many="*", completes="gpu"
+            "spec",
+            "[SPEC]",
+            "a cluster, such as k80x4; without it the catalog is searched",
+            many="*",
+            completes="gpu",
         ),
         *group(DATA, *_workload()),
         *group(MACHINES, *_machines()),
@@ -136,7 +144,11 @@ def _workload() -> tuple[Option, ...]:
             str,
             metavar="METRIC>=VALUE",
         ),
-        replace(MODEL, help="instead of --workload, all runs of this Tensor2Tensor model ...", default=""),
+        replace(
+            MODEL,
+            help="instead of --workload, all runs of this Tensor2Tensor model ...",
+            default="",
+        ),
         replace(HPARAMS_SET, help="... with this hyper-parameter set ..."),
         replace(PROBLEM, help="... on this problem"),
         flag(
@@ -150,7 +162,13 @@ def _workload() -> tuple[Option, ...]:
         replace(HPARAMS, help="override hyper-parameters of a model that never ran: batch_size=64"),
         PARAM,
         replace(INCLUDE, help="local modules or folders that the code imports"),
-        flag("--batch-size", "examples of a worker's step", whole("--batch-size"), default="as measured", metavar="N"),
+        flag(
+            "--batch-size",
+            "examples of a worker's step",
+            whole("--batch-size"),
+            default="as measured",
+            metavar="N",
+        ),
         MODE,
         BACKUP_WORKERS,
     )
@@ -174,7 +192,8 @@ def _machines() -> tuple[Option, ...]:
         ),
         replace(PROVISIONING_MODEL, default="spot; searched without a SPEC"),
         replace(
-            MACHINE_TYPE, default="the catalog's; a search tries larger ones if measured steps wait for mini-batches"
+            MACHINE_TYPE,
+            default="the catalog's; a search tries larger ones if measured steps wait for mini-batches",
         ),
         replace(DISK, default="50GB"),
         flag(
@@ -197,7 +216,12 @@ def _bag() -> tuple[Option, ...]:
     return (
         flag("--bag", "instead of a run, plan a bag of jobs, on each group of SPEC alone"),
         replace(JOBS, help="how many results of the bag to compute"),
-        flag("--job-time", "how long one job takes: 2h, 1h:3h, or cpu=2h,k80=20m", str, metavar="TIME"),
+        flag(
+            "--job-time",
+            "how long one job takes: 2h, 1h:3h, or cpu=2h,k80=20m",
+            str,
+            metavar="TIME",
+        ),
         SPARE,
         replace(POLICY, default="both are planned"),
         replace(SAVE_TIME, default="jobs save no checkpoints"),
@@ -264,8 +288,18 @@ def lifetimes() -> tuple[Option, ...]:
 def catalog() -> tuple[Option, ...]:
     """Return the options of the catalog."""
     return (
-        word("gpu", "GPU", "show all about this GPU: zones, prices, limits", many="?", completes="gpu"),
-        flag("--project", "request today's prices from Google first, with the permission of this project", project),
+        word(
+            "gpu",
+            "GPU",
+            "show all about this GPU: zones, prices, limits",
+            many="?",
+            completes="gpu",
+        ),
+        flag(
+            "--project",
+            "request today's prices from Google first, with the permission of this project",
+            project,
+        ),
     )
 
 
@@ -277,11 +311,20 @@ def check_plan(values: dict[str, Any], called: str) -> None:
     values["spec"] = " ".join(values.get("spec", ()))
     if values["spec"]:
         parse_groups(values["spec"], ACCELERATORS, ZONES)
-    of_bag = [name for name in ("jobs", "job_time", "spare", "policy", "save_time") if name in values]
+    of_bag = [
+        name for name in ("jobs", "job_time", "spare", "policy", "save_time") if name in values
+    ]
     if values.get("bag"):
-        if missing := next((name for name in ("spec", "jobs", "job_time") if not values.get(name)), ""):
-            what = "a SPEC" if missing == "spec" else f"--{missing.replace('_', '-')}"
-            raise DeclarationError(f"{called} --bag needs {what}", fix=f"For example: {called} {EXAMPLES['bag plan']}")
+        if missing := next(
+            (name for name in ("spec", "jobs", "job_time") if not values.get(name)), ""
+        ):
+            if missing == "spec":
+                what = "a SPEC"
+            else:
+                what = f"--{missing.replace('_', '-')}"
+            raise DeclarationError(
+                f"{called} --bag needs {what}", fix=f"For example: {called} {EXAMPLES['bag plan']}"
+            )
         return
     if of_bag:
         raise DeclarationError(f"--{of_bag[0].replace('_', '-')} is about a bag", fix="Add --bag.")
@@ -296,14 +339,19 @@ def check_plan(values: dict[str, Any], called: str) -> None:
         values["include"] = tuple(values["include"])
     if ("train_steps" in values) == ("target" in values):
         raise DeclarationError(
-            f"{called} needs --train-steps or --target", fix=f"For example: {called} {EXAMPLES['plan']}"
+            f"{called} needs --train-steps or --target",
+            fix=f"For example: {called} {EXAMPLES['plan']}",
         )
 
 
 def check_lifetimes(values: dict[str, Any], called: str) -> None:
     """Options of a job, with a job."""
-    if "job" not in values and (lonely := next((key for key in ("age", "checkpoint_cost") if key in values), "")):
-        raise DeclarationError(f"--{lonely.replace('_', '-')} is about a job", fix=f"For example: {called} --job 4h")
+    if "job" not in values and (
+        lonely := next((key for key in ("age", "checkpoint_cost") if key in values), "")
+    ):
+        raise DeclarationError(
+            f"--{lonely.replace('_', '-')} is about a job", fix=f"For example: {called} --job 4h"
+        )
 
 
 def check_catalog(values: dict[str, Any], called: str) -> None:

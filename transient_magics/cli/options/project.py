@@ -16,7 +16,17 @@ from ..option import (
     word,
 )
 from .clusters import check_declare
-from .shared import IMAGE, NETWORK, NETWORK_OPTIONS, NO_EXTERNAL_IP, PROJECT, SUBNET, VM_NETWORK, ZONE, wait_until
+from .shared import (
+    IMAGE,
+    NETWORK,
+    NETWORK_OPTIONS,
+    NO_EXTERNAL_IP,
+    PROJECT,
+    SUBNET,
+    VM_NETWORK,
+    ZONE,
+    wait_until,
+)
 from .words import IMAGE_VERBS
 
 
@@ -86,11 +96,19 @@ def _build() -> tuple[Option, ...]:
         ),
         *group(
             "Build VM",
-            flag("--zone", "its zone", one_zone("--zone"), default="the catalog's best", completes="zone"),
+            flag(
+                "--zone",
+                "its zone",
+                one_zone("--zone"),
+                default="the catalog's best",
+                completes="zone",
+            ),
             flag("--machine-type", "its machine type", str, default="n1-standard-4"),
             VM_NETWORK,
             SUBNET,
-            replace(NO_EXTERNAL_IP, help="use no external address: packages come through Cloud NAT"),
+            replace(
+                NO_EXTERNAL_IP, help="use no external address: packages come through Cloud NAT"
+            ),
         ),
     )
 

@@ -1,4 +1,6 @@
-"""Options that several sub-commands have. Each is declared once; a sub-command replaces its help or default."""
+"""Options that several sub-commands have. Each is declared once; a sub-command replaces its help or
+default.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +51,21 @@ LITERALS = (
     "spellings of these words, such as true and none, need quotes."
 )
 OWN_CLUSTER = "the one that this notebook declared or attached last, else the only one"
-OUTPUT = flag("-o --output", "bind the handle to this name in the notebook", variable, metavar="NAME")
+OUTPUT = flag(
+    "-o --output", "bind the handle to this name in the notebook", variable, metavar="NAME"
+)
 CLUSTER_NAME = word("name", "NAME", "the cluster", completes="cluster")
-ANY_CLUSTER = word("name", "NAME", "the cluster", completes="cluster", many="?", default=OWN_CLUSTER)
-ON_CLUSTER = flag("--cluster", "the cluster to run on", str, default=OWN_CLUSTER, completes="cluster", metavar="NAME")
+ANY_CLUSTER = word(
+    "name", "NAME", "the cluster", completes="cluster", many="?", default=OWN_CLUSTER
+)
+ON_CLUSTER = flag(
+    "--cluster",
+    "the cluster to run on",
+    str,
+    default=OWN_CLUSTER,
+    completes="cluster",
+    metavar="NAME",
+)
 RUN = word("run", "RUN", "the run, by its name", completes="run")
 OF_CLUSTER = flag(
     "--cluster",
@@ -62,9 +75,12 @@ OF_CLUSTER = flag(
     completes="cluster",
     metavar="NAME",
 )
-PROJECT = flag("--project", "the ID of a Google Cloud project", project, default="none, the emulator")
+PROJECT = flag(
+    "--project", "the ID of a Google Cloud project", project, default="none, the emulator"
+)
 PIP_BUILD = flag(
-    "--pip-build", "let --pip build packages without a wheel; their code then runs where the controller runs"
+    "--pip-build",
+    "let --pip build packages without a wheel; their code then runs where the controller runs",
 )
 JSON = flag("--json", "print JSON with stable fields, for programs")
 WORKER = word("worker", "WORKER", "one of its VMs, such as worker-1 or ps-0", completes="worker")
@@ -89,8 +105,12 @@ DISK = flag(
     default="50GB, or the image's size",
     metavar="SIZE[:KIND]",
 )
-PS = flag("--ps", "number of parameter servers, always on demand", whole("--ps"), default="1", metavar="N")
-PS_CORES = flag("--ps-cores", "vCPUs of each parameter server", whole("--ps-cores"), default="4", metavar="N")
+PS = flag(
+    "--ps", "number of parameter servers, always on demand", whole("--ps"), default="1", metavar="N"
+)
+PS_CORES = flag(
+    "--ps-cores", "vCPUs of each parameter server", whole("--ps-cores"), default="4", metavar="N"
+)
 PS_ZONE = flag(
     "--ps-zone",
     "the zone of parameter servers; traffic with workers in other zones is paid for",
@@ -135,7 +155,12 @@ SERVICE_ACCOUNT = flag(
 )
 VM_NETWORK = flag("--network", "the VMs' network", str)
 SUBNET = flag("--subnet", "the VMs' subnet", str)
-FIREWALL = flag("--firewall", "create rules that close the VMs to others of the project", negated=True, default="on")
+FIREWALL = flag(
+    "--firewall",
+    "create rules that close the VMs to others of the project",
+    negated=True,
+    default="on",
+)
 SSH_FROM = flag(
     "--ssh-from",
     "address ranges from which SSH may connect directly, such as this machine's 203.0.113.7/32",
@@ -143,11 +168,15 @@ SSH_FROM = flag(
     default="none, SSH goes through Identity-Aware Proxy",
     metavar="RANGE,...",
 )
-NO_EXTERNAL_IP = flag("--no-external-ip", "use no external addresses: SSH goes through Identity-Aware Proxy")
+NO_EXTERNAL_IP = flag(
+    "--no-external-ip", "use no external addresses: SSH goes through Identity-Aware Proxy"
+)
 NETWORK_OPTIONS = (BUCKET, SERVICE_ACCOUNT, VM_NETWORK, SUBNET, FIREWALL, SSH_FROM, NO_EXTERNAL_IP)
 """Who reaches the VMs, and where results go."""
 
-TRAIN_STEPS = flag("--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N")
+TRAIN_STEPS = flag(
+    "--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"
+)
 MODE = flag(
     "--mode",
     "async: apply each worker's gradient when it arrives; sync: one step applies the mean of all",
@@ -161,7 +190,12 @@ BACKUP_WORKERS = flag(
     default="0",
     metavar="N",
 )
-MODEL = flag("--model", "a Tensor2Tensor model by its name in the registry", str, default="the cell's own model")
+MODEL = flag(
+    "--model",
+    "a Tensor2Tensor model by its name in the registry",
+    str,
+    default="the cell's own model",
+)
 HPARAMS_SET = flag("--hparams-set", "the hyper-parameter set of that model", str)
 PROBLEM = flag("--problem", "the problem on which that model trains", str)
 HPARAMS = flag(
@@ -241,7 +275,9 @@ RETRIES = flag(
 
 def name_of(kind: str, default: str = "") -> Option:
     """Return the option of the name of work of this kind."""
-    return flag("--name", f"the name of the {kind}", new_name, default=default or f"{kind}-1, {kind}-2, ...")
+    return flag(
+        "--name", f"the name of the {kind}", new_name, default=default or f"{kind}-1, {kind}-2, ..."
+    )
 
 
 def wait_until(moment: str) -> Option:
@@ -272,7 +308,9 @@ def over(meaning: str) -> Option:
 
 def seed(meaning: str, default: str) -> Option:
     """Return the option of a seed."""
-    return flag("--seed", f"the seed of {meaning}", whole("--seed", 0), default=default, metavar="N")
+    return flag(
+        "--seed", f"the seed of {meaning}", whole("--seed", 0), default=default, metavar="N"
+    )
 
 
 def max_cost(effect: str, default: str = "") -> Option:
@@ -289,6 +327,11 @@ def split_paths(values: dict[str, Any]) -> None:
     """`--include` and `--pip`, each path by itself."""
     for key in ("include", "pip"):
         if key in values:
-            # With commas in a TOML list or by habit; a path that has a comma in its name exists as it stands.
-            pieces = (each for text in values[key] for each in ([text] if Path(text).exists() else text.split(",")))
+            # With commas in a TOML list or by habit; a path that has a comma in its name exists as
+            # it stands.
+            pieces = (
+                each
+                for text in values[key]
+                for each in ([text] if Path(text).exists() else text.split(","))
+            )
             values[key] = tuple(piece for piece in pieces if piece)

@@ -63,7 +63,13 @@ def check_weather(values: dict[str, Any], called: str) -> None:
 
 
 def _several(flags: str, help: str, **more: Any) -> Option:
-    return flag(flags, f"{help}; several stand one after the other; none removes them", str, many="extend", **more)
+    return flag(
+        flags,
+        f"{help}; several stand one after the other; none removes them",
+        str,
+        many="extend",
+        **more,
+    )
 
 
 def _losses() -> tuple[Option, ...]:
@@ -236,7 +242,13 @@ def check_deflate(values: dict[str, Any], called: str) -> None:
 def measure() -> tuple[Option, ...]:
     """Return the options of measured availability."""
     return (
-        word("gpu", "GPU", "the GPU to request; without it, show what was measured so far", many="?", completes="gpu"),
+        word(
+            "gpu",
+            "GPU",
+            "the GPU to request; without it, show what was measured so far",
+            many="?",
+            completes="gpu",
+        ),
         flag(
             "--zones",
             "where to request VMs, which are deleted immediately",
@@ -250,7 +262,12 @@ def measure() -> tuple[Option, ...]:
             positive("--budget"),
             metavar="DOLLARS",
         ),
-        flag("--every", "the time between two requests: 10m", duration("--every", "m"), metavar="TIME"),
+        flag(
+            "--every",
+            "the time between two requests: 10m",
+            duration("--every", "m"),
+            metavar="TIME",
+        ),
         flag("--hours", "for how long", hours("--hours"), default="24h", metavar="TIME"),
         flag(
             "--provisioning-model",

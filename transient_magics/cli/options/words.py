@@ -5,14 +5,36 @@ from __future__ import annotations
 from ..option import Entry
 
 CLUSTER_VERBS = (
-    "list", "status", "cost", "attach", "resize", "relocate", "revoke", "move", "agree", "logs", "events",
-    "delete", "sweep",
-)  # fmt: skip
+    "list",
+    "status",
+    "cost",
+    "attach",
+    "resize",
+    "relocate",
+    "revoke",
+    "move",
+    "agree",
+    "logs",
+    "events",
+    "delete",
+    "sweep",
+)
 IMAGE_VERBS = ("build", "list", "delete")
 OTHER_VERBS = (
-    "work", "stop", "plan", "export", "tensorboard", "weather", "deflate", "measure", "lifetimes", "image", "emulator",
-    "catalog", "doctor",
-)  # fmt: skip
+    "work",
+    "stop",
+    "plan",
+    "export",
+    "tensorboard",
+    "weather",
+    "deflate",
+    "measure",
+    "lifetimes",
+    "image",
+    "emulator",
+    "catalog",
+    "doctor",
+)
 """Sub-commands of a terminal that neither declare work nor belong to a cluster."""
 
 BEFORE_WORK = (
@@ -111,12 +133,14 @@ RESEARCH_ENTRIES = (
         "Show how long transient VMs live: your own, published ones, or a file's",
     ),
 )
-"""The commands of the overview, but for those that declare work, which stand between the first two."""
+"""The commands of the overview, but for those that declare work, which stand between the first two.
+"""
 
 
 OTHER_CELLS = {
-    "plan": ("%transient_plan", "transient plan"), "weather": ("%transient_weather", "transient weather"),
-}  # fmt: skip
+    "plan": ("%transient_plan", "transient plan"),
+    "weather": ("%transient_weather", "transient weather"),
+}
 """The lines of the sub-commands with the most options, in a cell and in a terminal."""
 
 
@@ -176,7 +200,9 @@ EPILOGS = {
     "plan": "A published workload has its own speeds and prices of 2019 and is counted from the first step.\n"
     "A run has the measured speeds of its model's runs; those of GPUs that it never ran on are estimates.\n"
     "With --bag: hours, dollars and failed jobs of a bag of jobs, by policy and type of VM.",
-    "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(IMAGE_VERBS)),
+    "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(
+        verbs=", ".join(IMAGE_VERBS)
+    ),
     "declare": "Sub-commands follow {{called}}, as in `{{called}} revoke NAME WORKER`:\n  {verbs}\n"
     "`{{called}} SUB-COMMAND -h` explains each.".format(verbs=", ".join(CLUSTER_VERBS)),
 }

@@ -39,7 +39,9 @@ class Code:
     notebook: Collection[str] = ()
     folder: Path | None = None
 
-    def check(self, values: Mapping[str, Any], tried: Collection[str] = (), *, beside: bool = True) -> None:
+    def check(
+        self, values: Mapping[str, Any], tried: Collection[str] = (), *, beside: bool = True
+    ) -> None:
         """Check code that defines what is trained. Raises CellError.
 
         Parameters
@@ -76,7 +78,8 @@ class WorkCommand:
     options : callable
         Returns its options, in the order of their help.
     declare : callable
-        Declares work with the values of the options and a Code, and returns its handle, or what `--dry-run` shows.
+        Declares work with the values of the options and a Code, and returns its handle, or what
+        `--dry-run` shows.
     description : str
         What it does, in its help.
     entries : tuple of Entry
@@ -121,7 +124,9 @@ class WorkCommand:
     @property
     def magic(self) -> str:
         """Its cell magic, with its signs."""
-        return f"%%transient_{self.name}" if self.research else f"%%{self.name}"
+        if self.research:
+            return f"%%transient_{self.name}"
+        return f"%%{self.name}"
 
 
 @cache
@@ -142,7 +147,8 @@ def kind_of(verb: str) -> str:
 
 
 def with_included(values: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
-    """Return the values with the absolute paths of the files and folders to send along. Raises DeclarationError.
+    """Return the values with the absolute paths of the files and folders to send along. Raises
+    DeclarationError.
 
     `folder`: where relative paths begin (default: the current folder).
     """

@@ -1,7 +1,7 @@
 """What the user declares, and the frozen ClusterSpec that it becomes: nothing is made here.
 
-`specify` fills in what the catalog knows (zones, machine types, prices), after `refusals` has looked for what cannot
-be; `preview` shows what would be created, and what Google says about it.
+`specify` fills in what the catalog knows (zones, machine types, prices), after `refusals` has
+looked for what cannot be; `preview` shows what would be created, and what Google says about it.
 """
 
 from .declaration import MODELS, Declaration

@@ -1,8 +1,10 @@
-"""Folders of new work in a cluster's folder, each made under a name that no other work of the cluster has.
+"""Folders of new work in a cluster's folder, each made under a name that no other work of the
+cluster has.
 
-The folder is filled under a temporary name that no other thread or process uses. Then, under a lock on all names of the
-cluster, the name is chosen or checked, the declaration written, and the folder renamed. The kernel releases the lock
-when its process ends, so a killed declaration holds no name. The next declaration removes its temporary folder.
+The folder is filled under a temporary name that no other thread or process uses. Then, under a lock
+on all names of the cluster, the name is chosen or checked, the declaration written, and the folder
+renamed. The kernel releases the lock when its process ends, so a killed declaration holds no name.
+The next declaration removes its temporary folder.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def refuse_taken(cluster: BaseCluster, kind: str, name: str) -> None:
 
 
 def free_name(cluster: BaseCluster, kind: str, stem: str, *, first: int = 1) -> str:
-    """Return the first of `stem-1`, `stem-2`, ... that work of this kind can have. `first`: the first number tried."""
+    """Return the first of `stem-1`, `stem-2`, ... that work of this kind can have. `first`: the
+    first number tried.
+    """
     taken = _taken(cluster)
     number = first
     while refusal(cluster.name, kind, f"{stem}-{number}", taken):
@@ -60,7 +64,8 @@ def declare(
     record: Callable[[str], Mapping[str, Any]],
     fill: Callable[[Path], None],
 ) -> str:
-    """Make the folder of new work, whole or not at all, and return the name under which it is declared.
+    """Make the folder of new work, whole or not at all, and return the name under which it is
+    declared.
 
     Parameters
     ----------
@@ -80,7 +85,8 @@ def declare(
     """
     parent = cluster.directory / KINDS[kind].folder
     remove_abandoned(parent)
-    # Two threads have the same process id. Folders that begin with a dot are no work: their names are invalid.
+    # Two threads have the same process id. Folders that begin with a dot are no work: their names
+    # are invalid.
     fresh = parent / f".{name or stem}-{secrets.token_hex(4)}.{os.getpid()}"
     try:
         with places.reporting():
@@ -105,8 +111,8 @@ def declare(
 def announce(cluster: BaseCluster, kind: str, name: str) -> None:
     """Send the controller the command that begins declared work.
 
-    Raises what `commands.send` does. NameTakenError, where another machine has declared work of that name meanwhile:
-    then this declaration is removed, or it would wait without end.
+    Raises what `commands.send` does. NameTakenError, where another machine has declared work of
+    that name meanwhile: then this declaration is removed, or it would wait without end.
     """
     try:
         commands.send(cluster.directory, Declare(kind=kind, name=name))
@@ -123,9 +129,11 @@ def write_record(path: Path, declaration: Mapping[str, Any]) -> None:
 
 
 def _taken(cluster: BaseCluster) -> dict[str, str]:
-    """Return the kind of each work of the cluster by name: what its journal has, and what lies in its folder.
+    """Return the kind of each work of the cluster by name: what its journal has, and what lies in
+    its folder.
 
-    Work that was just declared has a folder only. Work that another machine declared may be in the journal only.
+    Work that was just declared has a folder only. Work that another machine declared may be in the
+    journal only.
     """
     taken = cluster.state.kind_by_name
     for kind in KINDS.values():
@@ -137,7 +145,9 @@ def _taken(cluster: BaseCluster) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _names_locked(directory: Path) -> Iterator[None]:
-    """Hold the lock on the names of the cluster in `directory`. Raises ClusterError where another process keeps it."""
+    """Hold the lock on the names of the cluster in `directory`. Raises ClusterError where another
+    process keeps it.
+    """
     deadline = time.monotonic() + _LOCK_SECONDS
     while (lock := files.lock(directory / LOCK)) is None:
         if time.monotonic() > deadline:

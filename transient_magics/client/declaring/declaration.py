@@ -13,7 +13,9 @@ MODELS = ("spot", "preemptible", "standard")
 
 @dataclass(frozen=True)
 class Declaration:
-    """What the user typed. Times in seconds where no name says hours, money in US dollars; see the options' help."""
+    """What the user typed. Times in seconds where no name says hours, money in US dollars; see the
+    options' help.
+    """
 
     spec: str
     name: str | None = None

@@ -1,4 +1,6 @@
-"""What a declaration would create, for how much, and what Google says about it: `--dry-run`. Nothing is created."""
+"""What a declaration would create, for how much, and what Google says about it: `--dry-run`.
+Nothing is created.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,19 @@ _NO_END = (
     "on past --max-hours and --max-cost, for 24 h at most; then they are stopped, not deleted; their disks cost on. "
     "--provisioning-model spot costs the same and is deleted in time."
 )
-_STAYS = "The controller would stay on this machine, which replaces lost workers only while it is awake"
+_STAYS = (
+    "The controller would stay on this machine, which replaces lost workers only while it is awake"
+)
 _OWN_VM = "--service-account NAME gives it a VM of its own"
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was created.
+    """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was
+    created.
 
-    `findings`: what Google said about it, as (subject, good, sentence); the emulator while its project lacks something.
+    `findings`: what Google said about it, as (subject, good, sentence); the emulator while its
+    project lacks something.
     """
 
     spec: ClusterSpec
@@ -48,7 +54,9 @@ class Preview:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model, (on_demand_)hourly, source."""
+        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model,
+        (on_demand_)hourly, source.
+        """
         spec = self.spec
         server = spec.prices["parameter-server"]
         role = "scheduler" if spec.purpose == JOBS else "parameter server"
@@ -59,7 +67,9 @@ class Preview:
         for group in spec.groups:
             zone = group.zone or spec.zones_for(group.accelerator)[0]
             line = spec.price(group.accelerator, zone)
-            rows.append(_row(group.count, "worker", zone, group.accelerator, spec.provisioning_model, line))
+            rows.append(
+                _row(group.count, "worker", zone, group.accelerator, spec.provisioning_model, line)
+            )
         return rows
 
     def __str__(self) -> str:
@@ -69,17 +79,29 @@ class Preview:
             f"{row['accelerator'] or '-':9} {text.RENTED[row['model']]:11} {text.money(row['hourly'])}/h each"
             for row in self.rows
         ]
-        where = "on the emulator (nothing is billed)" if spec.emulated else f"in project {spec.project}"
+        if spec.emulated:
+            where = "on the emulator (nothing is billed)"
+        else:
+            where = f"in project {spec.project}"
         source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
         total = f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on demand; {source}."
         if extras := spec.extras_hourly:
-            size = f" ({spec.disk_gb} GB {spec.disk_type})" if spec.disk_gb else ""
-            what = f"disks{size} and external addresses" if spec.external_ip else f"disks{size}"
+            if spec.disk_gb:
+                size = f" ({spec.disk_gb} GB {spec.disk_type})"
+            else:
+                size = ""
+            if spec.external_ip:
+                what = f"disks{size} and external addresses"
+            else:
+                what = f"disks{size}"
             total += f" Of that {text.money(extras)} per hour are for {what}."
         ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
         heading = f"{spec.name} would be created {where}:"
         answers = [_answered(*finding) for finding in self.findings]
-        kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."] if spec.bucket else []
+        if spec.bucket:
+            kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."]
+        else:
+            kept = []
         if spec.purpose == JOBS:
             kept.append(_boots(spec))
         if spec.project and not spec.controller_vm:
@@ -89,19 +111,30 @@ class Preview:
 
     @property
     def doubts(self) -> list[str]:
-        """A sentence for each zone that does not have what is to run there, for prices that nobody pays, and for
-        traffic between zones."""
+        """A sentence for each zone that does not have what is to run there, for prices that nobody
+        pays, and for traffic between zones.
+        """
         wanted = [(self.spec.home_zone, "cpu")]
         for group in self.spec.groups:
-            wanted.append((group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator))
-        doubts = [f"{unreachable}. {WAYS_IN}"] if (unreachable := unreachable_by_ssh(self.spec)) else []
+            wanted.append(
+                (group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator)
+            )
+        if unreachable := unreachable_by_ssh(self.spec):
+            doubts = [f"{unreachable}. {WAYS_IN}"]
+        else:
+            doubts = []
         doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
         doubts += filter(None, [age_words(self.spec)])
         if self.spec.project and self.spec.provisioning_model == "preemptible":
             doubts.append(_NO_END)
         if self.spec.give_up == "riskiest":
-            doubts += filter(None, [stand_in_words(kind, region(zone)) for zone, kind in dict.fromkeys(wanted[1:])])
-        for zone, kind in dict.fromkeys(wanted) if not self.findings else ():  # those know better than the catalog
+            doubts += filter(
+                None,
+                [stand_in_words(kind, region(zone)) for zone, kind in dict.fromkeys(wanted[1:])],
+            )
+        for zone, kind in (
+            dict.fromkeys(wanted) if not self.findings else ()
+        ):  # those know better than the catalog
             try:
                 check_zone(zone, kind)
             except DeclarationError as error:
@@ -109,7 +142,10 @@ class Preview:
         away = dict.fromkeys(zone for zone, _ in wanted if zone != self.spec.home_zone)
         for zone in away:
             price = transfer_price(zone, self.spec.home_zone)
-            unsure = "" if price.confirmed else ", by a price that is not confirmed"
+            if price.confirmed:
+                unsure = ""
+            else:
+                unsure = ", by a price that is not confirmed"
             doubts.append(
                 f"Traffic between {zone} and the parameter servers in {self.spec.home_zone} costs up to "
                 f"${price.dollars_per_gib:.2f} per GiB in each direction{unsure}."
@@ -118,7 +154,8 @@ class Preview:
 
 
 def preview(declaration: Declaration) -> Preview:
-    """What `declare` would create; with a project, Compute Engine is asked whether it could (some seconds).
+    """What `declare` would create; with a project, Compute Engine is asked whether it could (some
+    seconds).
 
     So is the emulator while its own project lacks something, as a new one does.
 
@@ -144,7 +181,8 @@ def _boots(spec: ClusterSpec) -> str:
     """In how many minutes the VMs of a cluster for jobs boot, beside those that train."""
     kinds = {group.accelerator for group in spec.groups}
     here, there = (
-        max(usual_boot_seconds(each, kind) for kind in kinds) / 60 for each in (spec, replace(spec, purpose=TRAINING))
+        max(usual_boot_seconds(each, kind) for kind in kinds) / 60
+        for each in (spec, replace(spec, purpose=TRAINING))
     )
     where = "On Google Cloud its" if spec.emulated else "Its"
     if here == there:
@@ -163,7 +201,13 @@ def _project_lacks() -> bool:
 
 def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine) -> dict[str, Any]:
     return {
-        "count": count, "role": role, "zone": zone, "machine_type": line.machine_type, "accelerator": gpu,
-        "model": model, "hourly": line.on_demand_hourly if model == "standard" else line.hourly,
-        "on_demand_hourly": line.on_demand_hourly, "source": line.source,
-    }  # fmt: skip
+        "count": count,
+        "role": role,
+        "zone": zone,
+        "machine_type": line.machine_type,
+        "accelerator": gpu,
+        "model": model,
+        "hourly": line.on_demand_hourly if model == "standard" else line.hourly,
+        "on_demand_hourly": line.on_demand_hourly,
+        "source": line.source,
+    }

@@ -1,7 +1,8 @@
-"""The files that `--include` sends along: one walk finds them, to be measured and to be copied within the same limit.
+"""The files that `--include` sends along: one walk finds them, to be measured and to be copied
+within the same limit.
 
-Links are sent as what they lead to, whether to a file or to a folder, and count with its size. A link to a folder that
-contains it is refused, because it has no end.
+Links are sent as what they lead to, whether to a file or to a folder, and count with its size. A
+link to a folder that contains it is refused, because it has no end.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class _Room:
     """The bytes and entries that may still be included."""
 
     def __init__(self) -> None:
-        self._bytes, self._entries = MOST_BYTES, MOST_FILES
+        self._bytes = MOST_BYTES
+        self._entries = MOST_FILES
 
     def take(self, path: Path, size: int = 0, entries: int = 0) -> None:
         """Count a part of `path`. Raises DeclarationError if it exceeds the limit."""
@@ -44,16 +46,24 @@ class _Room:
 
 
 def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
-    """The files and folders to send along, as absolute paths; `helpers` finds `helpers.py`. Raises DeclarationError."""
+    """The files and folders to send along, as absolute paths; `helpers` finds `helpers.py`. Raises
+    DeclarationError.
+    """
     folder = folder or Path.cwd()
     found: list[str] = []
     room = _Room()
     for text in paths:
-        candidates = [folder / Path(text).expanduser(), folder / f"{text}.py", folder / text.replace(".", "/")]
-        path = next((each for each in candidates if each.exists()), None)
+        candidates = [
+            folder / Path(text).expanduser(),
+            folder / f"{text}.py",
+            folder / text.replace(".", "/"),
+        ]
+        path = next((candidate for candidate in candidates if candidate.exists()), None)
         if path is None:
             raise DeclarationError(
-                f"'{text}' is neither a file nor a folder here", where=_OPTION, fix=f"Looked in {folder}."
+                f"'{text}' is neither a file nor a folder here",
+                where=_OPTION,
+                fix=f"Looked in {folder}.",
             )
         if not os.access(path, os.R_OK):
             raise DeclarationError(f"'{text}' cannot be read", where=_OPTION)
@@ -66,8 +76,8 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
 def copy(paths: Iterable[str], target: Path) -> None:
     """Copy files and folders into the folder `target`.
 
-    Raises DeclarationError where they cannot be read or are larger than the limit, as they are now, and OSError where
-    the copies cannot be written.
+    Raises DeclarationError where they cannot be read or are larger than the limit, as they are now,
+    and OSError where the copies cannot be written.
     """
     room = _Room()
     for text in paths:
@@ -100,7 +110,9 @@ def _walk(top: Path, room: _Room) -> Iterator[tuple[Path, Path]]:
             if stat.S_ISDIR(status.st_mode):
                 if _identity(status) in above:
                     what = f"'{path}' is a link to a folder that contains it"
-                    raise DeclarationError(what, where=_OPTION, fix="Remove the link, or include what is needed.")
+                    raise DeclarationError(
+                        what, where=_OPTION, fix="Remove the link, or include what is needed."
+                    )
                 folders.append((path, above | {_identity(status)}))
             elif stat.S_ISREG(status.st_mode):  # a socket or a pipe has no content to send
                 yield path, path.relative_to(top)
@@ -133,7 +145,8 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 def _copy_file(source: Path, target: Path, room: _Room) -> None:
     """Copy a file, which may grow meanwhile, with its mode and its times."""
     try:
-        # Another process may have replaced it by a pipe, the opening of which would wait for a writer.
+        # Another process may have replaced it by a pipe, the opening of which would wait for a
+        # writer.
         descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _unreadable(source, error) from None

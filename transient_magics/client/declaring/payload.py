@@ -37,9 +37,16 @@ class Payload:
 
     @classmethod
     def of(
-        cls, source: str, include: str | Iterable[str] = (), pip: str | Iterable[str] = (), *, build: bool = False
+        cls,
+        source: str,
+        include: str | Iterable[str] = (),
+        pip: str | Iterable[str] = (),
+        *,
+        build: bool = False,
     ) -> Self:
-        """Check what the options `--include`, `--pip` and `--pip-build` name. Raises DeclarationError."""
+        """Check what the options `--include`, `--pip` and `--pip-build` name. Raises
+        DeclarationError.
+        """
         paths = listed(include)
         for path in paths:
             if not Path(path).expanduser().exists():

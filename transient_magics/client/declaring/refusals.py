@@ -1,4 +1,6 @@
-"""What a declaration cannot be: each refusal a DeclarationError that names the option and what to write instead."""
+"""What a declaration cannot be: each refusal a DeclarationError that names the option and what to
+write instead.
+"""
 
 from __future__ import annotations
 
@@ -49,37 +51,58 @@ def refuse_more_workers(cluster: ClusterSpec, workers: int, where: str = "--work
 
 
 def refuse(declaration: Declaration, kinds: list[str]) -> None:
-    """Raise DeclarationError where options contradict each other or the catalog. `kinds`: the GPUs of its SPEC."""
+    """Raise DeclarationError where options contradict each other or the catalog. `kinds`: the GPUs
+    of its SPEC.
+    """
     if declaration.provisioning_model not in MODELS:
-        raise unknown("provisioning model", declaration.provisioning_model, MODELS, where="--provisioning-model")
+        raise unknown(
+            "provisioning model",
+            declaration.provisioning_model,
+            MODELS,
+            where="--provisioning-model",
+        )
     if declaration.purpose not in PURPOSES:
         raise unknown("purpose", declaration.purpose, PURPOSES, where="--for")
     if declaration.purpose == JOBS:
         _refuse_for_jobs(declaration)
     elif (declaration.image or "").endswith(f"family/{FAMILIES[JOBS]}"):
         raise DeclarationError(
-            "These images have no TensorFlow", where="--image", fix="Declare the cluster --for jobs."
+            "These images have no TensorFlow",
+            where="--image",
+            fix="Declare the cluster --for jobs.",
         )
     for zone in (*declaration.zone, *([declaration.ps_zone] if declaration.ps_zone else [])):
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
     if not declaration.max_hours > 0:
-        raise DeclarationError("--max-hours must be above 0", fix="Write 24h, or hours as a number.")
+        raise DeclarationError(
+            "--max-hours must be above 0", fix="Write 24h, or hours as a number."
+        )
     if 3600 * declaration.max_hours > MOST_SECONDS:
         what = f"Compute Engine ends VMs after {MOST_SECONDS / 86400:g} days at most"
-        raise DeclarationError(what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less.")
+        raise DeclarationError(
+            what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less."
+        )
     if declaration.ps < 1 or declaration.ps > 16:
         raise DeclarationError("A cluster has 1 to 16 parameter servers", where="--ps")
     if declaration.ps_cores not in (None, 1, 2, 4, 8, 16, 32):
-        raise DeclarationError("Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores")
+        raise DeclarationError(
+            "Parameter servers have 1, 2, 4, 8, 16 or 32 vCPUs", where="--ps-cores"
+        )
     if declaration.ps_cores and declaration.ps_machine:
-        raise DeclarationError("--ps-machine says how many vCPUs each has", fix="Leave out --ps-cores.")
+        raise DeclarationError(
+            "--ps-machine says how many vCPUs each has", fix="Leave out --ps-cores."
+        )
     if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
     refuse_on_demand(declaration.provisioning_model, declaration.fallback_seconds, kinds)
     if declaration.controller == "cluster" and declaration.bucket == "none":
         what = "Results need a bucket, because this machine may be off when they are there"
         raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
-    if declaration.controller == "cluster" and declaration.project and not declaration.service_account:
+    if (
+        declaration.controller == "cluster"
+        and declaration.project
+        and not declaration.service_account
+    ):
         what = "The VM on which the controller runs makes and deletes VMs, so it has to be said by which account"
         fix = "Name it with --service-account; docs/accounts.md has the commands that make one."
         raise DeclarationError(what, where="--controller cluster", fix=fix)
@@ -88,22 +111,27 @@ def refuse(declaration: Declaration, kinds: list[str]) -> None:
 def _refuse_for_jobs(declaration: Declaration) -> None:
     """Raise DeclarationError for what only training knows."""
     for option, given in (
-        ("--ps", declaration.ps != 1), ("--ps-zone", declaration.ps_zone), ("--chief", declaration.chief != "ps"),
-    ):  # fmt: skip
+        ("--ps", declaration.ps != 1),
+        ("--ps-zone", declaration.ps_zone),
+        ("--chief", declaration.chief != "ps"),
+    ):
         if given:
             what = "A cluster for jobs trains nothing, and has one VM on demand beside its workers"
             raise DeclarationError(what, where=option, fix=f"Leave out {option}, or --for jobs.")
 
 
 def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None:
-    """Raise DeclarationError where parameter servers have a zone (empty: none) of no use to them: an ocean from their
-    `workers`, or without the machines that they run on."""
+    """Raise DeclarationError where parameter servers have a zone (empty: none) of no use to them:
+    an ocean from their `workers`, or without the machines that they run on.
+    """
     if not here:
         return
     away = next((zone for zone in workers if continent(zone) != continent(here)), "")
     if away:
         what = f"{here} is on another continent than workers in {away}: every step would wait for the way there"
-        raise DeclarationError(what, where="--ps-zone", fix="Take a zone of the workers' continent.")
+        raise DeclarationError(
+            what, where="--ps-zone", fix="Take a zone of the workers' continent."
+        )
     if on_n1:
         try:
             check_zone(here, "cpu")
@@ -116,22 +144,31 @@ def refuse_short(spec: ClusterSpec) -> None:
     seconds = spec.ends_at - spec.declared_at
     needed = max(least_boot_seconds(spec, group.accelerator) for group in spec.groups)
     if seconds < needed:
-        option = "--max-hours" if seconds == spec.max_seconds else "--max-cost"
+        if seconds == spec.max_seconds:
+            option = "--max-hours"
+        else:
+            option = "--max-cost"
         build = "%transient_image build" + (" --for jobs" if spec.purpose == JOBS else "")
         raise DeclarationError(
             f"This cluster would end after {render_duration(seconds)}, and its VMs take {render_duration(needed)} or "
             "more to boot",
-            where=option, fix=f"Raise it, or bake an image (`{build}`), from which they boot sooner.",
-        )  # fmt: skip
+            where=option,
+            fix=f"Raise it, or bake an image (`{build}`), from which they boot sooner.",
+        )
 
 
 def refuse_on_demand(model: str, fallback_seconds: float | None, kinds: Iterable[str]) -> None:
     """Raise DeclarationError where that would rent a GPU on demand that is not sold so."""
     for kind in kinds:
         if accelerator(kind).spot_only and (model == "standard" or fallback_seconds is not None):
-            option = "--provisioning-model" if model == "standard" else "--fallback"
+            if model == "standard":
+                option = "--provisioning-model"
+            else:
+                option = "--fallback"
             machine = accelerator(kind).machine_type
-            what = f"Compute Engine sells the machine of one {kind.upper()} ({machine}) as Spot only"
+            what = (
+                f"Compute Engine sells the machine of one {kind.upper()} ({machine}) as Spot only"
+            )
             raise DeclarationError(what, where=option, fix="Leave it out.")
 
 

@@ -9,7 +9,15 @@ from typing import Any
 from ...errors import DeclarationError
 from ...runtime.training.batching import known_speed
 from ...runtime.training.t2t import hyperparameters
-from ...spec import ClusterSpec, RunSpec, check_run, make_run, parse_records, parse_workers, run_store
+from ...spec import (
+    ClusterSpec,
+    RunSpec,
+    check_run,
+    make_run,
+    parse_records,
+    parse_workers,
+    run_store,
+)
 from ..cell import check_hyperparameters
 from .payload import Payload
 from .refusals import refuse_more_workers
@@ -24,12 +32,15 @@ def specified(
     workers: int | str | None,
     payload: Payload,
 ) -> RunSpec:
-    """Return the declaration of a run with these options (fields of RunSpec) on a cluster, without its token.
+    """Return the declaration of a run with these options (fields of RunSpec) on a cluster, without
+    its token.
 
     Raises DeclarationError.
     """
     options = {**options, **(parse_workers(str(workers)) if workers is not None else {})}
-    if options.get("seed") is not None:  # what is measured beside the steps takes examples when it has the time
+    if (
+        options.get("seed") is not None
+    ):  # what is measured beside the steps takes examples when it has the time
         options.setdefault("noise_share", 0.0)
     if (options.get("keep_best") or options.get("stop_when")) and "eval_steps" not in options:
         options["eval_steps"] = max(1, options["train_steps"] // EVALUATIONS)
@@ -38,10 +49,10 @@ def specified(
         hparams = hyperparameters.typed(str(options.get("hparams") or ""))
         check_hyperparameters(hparams, payload.source, where="--hparams")
     if options.get("mode") == "sync" and cluster and cluster.chief == "worker":
-        what = (
-            f"{cluster.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
+        what = f"{cluster.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
+        raise DeclarationError(
+            what, where="--mode", fix="Use --mode async, or a cluster with --chief ps."
         )
-        raise DeclarationError(what, where="--mode", fix="Use --mode async, or a cluster with --chief ps.")
     if cluster and options.get("batching") == "static":
         refuse_unknown_speeds(cluster, options.get("most_workers") or 0)
     if cluster:
@@ -49,14 +60,17 @@ def specified(
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = parse_records(options["data_dir"], cluster)
     options.setdefault("drawn_seed", secrets.randbelow(2**31))
-    return make_run({
-        **{key: value for key, value in options.items() if value is not None},
-        **payload.fields, "declared_at": time.time(),
-        "store": run_store(cluster, options["name"]) if cluster else None,
-        "max_workers": cluster.max_workers if cluster else 0,
-        "workers": options.get("most_workers") or (cluster.worker_count if cluster else 0),
-        "chief": cluster.chief if cluster else "ps",
-    })  # fmt: skip
+    return make_run(
+        {
+            **{key: value for key, value in options.items() if value is not None},
+            **payload.fields,
+            "declared_at": time.time(),
+            "store": run_store(cluster, options["name"]) if cluster else None,
+            "max_workers": cluster.max_workers if cluster else 0,
+            "workers": options.get("most_workers") or (cluster.worker_count if cluster else 0),
+            "chief": cluster.chief if cluster else "ps",
+        }
+    )
 
 
 def refuse_unknown_speeds(cluster: ClusterSpec, most_workers: int = 0) -> None:
@@ -77,6 +91,10 @@ def refuse_unknown_speeds(cluster: ClusterSpec, most_workers: int = 0) -> None:
     kinds = {group.accelerator for group in cluster.groups}
     unknown = sorted(kind for kind in kinds if not known_speed(kind))
     if unknown and len(kinds) > 1:
-        named = ", ".join("workers without a GPU" if kind == "cpu" else kind.upper() for kind in unknown)
+        named = ", ".join(
+            "workers without a GPU" if kind == "cpu" else kind.upper() for kind in unknown
+        )
         what = f"--batching static divides by known speeds, and the speed of {named} is not known beside other GPUs"
-        raise DeclarationError(what, where="--batching", fix="Use --batching dynamic, which measures it.")
+        raise DeclarationError(
+            what, where="--batching", fix="Use --batching dynamic, which measures it."
+        )

@@ -1,4 +1,6 @@
-"""A Declaration becomes a ClusterSpec: names, zones, machine types and prices of the catalog, in milliseconds."""
+"""A Declaration becomes a ClusterSpec: names, zones, machine types and prices of the catalog, in
+milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -44,25 +46,45 @@ from .declaration import Declaration
 from .refusals import refuse, refuse_far, refuse_on_demand, refuse_short
 
 _SCHEDULER = "e2-standard-2"
-"""Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no variables."""
+"""Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no
+variables.
+"""
 
 
 def specify(declaration: Declaration) -> ClusterSpec:
-    """The whole specification: names, zones, machine types and prices filled in. Raises DeclarationError."""
+    """The whole specification: names, zones, machine types and prices filled in. Raises
+    DeclarationError.
+    """
     groups = parse_groups(declaration.spec, ACCELERATORS, ZONES)
     kinds = [group.accelerator for group in groups]
     refuse(declaration, kinds)
-    name = parse_name(declaration.name, "--name") if declaration.name else _free_name(groups)
+    if declaration.name:
+        name = parse_name(declaration.name, "--name")
+    else:
+        name = _free_name(groups)
     workers = sum(group.count for group in groups)
-    most = declaration.max_workers if declaration.max_workers is not None else 2 * workers
+    if declaration.max_workers is not None:
+        most = declaration.max_workers
+    else:
+        most = 2 * workers
     if most < workers:
-        raise DeclarationError(f"{workers} workers are more than the {most} allowed", where="--max-workers")
+        raise DeclarationError(
+            f"{workers} workers are more than the {most} allowed", where="--max-workers"
+        )
     zones = declaration.zone or (_default_zone(groups),)
     candidates = _candidates(groups, zones, fixed=bool(declaration.zone))
     machines = worker_machines(declaration.machine_type or "", kinds)
-    disk_gb, disk_type = parse_disk(declaration.disk) if declaration.disk else (0, DISK_TYPE)
+    if declaration.disk:
+        disk_gb, disk_type = parse_disk(declaration.disk)
+    else:
+        disk_gb = 0
+        disk_type = DISK_TYPE
     lines = price_list(
-        kinds, external_ip=declaration.external_ip, machines=machines, disk_gb=disk_gb, disk_type=disk_type
+        kinds,
+        external_ip=declaration.external_ip,
+        machines=machines,
+        disk_gb=disk_gb,
+        disk_type=disk_type,
     )
     spec = ClusterSpec(
         name=name,
@@ -105,16 +127,24 @@ def specify(declaration: Declaration) -> ClusterSpec:
     refuse_far(spec.parameter_server_zone, spec.all_zones, on_n1=not spec.parameter_server_machine)
     refuse_short(spec)
     # As whoever reads it will: a value of another type is refused here, not by the controller.
-    return ClusterSpec.from_dict(replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict())
+    return ClusterSpec.from_dict(
+        replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict()
+    )
 
 
 def _notice(declaration: Declaration) -> int:
-    """Return the seconds of notice that Spot VMs request: by default 120 on Google, and none on the emulator."""
+    """Return the seconds of notice that Spot VMs request: by default 120 on Google, and none on the
+    emulator.
+    """
     if declaration.preemption_notice is None:
-        return 120 if declaration.project and declaration.provisioning_model == "spot" else 0
+        if declaration.project and declaration.provisioning_model == "spot":
+            return 120
+        return 0
     if declaration.preemption_notice and declaration.provisioning_model != "spot":
         what = f"Compute Engine gives no longer notice to {declaration.provisioning_model} VMs"
-        raise DeclarationError(what, where="--preemption-notice", fix="Leave it out, or rent Spot VMs.")
+        raise DeclarationError(
+            what, where="--preemption-notice", fix="Leave it out, or rent Spot VMs."
+        )
     return 120 if declaration.preemption_notice else 0
 
 
@@ -125,13 +155,18 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
     if workers > spec.max_workers:
         what = f"{workers} workers are more than the {spec.max_workers} that {spec.name} may have"
         raise DeclarationError(what, fix="Declare the cluster with --max-workers.")
-    fixed = bool(spec.candidates) and all(set(zones) <= set(spec.zones) for zones in spec.candidates.values())
+    fixed = bool(spec.candidates) and all(
+        set(zones) <= set(spec.zones) for zones in spec.candidates.values()
+    )
     candidates = {**_candidates(groups, spec.zones, fixed=fixed), **spec.candidates}
     return _priced(replace(spec, groups=groups, candidates=candidates))
 
 
-def relocated(spec: ClusterSpec, zone: str = "", gpu: str = "", servers: int | None = None) -> ClusterSpec:
-    """`spec` with all of its VMs in one zone, with another GPU for its workers, or with so many parameter servers.
+def relocated(
+    spec: ClusterSpec, zone: str = "", gpu: str = "", servers: int | None = None
+) -> ClusterSpec:
+    """`spec` with all of its VMs in one zone, with another GPU for its workers, or with so many
+    parameter servers.
 
     Raises DeclarationError for what the zone does not have, or nobody has.
     """
@@ -143,40 +178,56 @@ def relocated(spec: ClusterSpec, zone: str = "", gpu: str = "", servers: int | N
     parse_groups(f"{gpu or 'cpu'}@{there}", ACCELERATORS, ZONES)
     workers = Counter(gpu or group.accelerator for group in spec.groups for _ in range(group.count))
     if missing := next((kind for kind in workers if not has_gpu(there, kind)), ""):
-        near = [each for each in zones_with(missing) if continent(each) == continent(there)] or zones_with(missing)
+        near = [
+            each for each in zones_with(missing) if continent(each) == continent(there)
+        ] or zones_with(missing)
         what = f"{there} has no {missing.upper()}"
         raise DeclarationError(what, where="--zone", fix=f"These have: {', '.join(near[:4])}.")
     groups = tuple(WorkerGroup(kind, count) for kind, count in workers.items())
-    return _priced(replace(new, groups=groups, zones=(there,), candidates=dict.fromkeys(workers, (there,))))
+    return _priced(
+        replace(new, groups=groups, zones=(there,), candidates=dict.fromkeys(workers, (there,)))
+    )
 
 
 def _priced(spec: ClusterSpec) -> ClusterSpec:
-    """`spec`, which was changed, with the prices of what it is now. Raises DeclarationError for what is not sold."""
+    """`spec`, which was changed, with the prices of what it is now. Raises DeclarationError for
+    what is not sold.
+    """
     kinds = [group.accelerator for group in spec.groups]
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
     refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
-    known = [*spec.prices, *kinds] if "k80" in spec.prices else kinds
+    if "k80" in spec.prices:
+        known = [*spec.prices, *kinds]
+    else:
+        known = kinds
     lines = lines_of(spec, known)
     prices = worker_prices(lines, spec.groups, spec.candidates, spec.provisioning_model)
     return with_home(replace(spec, prices={**spec.prices, **prices}), lines)
 
 
 def widened(spec: ClusterSpec, gpus: tuple[str, ...]) -> ClusterSpec:
-    """`spec` with the prices and zones of these GPUs, which its workers may come to have. Raises DeclarationError."""
+    """`spec` with the prices and zones of these GPUs, which its workers may come to have. Raises
+    DeclarationError.
+    """
     wider = resized(replace(spec, max_workers=max(spec.max_workers, len(gpus))), "+".join(gpus))
-    prices, candidates = {**wider.prices, **spec.prices}, {**wider.candidates, **spec.candidates}
+    prices = {**wider.prices, **spec.prices}
+    candidates = {**wider.candidates, **spec.candidates}
     return replace(spec, prices=prices, candidates=candidates)
 
 
 def with_preparation(spec: ClusterSpec, vms: int) -> ClusterSpec:
-    """`spec` with so many VMs that prepare mini-batches for its runs, and their price. Raises DeclarationError."""
+    """`spec` with so many VMs that prepare mini-batches for its runs, and their price. Raises
+    DeclarationError.
+    """
     return replace(widened(spec, (CPU,)), preparation=max(spec.preparation, vms))
 
 
 def _server_machine(declaration: Declaration) -> str:
     """The machine type of each parameter server; empty where its vCPUs say which."""
-    return declaration.ps_machine or (_SCHEDULER if declaration.purpose == JOBS and not declaration.ps_cores else "")
+    return declaration.ps_machine or (
+        _SCHEDULER if declaration.purpose == JOBS and not declaration.ps_cores else ""
+    )
 
 
 def _server_cores(declaration: Declaration) -> int:
@@ -187,15 +238,19 @@ def _server_cores(declaration: Declaration) -> int:
 
 
 def _default_controller(declaration: Declaration) -> str:
-    """With a project: on a VM, so that a closed laptop changes nothing, where there is an account for it and the
-    results have somewhere else to go than this machine."""
+    """With a project: on a VM, so that a closed laptop changes nothing, where there is an account
+    for it and the results have somewhere else to go than this machine.
+    """
     possible = declaration.project and declaration.service_account and declaration.bucket != "none"
     return "cluster" if possible else "local"
 
 
 def _account(declaration: Declaration) -> str | None:
-    """The address of the service account: a plain name is one of the project's; Compute Engine's own is `default`."""
-    account, project = declaration.service_account, declaration.project
+    """The address of the service account: a plain name is one of the project's; Compute Engine's
+    own is `default`.
+    """
+    account = declaration.service_account
+    project = declaration.project
     if not account or not project or "@" in account or account == "default":
         return account
     domain = ".".join(reversed(project.split(":")))  # of `example.com:project`, too
@@ -204,7 +259,9 @@ def _account(declaration: Declaration) -> str | None:
 
 def _bucket(declaration: Declaration, home_zone: str) -> str | None:
     if declaration.bucket:
-        return None if declaration.bucket == "none" else parse_bucket(declaration.bucket, "--bucket")
+        if declaration.bucket == "none":
+            return None
+        return parse_bucket(declaration.bucket, "--bucket")
     on_a_vm = (declaration.controller or _default_controller(declaration)) == "cluster"
     if declaration.purpose == JOBS and not on_a_vm:  # what they keep comes to this machine
         return None
@@ -214,7 +271,9 @@ def _bucket(declaration: Declaration, home_zone: str) -> str | None:
 
 
 def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
-    """For the groups that name no zone: beside those that do, if their GPUs are there, else the catalog's best."""
+    """For the groups that name no zone: beside those that do, if their GPUs are there, else the
+    catalog's best.
+    """
     kinds = [group.accelerator for group in groups if not group.zone]
     named = [group.zone for group in groups if group.zone]
     beside = (zone for zone in named if all(has_gpu(zone, kind) for kind in kinds))
@@ -224,11 +283,14 @@ def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
 def _candidates(
     groups: tuple[WorkerGroup, ...], zones: tuple[str, ...], *, fixed: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """By GPU: the zones in which groups without one may be. `fixed`: the user's own; else all of the continent.
+    """By GPU: the zones in which groups without one may be. `fixed`: the user's own; else all of
+    the continent.
 
-    The first zone is the cluster's, then come those of its region, whose traffic is cheapest, then the others by price.
+    The first zone is the cluster's, then come those of its region, whose traffic is cheapest, then
+    the others by price.
     """
-    home, found = zones[0], {}
+    home = zones[0]
+    found = {}
     for kind in dict.fromkeys(group.accelerator for group in groups if not group.zone):
         if fixed:
             found[kind] = tuple(zone for zone in zones if has_gpu(zone, kind)) or zones
@@ -239,7 +301,9 @@ def _candidates(
 
 
 def _free_name(groups: tuple[WorkerGroup, ...]) -> str:
-    base = "-".join(f"{group.accelerator}{f'x{group.count}' if group.count > 1 else ''}" for group in groups)
+    base = "-".join(
+        f"{group.accelerator}{f'x{group.count}' if group.count > 1 else ''}" for group in groups
+    )
     base = base[:30].strip("-")
     number = 1
     while places.cluster(name := base if number == 1 else f"{base}-{number}").exists():

@@ -1,4 +1,5 @@
-"""The base of the handle of a cluster: the journal of the cluster on this machine, read, followed and waited for.
+"""The base of the handle of a cluster: the journal of the cluster on this machine, read, followed
+and waited for.
 
 It does not import any kind of work, so that all modules of the client can use it.
 """
@@ -28,7 +29,8 @@ _AWAKE_SECONDS = 0.5
 class BaseCluster:
     """One cluster as this machine knows it: the one that has the name when this object is made.
 
-    It stays that cluster when another one takes the name. `Cluster` adds what can be done with a cluster.
+    It stays that cluster when another one takes the name. `Cluster` adds what can be done with a
+    cluster.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,7 +51,9 @@ class BaseCluster:
 
     @property
     def followed(self) -> str:
-        """Of a cluster that another machine declared: what this machine follows, in a sentence; else nothing."""
+        """Of a cluster that another machine declared: what this machine follows, in a sentence;
+        else nothing.
+        """
         try:
             return (self.directory / ATTACHED).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -62,7 +66,9 @@ class BaseCluster:
         state = kept(journal).read()
         if not state.seq and restore(journal):
             state = kept(journal).read()
-        return state if state.seq else replay(self._declared())
+        if state.seq:
+            return state
+        return replay(self._declared())
 
     def _declared(self) -> list[Event]:
         try:
@@ -77,7 +83,8 @@ class BaseCluster:
         return [event for event in every if is_of(event, kind)]
 
     def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
-        """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be any more.
+        """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be
+        any more.
 
         Interrupting the wait changes nothing: the cluster goes on.
         """
@@ -96,18 +103,30 @@ class BaseCluster:
             raise ClusterError(f"{what} ({waiting})" if waiting else what, fix=now.trouble)
         return state
 
-    def follow(self, reached: Callable[[ClusterState], bool], timeout: float | None = None) -> ClusterState | None:
-        """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is raised here."""
+    def follow(
+        self, reached: Callable[[ClusterState], bool], timeout: float | None = None
+    ) -> ClusterState | None:
+        """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is
+        raised here.
+        """
         states: queue.SimpleQueue[ClusterState] = queue.SimpleQueue()
         end = follower().subscribe(self.identity, lambda state, _: states.put(state))
-        deadline = None if timeout is None else time.monotonic() + timeout
+        if timeout is None:
+            deadline = None
+        else:
+            deadline = time.monotonic() + timeout
         try:
             while True:
-                left = None if deadline is None else deadline - time.monotonic()
+                if deadline is None:
+                    left = None
+                else:
+                    left = deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
                 try:
-                    state = states.get(timeout=min(left or 0.5, 0.5))  # wakes often, so that Ctrl-C is heard
+                    state = states.get(
+                        timeout=min(left or 0.5, 0.5)
+                    )  # wakes often, so that Ctrl-C is heard
                 except queue.Empty:
                     continue
                 if reached(state):
@@ -116,24 +135,33 @@ class BaseCluster:
             end()
 
     def cost(self) -> Bill:
-        """Return its bill so far, in US dollars: by work, start-up and idle time, per hour now, and on demand."""
+        """Return its bill so far, in US dollars: by work, start-up and idle time, per hour now, and
+        on demand.
+        """
         return bill(self.state, now())
 
 
-def until_home(cluster: BaseCluster, is_home: Callable[[], bool], *, deadline: float | None = None) -> bool:
+def until_home(
+    cluster: BaseCluster, is_home: Callable[[], bool], *, deadline: float | None = None
+) -> bool:
     """Block until `is_home`, while it may come, for at most HOME_SECONDS; whether it is.
 
     `deadline`: until when the caller waits in any case, on the monotonic clock.
     """
     longest = time.monotonic() + HOME_SECONDS
-    deadline = longest if deadline is None else min(deadline, longest)
+    if deadline is None:
+        deadline = longest
+    else:
+        deadline = min(deadline, longest)
     while not (home := is_home()) and _may_come(cluster) and time.monotonic() < deadline:
         time.sleep(_LOOK_SECONDS)
     return home
 
 
 def _may_come(cluster: BaseCluster) -> bool:
-    """Whether somebody here brings what a controller elsewhere has; of a cluster that is gone, for its last moments."""
+    """Whether somebody here brings what a controller elsewhere has; of a cluster that is gone, for
+    its last moments.
+    """
     state = cluster.state
     return bool(state.seat) and (not state.over or commands.in_charge(cluster.directory))
 
@@ -145,18 +173,26 @@ def watch(
     after: int | None = 0,
     until: Callable[[ClusterState], bool] = lambda state: state.over,
 ) -> Iterator[Event]:
-    """Yield events (of one `kind` or family) with a `seq` above `after` (None: only new ones) until `until(state)`."""
+    """Yield events (of one `kind` or family) with a `seq` above `after` (None: only new ones) until
+    `until(state)`.
+    """
     arrived: queue.SimpleQueue[tuple[ClusterState, list[Event]]] = queue.SimpleQueue()
     end = follower().subscribe(cluster.identity, lambda state, new: arrived.put((state, new)))
     try:
-        # Read after subscribing, so that nothing falls between; what arrives twice is known by its seq.
+        # Read after subscribing, so that nothing falls between; what arrives twice is known by its
+        # seq.
         before = cluster.events()
-        seen = before[-1].seq if before and after is None else after or 0
+        if before and after is None:
+            seen = before[-1].seq
+        else:
+            seen = after or 0
         yield from _fitting(before, kind, seen)
         seen = max(seen, before[-1].seq if before else 0)
         while True:
             try:
-                state, new = arrived.get(timeout=_AWAKE_SECONDS)  # wakes often, so that Ctrl-C is heard
+                state, new = arrived.get(
+                    timeout=_AWAKE_SECONDS
+                )  # wakes often, so that Ctrl-C is heard
             except queue.Empty:
                 continue
             if new and state.seq < seen:  # the journal has lost its end, and numbers are given anew

@@ -1,10 +1,11 @@
 """The one thread that follows journals in this process, and revives a controller that died.
 
-A daemon thread with its own event loop; the notebook's own loop and main thread are never used. Whoever subscribes to a
-cluster is called in that thread with the folded state and the new events, first with what is there already. While a
-cluster is followed its controller is watched too: the connection to its socket breaks the moment it dies, and another
-one is started, with a limit and growing pauses. Over that connection it also says what no journal can hold, such as
-that the disk under the journal is full.
+A daemon thread with its own event loop; the notebook's own loop and main thread are never used.
+Whoever subscribes to a cluster is called in that thread with the folded state and the new events,
+first with what is there already. While a cluster is followed its controller is watched too: the
+connection to its socket breaks the moment it dies, and another one is started, with a limit and
+growing pauses. Over that connection it also says what no journal can hold, such as that the disk
+under the journal is full.
 
 When the program ends, the thread ends first: it leaves its waiting and closes its watchers itself.
 """
@@ -39,13 +40,16 @@ Callback = Callable[[ClusterState, list[Event]], None]
 _CHECK_SECONDS = 1.0
 _ASK_SECONDS = 5.0
 _PING = Ping().encoded
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
 _CALM_SECONDS = 60.0
 _END_SECONDS = 2.0  # for the thread to end; Jupyter kills a kernel that takes longer than five
 
 
 class Follower:
-    """Follows clusters for this process. Get it from `follower()`; all methods may be called from any thread."""
+    """Follows clusters for this process. Get it from `follower()`; all methods may be called from
+    any thread.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -53,22 +57,30 @@ class Follower:
         self._last: list[Callable[[], Any]] = []
         self._thread = threading.Thread(target=self._run, name="transient-follower", daemon=True)
         self._thread.start()
-        # Watchers of files are closed by finalizers. At exit all of these run where the first of them was made, counted
-        # from the end; there is one now, so that the thread ends before any watcher is closed under it.
+        # Watchers of files are closed by finalizers. At exit all of these run where the first of
+        # them was made, counted from the end; there is one now, so that the thread ends before any
+        # watcher is closed under it.
         weakref.finalize(self, self._loop.stop).detach()
         atexit.register(self._end)
 
     def subscribe(self, cluster: Identity | str, callback: Callback) -> Callable[[], None]:
-        """Call `callback(state, new events)` in the follower's thread from now on; returns what ends that.
+        """Call `callback(state, new events)` in the follower's thread from now on; returns what
+        ends that.
 
         `cluster`: one cluster, or the name of the one that has it now.
         """
-        identity = Identity.of(cluster) if isinstance(cluster, str) else cluster
+        if isinstance(cluster, str):
+            identity = Identity.of(cluster)
+        else:
+            identity = cluster
         self.call(self._subscribe, identity, callback)
         return lambda: self.call(self._unsubscribe, identity, callback)
 
-    def rows(self, path: Path, callback: Callable[[list[dict[str, Any]]], None]) -> Callable[[], None]:
-        """Call `callback(rows)` in the follower's thread with the metrics in the file at `path` as it grows.
+    def rows(
+        self, path: Path, callback: Callable[[list[dict[str, Any]]], None]
+    ) -> Callable[[], None]:
+        """Call `callback(rows)` in the follower's thread with the metrics in the file at `path` as
+        it grows.
 
         The file's folder must be there. Returns what ends that.
         """
@@ -171,21 +183,27 @@ class _Watched:
         return not self._callbacks
 
     async def _follow(self) -> None:
-        latest, again = 0, False
+        latest = 0
+        again = False
 
         def anew() -> None:
             nonlocal again
             self._check_name()
-            again, self._state = True, ClusterState()
+            again = True
+            self._state = ClusterState()
 
         try:
             async for batch in follow(self._directory / layout.JOURNAL, anew):
-                # After the read: a batch that was read before another cluster took the name is of this one.
+                # After the read: a batch that was read before another cluster took the name is of
+                # this one.
                 self._check_name()
                 self._state = replay(batch, self._state)
                 self._caught_up = True
-                self._tell_all([event for event in batch if event.time > latest] if again else batch)
-                latest, again = max([latest, *(event.time for event in batch)]), False
+                self._tell_all(
+                    [event for event in batch if event.time > latest] if again else batch
+                )
+                latest = max([latest, *(event.time for event in batch)])
+                again = False
         except _NameReusedError:
             self._end()
 
@@ -194,7 +212,9 @@ class _Watched:
             raise _NameReusedError
 
     def _end(self) -> None:
-        """Report what the journal held last, which lies elsewhere now: another cluster has the name."""
+        """Report what the journal held last, which lies elsewhere now: another cluster has the
+        name.
+        """
         self._directory = self._identity.directory
         events = read(self._directory / layout.JOURNAL)
         new = [event for event in events if event.seq > self._state.seq]
@@ -203,7 +223,9 @@ class _Watched:
         self._tell_all(new)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Say why nothing more is heard, where that is not because nobody listens or the cluster is over."""
+        """Say why nothing more is heard, where that is not because nobody listens or the cluster is
+        over.
+        """
         if not task.cancelled() and (error := task.exception()):
             log.error("%s is no longer followed", self._directory.name, exc_info=error)
             self._lost = f"it is not followed here any more ({type(error).__name__}: {error}); restart the kernel"
@@ -231,20 +253,28 @@ class _Watched:
             if self._state.over or not self._directory.exists() or not self._identity.is_current:
                 return
             if not commands.in_charge(self._directory):
-                pause = _FIRST_PAUSE if time.monotonic() - began > _CALM_SECONDS else min(2 * pause, _LONGEST_PAUSE)
+                if time.monotonic() - began > _CALM_SECONDS:
+                    pause = _FIRST_PAUSE
+                else:
+                    pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
                     process = commands.start_controller(self._directory)
                 except (ControllerError, HomeError) as error:
                     log.error("%s", error)
                 else:
-                    # Leaves no zombie behind, and keeps no program from ending, as a thread of an executor would.
-                    threading.Thread(target=process.wait, name="transient-controller", daemon=True).start()
+                    # Leaves no zombie behind, and keeps no program from ending, as a thread of an
+                    # executor would.
+                    threading.Thread(
+                        target=process.wait, name="transient-controller", daemon=True
+                    ).start()
             await asyncio.sleep(pause)
 
     async def _until_controller_ends(self) -> None:
         """Hold a connection to the controller's socket: it breaks when the controller dies."""
         try:
-            reader, writer = await asyncio.open_unix_connection(places.command_socket(self._directory.name))
+            reader, writer = await asyncio.open_unix_connection(
+                places.command_socket(self._directory.name)
+            )
         except OSError:
             await asyncio.sleep(_CHECK_SECONDS)
             return

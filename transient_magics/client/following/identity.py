@@ -1,4 +1,6 @@
-"""The identity of a cluster: its name and its id. A name is used again once its cluster is deleted, an id never."""
+"""The identity of a cluster: its name and its id. A name is used again once its cluster is deleted,
+an id never.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from ...protocol import layout
 
 
 class Identity(NamedTuple):
-    """One cluster of this machine. An empty `id` is unknown: then the name alone says which cluster is meant."""
+    """One cluster of this machine. An empty `id` is unknown: then the name alone says which cluster
+    is meant.
+    """
 
     name: str
     id: str
@@ -24,7 +28,9 @@ class Identity(NamedTuple):
 
     @property
     def directory(self) -> Path:
-        """The folder of the cluster: under its name or, once another cluster took that, among those of past ones."""
+        """The folder of the cluster: under its name or, once another cluster took that, among those
+        of past ones.
+        """
         here = places.cluster(self.name)
         if not self.id or id_of(here) in ("", self.id):
             return here
@@ -40,7 +46,9 @@ class Identity(NamedTuple):
 
 
 def id_of(directory: Path) -> str:
-    """Return the id of the cluster in a folder; empty where its declaration is missing or unreadable, or has none."""
+    """Return the id of the cluster in a folder; empty where its declaration is missing or
+    unreadable, or has none.
+    """
     path = directory / layout.SPEC
     try:
         found = path.stat()

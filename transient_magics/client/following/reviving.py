@@ -1,8 +1,10 @@
-"""Clusters whose controller died while no process followed them: reported, and given another controller.
+"""Clusters whose controller died while no process followed them: reported, and given another
+controller.
 
-A notebook's follower restarts the controllers of the clusters that it follows. A command in a terminal reads the
-journal once: without this report it would show the last recorded state of a cluster as its present one. For the same
-reason `status` asks a controller for its present trouble, which a journal on a full disk does not have.
+A notebook's follower restarts the controllers of the clusters that it follows. A command in a
+terminal reads the journal once: without this report it would show the last recorded state of a
+cluster as its present one. For the same reason `status` asks a controller for its present trouble,
+which a journal on a full disk does not have.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from .cluster import BaseCluster
 
 _STARTING_SECONDS = 20.0
-"""A folder of this age that was never locked belongs to a controller that another process is starting."""
+"""A folder of this age that was never locked belongs to a controller that another process is
+starting.
+"""
 _TAKES_OVER_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
@@ -67,20 +71,27 @@ class _Unattended:
 
     @property
     def _outcome(self) -> str:
-        what = "process follows it" if self.seat else "controller is in charge"
+        if self.seat:
+            what = "process follows it"
+        else:
+            what = "controller is in charge"
         if self.refusal:
             return f"Another one cannot be started: {self.refusal}"
         if commands.in_charge(self.directory):
             return f"Another {what} now."
         if self.is_starting:
             return "Another one is starting."
-        return f"Another one was started and ended. Its log: {self.directory / layout.CONTROLLER_LOG}"
+        return (
+            f"Another one was started and ended. Its log: {self.directory / layout.CONTROLLER_LOG}"
+        )
 
 
 def revive(clusters: Iterable[BaseCluster]) -> list[str]:
-    """Start a controller for each of the clusters that has none and is not over; return a sentence for each.
+    """Start a controller for each of the clusters that has none and is not over; return a sentence
+    for each.
 
-    Waits until the new ones hold their locks, at most 5 seconds for all: the next command finds them in charge.
+    Waits until the new ones hold their locks, at most 5 seconds for all: the next command finds
+    them in charge.
     """
     found = [dead for cluster in clusters if (dead := _unattended(cluster))]
     for dead in found:
@@ -101,7 +112,9 @@ def present(cluster: BaseCluster) -> ClusterState:
 
 
 def _unattended(cluster: BaseCluster) -> _Unattended | None:
-    """The cluster, if it needs a controller, or a process that follows its controller on a VM, and has none."""
+    """The cluster, if it needs a controller, or a process that follows its controller on a VM, and
+    has none.
+    """
     directory = cluster.directory
     if commands.in_charge(directory):
         return None

@@ -1,4 +1,6 @@
-"""`run.advice("reclaim 1")`: what it would mean to lose a worker or to shrink some, beside what came of it before."""
+"""`run.advice("reclaim 1")`: what it would mean to lose a worker or to shrink some, beside what
+came of it before.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +20,31 @@ if TYPE_CHECKING:
     from ..recorded_run import RecordedRun
 
 _ASKED = re.compile(r"\s*reclaim\s+(\d+(?:\.\d+)?)\s*", re.IGNORECASE)
-_AROUND, _SETTLING = 20.0, 10.0
+_AROUND = 20.0
+_SETTLING = 10.0
 """Seconds that are measured before and after a change, and that pass in between."""
 _CHANGES = (
-    events.VmDeflated, events.VmInflated, events.VmRevoked, events.VmMachineAsked, events.VmMachineRefused,
-)  # fmt: skip
+    events.VmDeflated,
+    events.VmInflated,
+    events.VmRevoked,
+    events.VmMachineAsked,
+    events.VmMachineRefused,
+)
 
 
 def advice(run: RecordedRun, question: str) -> Advice:
-    """What to give up as many workers as `question` says means. Raises DeclarationError, or PlanError where the run
-    does not train or has as few workers."""
+    """What to give up as many workers as `question` says means. Raises DeclarationError, or
+    PlanError where the run does not train or has as few workers.
+    """
     from ...planner.deflation import advise
 
     match = _ASKED.fullmatch(question)
     if not match or not float(match[1]):
-        raise DeclarationError(f"Invalid question '{question}'", fix='For example: run.advice("reclaim 1").')
-    wanted, state = float(match[1]), run.cluster.state
+        raise DeclarationError(
+            f"Invalid question '{question}'", fix='For example: run.advice("reclaim 1").'
+        )
+    wanted = float(match[1])
+    state = run.cluster.state
     found = state.of(RunState).get(run.name)
     if found is None or found.phase != "running" or not found.steps_per_second:
         raise PlanError(f"{run.name} does not train at this moment, so that its speed is not known")
@@ -43,20 +54,25 @@ def advice(run: RecordedRun, question: str) -> Advice:
         raise PlanError(what, fix="Ask for less.")
     rest = sum(vm.hourly for vm in state.living if vm.role != WORKER)
     balanced = found.spec.batching == "dynamic"
-    told = advise(1 / found.steps_per_second, hourly, rest, wanted, mode=found.spec.mode, balanced=balanced)
+    told = advise(
+        1 / found.steps_per_second, hourly, rest, wanted, mode=found.spec.mode, balanced=balanced
+    )
     return replace(told, measured=tuple(_measured(run, run.cluster.events("vm"))))
 
 
 def _measured(run: RecordedRun, history: Sequence[Event]) -> Iterable[Measured]:
-    """What came of VMs that were shrunk or taken while it trained, where nothing else happened around that."""
+    """What came of VMs that were shrunk or taken while it trained, where nothing else happened
+    around that.
+    """
     from ...planner.deflation import Measured
 
     restarted = {each.vm for each in history if isinstance(each, events.VmMachineAsked)}
     changes = [
-        each for each in history
+        each
+        for each in history
         if isinstance(each, _CHANGES) or (isinstance(each, events.VmReady) and each.vm in restarted)
-    ]  # fmt: skip
-    moments = [0.0, *(each.at for each in changes), math.inf]
+    ]
+    moments = [0.0, *(change.at for change in changes), math.inf]
     rows = metrics.read(run.directory / layout.METRICS)
     for before, event, after in zip(moments, changes, moments[2:], strict=False):
         if not isinstance(event, events.VmDeflated | events.VmRevoked):
@@ -66,7 +82,10 @@ def _measured(run: RecordedRun, history: Sequence[Event]) -> Iterable[Measured]:
         settled = event.at + _SETTLING
         rates = _rate(rows, event.at - _AROUND, event.at), _rate(rows, settled, settled + _AROUND)
         if all(rates):
-            became = f"shrank to {event.cpu:.0%}" if isinstance(event, events.VmDeflated) else "was revoked"
+            if isinstance(event, events.VmDeflated):
+                became = f"shrank to {event.cpu:.0%}"
+            else:
+                became = "was revoked"
             yield Measured(f"{event.vm} {became}", 1 / rates[0], 1 / rates[1])
 
 

@@ -1,4 +1,6 @@
-"""Plans for bags: hours, dollars and failed jobs of a bag that is not declared yet, by policy and type of VM."""
+"""Plans for bags: hours, dollars and failed jobs of a bag that is not declared yet, by policy and
+type of VM.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class BagRow:
-    """A bag on VMs of one `kind` by one `policy`. Means over the courses, and in `interval` the middle 90 % of them.
+    """A bag on VMs of one `kind` by one `policy`. Means over the courses, and in `interval` the
+    middle 90 % of them.
 
     `on_demand_dollars`: the same bag on the same VMs on demand.
     """
@@ -66,10 +69,14 @@ class BagRow:
         return float(self.courses.failed.mean())
 
     def interval(self, what: str = "hours", level: float = _LEVEL) -> tuple[float, float]:
-        """The middle `level` of the `hours`, `dollars` or `failed` jobs. Raises PlanError for anything else."""
+        """The middle `level` of the `hours`, `dollars` or `failed` jobs. Raises PlanError for
+        anything else.
+        """
         if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
-            raise PlanError("An interval is of hours, dollars or failed, with a level between 0 and 1",
-                            fix='For example: row.interval("dollars", 0.9)')  # fmt: skip
+            raise PlanError(
+                "An interval is of hours, dollars or failed, with a level between 0 and 1",
+                fix='For example: row.interval("dollars", 0.9)',
+            )
         from ...planner.ranges import middle
 
         return middle(getattr(self.courses, what), level)
@@ -77,7 +84,9 @@ class BagRow:
 
 @dataclass(frozen=True, repr=False)
 class BagPlan:
-    """What a bag of `jobs` would take, a row for each type of VM and policy; the `best` costs least."""
+    """What a bag of `jobs` would take, a row for each type of VM and policy; the `best` costs
+    least.
+    """
 
     jobs: int
     rows: tuple[BagRow, ...]
@@ -106,16 +115,35 @@ class BagPlan:
     def lines(self) -> tuple[tuple[BagRow, tuple[str, ...]], ...]:
         """Each row with its cells under HEADER."""
         return tuple(
-            (row, (row.kind, row.policy, _between(row, "hours", number), _between(row, "dollars", money),
-                   _between(row, "failed", _few), money(row.on_demand_dollars)))
+            (
+                row,
+                (
+                    row.kind,
+                    row.policy,
+                    _between(row, "hours", number),
+                    _between(row, "dollars", money),
+                    _between(row, "failed", _few),
+                    money(row.on_demand_dollars),
+                ),
+            )
             for row in self.rows
-        )  # fmt: skip
+        )
 
     def __str__(self) -> str:
         best = self.best
-        lines = table(("", *HEADER), [(">" if row is best else "", *cells) for row, cells in self.lines])
+        lines = table(
+            ("", *HEADER), [(">" if row is best else "", *cells) for row, cells in self.lines]
+        )
         notes = (line for note in self.notes for line in textwrap.wrap(note, _WIDTH))
-        return "\n".join([*textwrap.wrap(f"{self.title} In brackets {self.spread}.", _WIDTH), "", *lines, "", *notes])
+        return "\n".join(
+            [
+                *textwrap.wrap(f"{self.title} In brackets {self.spread}.", _WIDTH),
+                "",
+                *lines,
+                "",
+                *notes,
+            ]
+        )
 
     __repr__ = __str__
 
@@ -134,23 +162,34 @@ def bag_plan(
     ps_cores: int | None = None,
     seed: int = 0,
 ) -> BagPlan:
-    """What a bag would take on each group of SPEC by itself, by both policies or the one that is named.
+    """What a bag would take on each group of SPEC by itself, by both policies or the one that is
+    named.
 
-    It costs what a cluster for jobs alone does, with the machine that this has for the scheduler unless `ps_cores` says
-    another.
+    It costs what a cluster for jobs alone does, with the machine that this has for the scheduler
+    unless `ps_cores` says another.
 
-    `job_time`: of one job, as `2h`, `1h:3h` or `cpu=2h,k80=20m` (a number: hours); `save_time`: seconds that a
-    checkpoint of a job takes (None: it cannot be saved). The other options are those of `plan`. Raises
-    DeclarationError or PlanError.
+    `job_time`: of one job, as `2h`, `1h:3h` or `cpu=2h,k80=20m` (a number: hours); `save_time`:
+    seconds that a checkpoint of a job takes (None: it cannot be saved). The other options are those
+    of `plan`. Raises DeclarationError or PlanError.
     """
-    groups = parse_groups(spec, ACCELERATORS, ZONES) if spec else []
+    if spec:
+        groups = parse_groups(spec, ACCELERATORS, ZONES)
+    else:
+        groups = []
     if not groups:
-        raise DeclarationError("A plan for a bag needs VMs", fix="Name a SPEC: cpux8, or cpux8 + t4x4.")
+        raise DeclarationError(
+            "A plan for a bag needs VMs", fix="Name a SPEC: cpux8, or cpux8 + t4x4."
+        )
     if jobs is None or not 0 < jobs <= MOST_JOBS:
-        raise DeclarationError(f"A plan for a bag needs --jobs, 1 to {MOST_JOBS:,}", fix="For example: --jobs 200.")
+        raise DeclarationError(
+            f"A plan for a bag needs --jobs, 1 to {MOST_JOBS:,}", fix="For example: --jobs 200."
+        )
     if isinstance(revocations, int) or str(revocations).isdigit():
-        raise DeclarationError("A bag is planned with lifetimes, not with a number of revocations",
-                               where="--revocations", fix="Choose published, own, none or a CSV file.")  # fmt: skip
+        raise DeclarationError(
+            "A bag is planned with lifetimes, not with a number of revocations",
+            where="--revocations",
+            fix="Choose published, own, none or a CSV file.",
+        )
     if policy not in (None, *POLICIES):
         raise unknown("policy", str(policy), POLICIES, where="--policy")
     if not 0 <= spare <= 1:
@@ -161,14 +200,21 @@ def bag_plan(
     rests_on: list[str] = []
     for group in groups:
         if group.accelerator not in times and "" not in times:
-            raise DeclarationError(f"--job-time has no time of a {group.accelerator.upper()}",
-                                   fix=f"Add {group.accelerator}=1h.")  # fmt: skip
+            raise DeclarationError(
+                f"--job-time has no time of a {group.accelerator.upper()}",
+                fix=f"Add {group.accelerator}=1h.",
+            )
         shortest, longest = times.get(group.accelerator, times.get("", (0.0, 0.0)))
         bag, on_demand_hourly, notes = _bag(
-            group=group if group.zone else replace(group, zone=zone[0] if zone else None), jobs=jobs,
-            times=(shortest, longest), spare=spare, save=None if save_time is None else save_time / _HOUR,
-            model=provisioning_model, revocations=revocations, ps_cores=ps_cores,
-        )  # fmt: skip
+            group=group if group.zone else replace(group, zone=zone[0] if zone else None),
+            jobs=jobs,
+            times=(shortest, longest),
+            spare=spare,
+            save=None if save_time is None else save_time / _HOUR,
+            model=provisioning_model,
+            revocations=revocations,
+            ps_cores=ps_cores,
+        )
         name = f"{group.accelerator}x{group.count}"
         rests_on += notes
         rows += _rows(name, bag, on_demand_hourly, (policy,) if policy else POLICIES, seed)
@@ -179,25 +225,40 @@ def bag_plan(
 def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:
     """By GPU (empty: any) the least and the most hours of a job. Raises DeclarationError."""
     if text is None:
-        raise DeclarationError("A plan for a bag needs --job-time", fix="For example: --job-time 2h, or 1h:3h.")
+        raise DeclarationError(
+            "A plan for a bag needs --job-time", fix="For example: --job-time 2h, or 1h:3h."
+        )
     if not isinstance(text, str):
         text = f"{text}h"
     found = {}
     for part in text.split(","):
         gpu, _, span = (each.strip() for each in part.rpartition("="))
         low, _, high = span.partition(":")
-        hours = [parse_duration(each, "--job-time", unit="h") / _HOUR for each in (low, high or low)]
+        hours = [
+            parse_duration(each, "--job-time", unit="h") / _HOUR for each in (low, high or low)
+        ]
         if hours[0] > hours[1]:
-            raise DeclarationError(f"The range {span} is empty", where="--job-time", fix="Write 1h:3h.")
+            raise DeclarationError(
+                f"The range {span} is empty", where="--job-time", fix="Write 1h:3h."
+            )
         found[gpu.lower()] = (hours[0], hours[1])
     return found
 
 
 def _bag(
-    *, group: WorkerGroup, jobs: int, times: tuple[float, float], spare: float, save: float | None,
-    model: str, revocations: int | str, ps_cores: int | None,
-) -> tuple[Bag, float, list[str]]:  # fmt: skip
-    """The bag on such VMs, what one of them costs an hour on demand, and what lifetimes and prices rest on."""
+    *,
+    group: WorkerGroup,
+    jobs: int,
+    times: tuple[float, float],
+    spare: float,
+    save: float | None,
+    model: str,
+    revocations: int | str,
+    ps_cores: int | None,
+) -> tuple[Bag, float, list[str]]:
+    """The bag on such VMs, what one of them costs an hour on demand, and what lifetimes and prices
+    rest on.
+    """
     from ...bags.policy.simulate import Bag
     from ...catalog.published import LAST_HOUR, startup
     from ...planner.lifetimes.kaplan_meier import Capped
@@ -205,44 +266,75 @@ def _bag(
 
     gpu = group.accelerator
     named = render_groups((group,))
-    spec = specify(Declaration(named, name="bag", ps_cores=ps_cores, provisioning_model=model, purpose=JOBS))
-    home, transient = spec.home_zone, model != "standard"
-    worker, server = spec.price(gpu, home), spec.price(price_kind(PARAMETER_SERVER, ""), home)
-    lifetimes = foreseen(revocations)[0](gpu, region(home)) if transient else None
+    spec = specify(
+        Declaration(named, name="bag", ps_cores=ps_cores, provisioning_model=model, purpose=JOBS)
+    )
+    home = spec.home_zone
+    transient = model != "standard"
+    worker = spec.price(gpu, home)
+    server = spec.price(price_kind(PARAMETER_SERVER, ""), home)
+    if transient:
+        lifetimes = foreseen(revocations)[0](gpu, region(home))
+    else:
+        lifetimes = None
     if lifetimes is not None and model == "preemptible":
         lifetimes = Capped(lifetimes, LAST_HOUR)
     price = lines_of(spec, [gpu]).worker_price(gpu, home)
     boot = sum(startup(gpu, transient, region(home))[1:3]) / _HOUR
     bag = Bag(
-        jobs, *times, group.count, worker.hourly, lifetimes, spare=spare, server_hourly=server.hourly, boot=boot,
-        save=save, price_error=price.drift if transient else 0.0,
-    )  # fmt: skip
-    notes = [stand_in(lifetimes), price.age_words] if transient else []
+        jobs,
+        *times,
+        group.count,
+        worker.hourly,
+        lifetimes,
+        spare=spare,
+        server_hourly=server.hourly,
+        boot=boot,
+        save=save,
+        price_error=price.drift if transient else 0.0,
+    )
+    if transient:
+        notes = [stand_in(lifetimes), price.age_words]
+    else:
+        notes = []
     return bag, worker.on_demand_hourly, notes
 
 
-def _rows(name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str], seed: int) -> list[BagRow]:
+def _rows(
+    name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str], seed: int
+) -> list[BagRow]:
     from ...bags.policy.simulate import on_demand, simulate
 
-    safe = simulate(on_demand(bag, on_demand_hourly), "memoryless", courses=COURSES, seed=seed, uncertain=False)
+    safe = simulate(
+        on_demand(bag, on_demand_hourly), "memoryless", courses=COURSES, seed=seed, uncertain=False
+    )
     dollars = float(safe.dollars.mean())
     chosen: list[Policy] = ["reuse" if each == "reuse" else "memoryless" for each in policies]
     if bag.model is None:  # where nothing is revoked, both do the same
         chosen = chosen[:1]
     return [
-        BagRow(name, policy if bag.model else "any", simulate(bag, policy, courses=COURSES, seed=seed), dollars)
+        BagRow(
+            name,
+            policy if bag.model else "any",
+            simulate(bag, policy, courses=COURSES, seed=seed),
+            dollars,
+        )
         for policy in chosen
     ]
 
 
 def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[str]:
-    notes = ["More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."]
+    notes = [
+        "More jobs are begun than results are wanted; none is waited for, and one that is lost begins again."
+    ]
     if save_time is None:
         notes.append(
             "No job saves anything here; with --save-time 20s one that is lost goes on from its last checkpoint."
         )
     if model == "spot" and any(row.policy == "reuse" for row in rows):
-        notes.append("Spot VMs have no time limit, and old ones are the safest: there the policies differ little.")
+        notes.append(
+            "Spot VMs have no time limit, and old ones are the safest: there the policies differ little."
+        )
     return notes
 
 

@@ -1,8 +1,9 @@
-"""What is known of capacity on demand before a run with a deadline begins: what clusters and measurements here met.
+"""What is known of capacity on demand before a run with a deadline begins: what clusters and
+measurements here met.
 
-Google tells it of nobody beforehand: its advice on capacity is about Spot VMs (`advice.capacity`, a preview), calendars
-about reservations of weeks, and a reservation that is made at once is paid as the VMs are. So what counts is who asked
-for a VM and got one, or did not.
+Google tells it of nobody beforehand: its advice on capacity is about Spot VMs (`advice.capacity`, a
+preview), calendars about reservations of weeks, and a reservation that is made at once is paid as
+the VMs are. So what counts is who asked for a VM and got one, or did not.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _MOST_ZONES = 3
 
 @dataclass(frozen=True, slots=True)
 class OnDemand:
-    """What was seen of VMs with a `gpu` on demand in `zones`, in order; of which project, the emulator's where None."""
+    """What was seen of VMs with a `gpu` on demand in `zones`, in order; of which project, the
+    emulator's where None.
+    """
 
     gpu: str
     zones: tuple[str, ...]
@@ -36,10 +39,15 @@ class OnDemand:
     project: str | None = None
 
     def waited(self, now: float, rate: float = 1.0) -> float:
-        """The longest that one was waited for until `now`, from the first refusal to the VM that came or, where none
-        came, as long as somebody asked. Seconds on a clock that the cloud's outpaces so many times (`rate`)."""
-        gap, least = _GAP / rate, _LEAST / rate
-        longest, since, last = 0.0, None, 0.0
+        """The longest that one was waited for until `now`, from the first refusal to the VM that
+        came or, where none came, as long as somebody asked. Seconds on a clock that the cloud's
+        outpaces so many times (`rate`).
+        """
+        gap = _GAP / rate
+        least = _LEAST / rate
+        longest = 0.0
+        since = None
+        last = 0.0
         for each in (*self.seen, Sighting(now, "", given=False)):
             if since is not None:
                 asked = each.at - last <= gap
@@ -53,8 +61,14 @@ class OnDemand:
 
     def words(self, now: float, rate: float = 1.0) -> str:
         """What is said of it before the run begins: one sentence, or two."""
-        vms = "VMs without a GPU" if self.gpu == "cpu" else f"{self.gpu.upper()}s"
-        more = f" and {len(self.zones) - _MOST_ZONES} more" if len(self.zones) > _MOST_ZONES else ""
+        if self.gpu == "cpu":
+            vms = "VMs without a GPU"
+        else:
+            vms = f"{self.gpu.upper()}s"
+        if len(self.zones) > _MOST_ZONES:
+            more = f" and {len(self.zones) - _MOST_ZONES} more"
+        else:
+            more = ""
         what = f"{vms} on demand in {', '.join(self.zones[:_MOST_ZONES])}{more}"
         if not self.seen:
             look = f"%transient_measure {self.gpu} --zones {','.join(self.zones[:_MOST_ZONES])} "
@@ -62,7 +76,9 @@ class OnDemand:
             look += f" --project {self.project}" if self.project else ""
             unknown = f"Nothing is known of capacity for {what}: none was requested from this machine within a week"
             return f"{unknown}. To look: {look}"
-        there, last, wait = sum(each.given for each in self.seen), self.seen[-1], self.waited(now, rate)
+        there = sum(each.given for each in self.seen)
+        last = self.seen[-1]
+        wait = self.waited(now, rate)
         said = f"{what}: {there} of {count(len(self.seen), 'request')} of the last week got one"
         if wait:
             said += f". One was waited for up to {render_duration(wait)}: they are taken that much earlier"
@@ -73,7 +89,7 @@ class OnDemand:
 
 def on_demand(cluster: ClusterSpec, run: RunSpec, now: float) -> list[OnDemand]:
     """Of each GPU of which the run may have VMs on demand, where it may have them."""
-    gpus = run.gpus or dict.fromkeys(each.accelerator for each in cluster.groups)
+    gpus = run.gpus or dict.fromkeys(group.accelerator for group in cluster.groups)
     return [_of(cluster, gpu, zones_for(cluster, run, gpu), now) for gpu in gpus]
 
 
@@ -83,7 +99,9 @@ def _of(cluster: ClusterSpec, gpu: str, zones: Sequence[str], now: float) -> OnD
         for each in (*_met(known_states(), cluster.project, gpu), *_measured(cluster.project, gpu))
         if each.zone in zones and now - KNOWN_SECONDS < each.at <= now
     )
-    return OnDemand(gpu, tuple(zones), tuple(sorted(found, key=lambda each: each.at)), cluster.project)
+    return OnDemand(
+        gpu, tuple(zones), tuple(sorted(found, key=lambda each: each.at)), cluster.project
+    )
 
 
 def _met(states: Iterable[ClusterState], project: str | None, gpu: str) -> Iterator[Sighting]:
@@ -92,7 +110,11 @@ def _met(states: Iterable[ClusterState], project: str | None, gpu: str) -> Itera
         if state.spec is None or state.spec.project != project:
             continue
         for vm in state.vms.values():
-            if vm.role != WORKER or vm.provisioning_model != ON_DEMAND or (vm.accelerator or "cpu") != gpu:
+            if (
+                vm.role != WORKER
+                or vm.provisioning_model != ON_DEMAND
+                or (vm.accelerator or "cpu") != gpu
+            ):
                 continue
             if vm.running_at:
                 yield Sighting(vm.running_at, vm.zone, given=True)

@@ -31,26 +31,34 @@ _OPTION = "--finish-by"
 
 
 def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
-    """When that is, in seconds since 1970. A time of the day is the next one on this machine's clock; a number of hours
-    passes on the cluster's clock, as its limits do. Raises DeclarationError, also where it is past."""
+    """When that is, in seconds since 1970. A time of the day is the next one on this machine's
+    clock; a number of hours passes on the cluster's clock, as its limits do. Raises
+    DeclarationError, also where it is past.
+    """
     now = time.time()
     if isinstance(finish_by, datetime):
         at = finish_by.timestamp()
     elif isinstance(finish_by, str) and ":" in finish_by:
         at = now + parse_deadline(finish_by, _OPTION, now)
     else:
-        seconds = parse_deadline(finish_by, _OPTION, now) if isinstance(finish_by, str) else 3600 * float(finish_by)
+        if isinstance(finish_by, str):
+            seconds = parse_deadline(finish_by, _OPTION, now)
+        else:
+            seconds = 3600 * float(finish_by)
         at = now + seconds / _rate(cluster)
     if not now < at < math.inf:
         raise DeclarationError(
-            "The deadline is past already", where=_OPTION, fix="Write 6h, or 18:00 for the next one."
+            "The deadline is past already",
+            where=_OPTION,
+            fix="Write 6h, or 18:00 for the next one.",
         )
     return at
 
 
 def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
-    """Raise ClusterError or DeclarationError where this cluster cannot have a run with a deadline, or not with these
-    `options` (fields of RunSpec)."""
+    """Raise ClusterError or DeclarationError where this cluster cannot have a run with a deadline,
+    or not with these `options` (fields of RunSpec).
+    """
     state = cluster.state
     spec = state.spec
     if spec is None:
@@ -59,83 +67,107 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
         what = f"A run with a deadline needs {cluster.name} for itself, and {' and '.join(others)} would share it"
         raise ClusterError(what, fix="Wait for their end, or declare another cluster.")
     for wrong, why in (
-        (spec.provisioning_model == "standard", "is on demand only, and a deadline chooses between Spot and on demand"),
+        (
+            spec.provisioning_model == "standard",
+            "is on demand only, and a deadline chooses between Spot and on demand",
+        ),
         (not spec.replace, "was declared with --no-replace, and a deadline needs replacements"),
         (spec.chief == "worker", "has its chief on a worker, with which what it saved may be lost"),
     ):
         if wrong:
-            raise ClusterError(f"{cluster.name} {why}", where=_OPTION, fix="Declare another cluster.")
+            raise ClusterError(
+                f"{cluster.name} {why}", where=_OPTION, fix="Declare another cluster."
+            )
     for gpu in options.get("gpus") or [group.accelerator for group in spec.groups]:
         if accelerator(gpu).spot_only:
             what = f"{gpu.upper()}s are not sold on demand, and a deadline needs VMs on demand"
             raise DeclarationError(what, where=_OPTION, fix="Name other GPUs with --gpus.")
         if (zones := options.get("zones")) and not any(has_gpu(zone, gpu) for zone in zones):
-            raise DeclarationError(f"None of {', '.join(zones)} has {gpu.upper()}s", where="--zones")
-    left, wanted = (
-        state.seconds_left(time.time()) * state.clock.rate / _rate(cluster),
-        options["finish_by"] - time.time(),
-    )
+            raise DeclarationError(
+                f"None of {', '.join(zones)} has {gpu.upper()}s", where="--zones"
+            )
+    left = state.seconds_left(time.time()) * state.clock.rate / _rate(cluster)
+    wanted = options["finish_by"] - time.time()
     if wanted > left:
-        what = f"{cluster.name} ends by its own limits in {render_duration(left)}, before the deadline"
-        raise DeclarationError(what, where=_OPTION, fix="Declare it with other --max-hours or --max-cost.")
+        what = (
+            f"{cluster.name} ends by its own limits in {render_duration(left)}, before the deadline"
+        )
+        raise DeclarationError(
+            what, where=_OPTION, fix="Declare it with other --max-hours or --max-cost."
+        )
     most = options.get("max_cost")
     if most is not None and spec.max_cost is not None:
         rest = spec.max_cost - total(state, time.time())
         if most > rest:
-            what = (
-                f"{render_money(most)} are more than the {render_money(max(rest, 0.0))} left of {cluster.name}'s limit"
-            )
+            what = f"{render_money(most)} are more than the {render_money(max(rest, 0.0))} left of {cluster.name}'s limit"
             raise DeclarationError(what, where="--max-cost", fix="Take less.")
 
 
 def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
-    """Raise ClusterError where the project has no quota left for as many VMs on demand as the cluster has workers,
-    of each GPU that the run may have them of.
+    """Raise ClusterError where the project has no quota left for as many VMs on demand as the
+    cluster has workers, of each GPU that the run may have them of.
 
-    Of an emulated cluster where its weather has quotas. What cannot be told is no refusal: it is told when it is met.
+    Of an emulated cluster where its weather has quotas. What cannot be told is no refusal: it is
+    told when it is met.
     """
     spec = cluster.state.spec
     assert spec
     if spec.emulated and not (cluster.state.vms and weather(cluster, {}).settings.get("quota")):
         return
     count = spec.worker_count
-    for gpu in run.gpus or dict.fromkeys(each.accelerator for each in spec.groups):
+    for gpu in run.gpus or dict.fromkeys(group.accelerator for group in spec.groups):
         if accelerator(gpu).spot_only:
             continue
-        known = spec if gpu in spec.prices else widened(spec, run.gpus)
+        if gpu in spec.prices:
+            known = spec
+        else:
+            known = widened(spec, run.gpus)
         groups = (WorkerGroup(gpu, count, next(iter(run.zones), known.zones_for(gpu)[0])),)
         alone = replace(
-            known, name=f"{spec.name[:30]}-due", id="", groups=groups, provisioning_model="standard",
-            parameter_servers=0, controller="local",
-        )  # fmt: skip
+            known,
+            name=f"{spec.name[:30]}-due",
+            id="",
+            groups=groups,
+            provisioning_model="standard",
+            parameter_servers=0,
+            controller="local",
+        )
         answer = ask("preflight", "The examination of quotas", stdin=json.dumps(alone.to_dict()))
         for finding in answer["findings"]:
             if not finding["good"] and str(finding["subject"]).startswith("quotas"):
                 raise ClusterError(
                     f"{count} {gpu.upper()} VMs on demand could not be had, and with them the deadline might "
-                    f"not be kept: {finding['said']}", where=_OPTION,
-                )  # fmt: skip
+                    f"not be kept: {finding['said']}",
+                    where=_OPTION,
+                )
 
 
 def on_demand_wait(cluster: BaseCluster, run: RunSpec) -> float:
-    """The longest that a VM on demand was waited for where the run may have one, in seconds: what was seen here."""
+    """The longest that a VM on demand was waited for where the run may have one, in seconds: what
+    was seen here.
+    """
     assert cluster.state.spec
-    now, rate = time.time(), _rate(cluster)
+    now = time.time()
+    rate = _rate(cluster)
     return max(each.waited(now, rate) for each in on_demand(cluster.state.spec, run, now))
 
 
 def on_demand_words(cluster: BaseCluster, run: RunSpec) -> str:
-    """What is known of capacity on demand before a run with a deadline begins, where it may be changed for it."""
+    """What is known of capacity on demand before a run with a deadline begins, where it may be
+    changed for it.
+    """
     spec = cluster.state.spec
     if spec is None or not run.finish_by or run.adapt == "off":
         return ""
-    now, rate = time.time(), _rate(cluster)
+    now = time.time()
+    rate = _rate(cluster)
     return "\n".join(each.words(now, rate) for each in on_demand(spec, run, now))
 
 
 def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int = 0) -> None:
-    """Raise DeclarationError where earlier runs of this code tell that no workers of the cluster do it in time, with
-    the nearest deadline that they can. `made`: steps that count already. Nothing where no run tells its speed.
+    """Raise DeclarationError where earlier runs of this code tell that no workers of the cluster do
+    it in time, with the nearest deadline that they can. `made`: steps that count already. Nothing
+    where no run tells its speed.
 
     Raises StoreError where what earlier runs tell cannot be read.
     """
@@ -146,13 +178,16 @@ def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int
     if needed is not None and needed > left:
         raise DeclarationError(
             f"{run.name} takes {render_duration(needed)} even on demand with all workers that {cluster.name} may have, "
-            f"at the lower end of its speed, and {render_duration(left)} are left", where=_OPTION,
+            f"at the lower end of its speed, and {render_duration(left)} are left",
+            where=_OPTION,
             fix=f"The nearest deadline is {math.ceil(needed * _rate(cluster) / 60)}m; more workers may be faster.",
-        )  # fmt: skip
+        )
 
 
 def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float | None:
-    """Seconds on demand, with the fastest workers that the cluster may have; None where nobody knows."""
+    """Seconds on demand, with the fastest workers that the cluster may have; None where nobody
+    knows.
+    """
     try:
         from ...planner.choices import Choice
         from ...planner.deadlines.cost import start_seconds, work_seconds
@@ -163,16 +198,24 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
         workload = store.workload(run.name, spec.source, run.wire)
         count = min(run.most_workers or spec.max_workers, spec.max_workers or spec.worker_count)
         choices = [
-            Choice((WorkerGroup(gpu, count, spec.zones_for(gpu)[0]),), spec.parameter_servers, provisioning="standard")
+            Choice(
+                (WorkerGroup(gpu, count, spec.zones_for(gpu)[0]),),
+                spec.parameter_servers,
+                provisioning="standard",
+            )
             for gpu in run.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
         ]
         return min(
-            work_seconds(choice, workload, steps) + (0.0 if spec.emulated else start_seconds(choice, workload, steps))
+            work_seconds(choice, workload, steps)
+            + (0.0 if spec.emulated else start_seconds(choice, workload, steps))
             for choice in choices
         )
     except StoreError:
         raise
-    except (TransientError, OSError):  # no run of it has trained long enough, or NumPy is not installed
+    except (
+        TransientError,
+        OSError,
+    ):  # no run of it has trained long enough, or NumPy is not installed
         return None
 
 
@@ -181,7 +224,9 @@ def _studies(state: ClusterState) -> list[str]:
 
 
 def _rate(cluster: BaseCluster) -> float:
-    """How fast the cluster's clock runs, in seconds per second; before its first VM only the weather knows."""
+    """How fast the cluster's clock runs, in seconds per second; before its first VM only the
+    weather knows.
+    """
     spec = cluster.state.spec
     if spec is None or not spec.emulated:
         return 1.0

@@ -28,30 +28,45 @@ if TYPE_CHECKING:
 
 
 def forecast(run: RecordedRun, revocations: str | None = None) -> Forecast:
-    """Forecast the end of a running run, and its cost by then. Raises PlanError where no forecast can be made.
+    """Forecast the end of a running run, and its cost by then. Raises PlanError where no forecast
+    can be made.
 
-    `revocations`: `published` or `none`; by default `published` on Compute Engine, and on the emulator what its weather
-    is (other revocations than published ones are not foreseen).
+    `revocations`: `published` or `none`; by default `published` on Compute Engine, and on the
+    emulator what its weather is (other revocations than published ones are not foreseen).
     """
     from ...planner.forecast import CLOSING_SECONDS
     from ...planner.forecast import forecast as foretell
 
     cluster = run.cluster
-    state, now = cluster.state, time.time()
+    state = cluster.state
+    now = time.time()
     found = state.of(RunState).get(run.name)
     if found is None:
         raise PlanError(f"{run.name} is not known to {cluster.name} yet")
     expected = revocations or weather_of(cluster)
-    as_emulated = not revocations and expected == "published" and cluster.state.spec and cluster.state.spec.emulated
-    lifetimes, _, risk = emulated() if as_emulated else foreseen(expected)
+    as_emulated = (
+        not revocations
+        and expected == "published"
+        and cluster.state.spec
+        and cluster.state.spec.emulated
+    )
+    if as_emulated:
+        lifetimes, _, risk = emulated()
+    else:
+        lifetimes, _, risk = foreseen(expected)
     known = KnownRun(cluster.directory, found)
     store = store_of(known)
     for other in alike(known_runs(), store):
         if other.state.over:
             learn(store, other)
     seen = record(known)
-    closings = [each.closing for each in store.records(source(known)).values() if each.closing is not None]
-    closing = statistics.median(closings) if closings else CLOSING_SECONDS
+    closings = [
+        each.closing for each in store.records(source(known)).values() if each.closing is not None
+    ]
+    if closings:
+        closing = statistics.median(closings)
+    else:
+        closing = CLOSING_SECONDS
     told = foretell(state, now, found, seen, lifetimes, risk=risk, closing=closing)
     if as_emulated:
         told = replace(told, stand_in=_stand_ins(state))
@@ -59,19 +74,28 @@ def forecast(run: RecordedRun, revocations: str | None = None) -> Forecast:
 
 
 def _stand_ins(state: ClusterState) -> str:
-    """What the emulator's weather uses where no lifetimes were published of a cluster's workers; empty where they
-    were."""
+    """What the emulator's weather uses where no lifetimes were published of a cluster's workers;
+    empty where they were.
+    """
     kinds = {(vm.accelerator or "cpu", region(vm.zone)) for vm in state.living if vm.role == WORKER}
     clauses = ", ".join(filter(None, (stand_ins(*kind) for kind in sorted(kinds))))
-    return f"its emulated VMs live like others: {clauses}" if clauses else ""
+    if clauses:
+        return f"its emulated VMs live like others: {clauses}"
+    return ""
 
 
 def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record) -> Behind | None:
-    """Where the run is slower, with the workers that it has had for long enough, than its like were."""
+    """Where the run is slower, with the workers that it has had for long enough, than its like
+    were.
+    """
     from ...planner.choices import Choice
     from ...planner.forecast import behind
 
-    spec, latest = run.state.spec, seen.observations[-1] if seen.observations else None
+    spec = run.state.spec
+    if seen.observations:
+        latest = seen.observations[-1]
+    else:
+        latest = None
     if not spec.alarm_below or latest is None or latest.seconds < spec.alarm_after:
         return None
     mine = [state.vms[name] for name in run.state.workers if name in state.vms]
@@ -79,29 +103,54 @@ def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record)
     groups = tuple(WorkerGroup(gpu, count, zone) for (gpu, zone), count in places.items())
     machines = {vm.accelerator or "cpu": vm.machine_type for vm in mine}
     choice = Choice(groups, latest.servers, machines=machines)
-    if sum((Counter({choice.kind(group): group.count}) for group in groups), Counter()) != Counter(latest.workers):
+    if sum((Counter({choice.kind(group): group.count}) for group in groups), Counter()) != Counter(
+        latest.workers
+    ):
         return None
-    like = {other.identity for other in alike(known_runs(), store) if other.state.over and _is_like(run, other)}
+    like = {
+        other.identity
+        for other in alike(known_runs(), store)
+        if other.state.over and _is_like(run, other)
+    }
     rows = metrics.sample(run.directory / layout.METRICS)
-    until = rows[-1]["time"] if rows else 0
+    if rows:
+        until = rows[-1]["time"]
+    else:
+        until = 0
     try:
         workload = store.workload(run.state.name, source(run), spec.wire, among=like)
         return behind(
-            workload, choice, latest.steps_per_second, spec.alarm_below,
+            workload,
+            choice,
+            latest.steps_per_second,
+            spec.alarm_below,
             [row for row in rows if row["time"] > until - latest.seconds * 1e9],
-        )  # fmt: skip
-    except TransientError:  # no run like it has trained long enough, or the price or place of such a VM is not known
+        )
+    except (
+        TransientError
+    ):  # no run like it has trained long enough, or the price or place of such a VM is not known
         return None
 
 
 _SAME = (
-    "params", "hparams", "mode", "backup_workers", "batching", "wire", "pace_seconds", "ps_shards", "chief", "threads",
-)  # fmt: skip
+    "params",
+    "hparams",
+    "mode",
+    "backup_workers",
+    "batching",
+    "wire",
+    "pace_seconds",
+    "ps_shards",
+    "chief",
+    "threads",
+)
 
 
 def _is_like(run: KnownRun, other: KnownRun) -> bool:
     """Whether what is declared of both would make them as fast on the same machines."""
-    declared = all(getattr(run.state.spec, name) == getattr(other.state.spec, name) for name in _SAME)
+    declared = all(
+        getattr(run.state.spec, name) == getattr(other.state.spec, name) for name in _SAME
+    )
     return declared and other.identity != run.identity and _machines(run) == _machines(other)
 
 
@@ -113,14 +162,19 @@ def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
 
 
 def projected(cost: Cost, run: RecordedRun) -> Cost:
-    """Return the cost of a running run with its projection to the end, or with a note on why that cannot be
-    read; unchanged where the run is too young to tell."""
+    """Return the cost of a running run with its projection to the end, or with a note on why that
+    cannot be read; unchanged where the run is too young to tell.
+    """
     try:
         found = forecast(run)
         return replace(cost, projected=replace(found.cost, provided=found.provided))
     except StoreError as error:
         return replace(cost, note=no_forecast(error))
-    except (TransientError, ImportError, OSError):  # the files of a run on another machine may not be here yet
+    except (
+        TransientError,
+        ImportError,
+        OSError,
+    ):  # the files of a run on another machine may not be here yet
         return cost
 
 
@@ -142,7 +196,9 @@ def no_forecast(error: StoreError) -> str:
 
 
 def weather_of(cluster: BaseCluster) -> str:
-    """Which revocations are foreseen of a cluster: `published`, or `none` where the emulator's weather has others."""
+    """Which revocations are foreseen of a cluster: `published`, or `none` where the emulator's
+    weather has others.
+    """
     spec = cluster.state.spec
     if spec is None or not spec.emulated:
         return "published"

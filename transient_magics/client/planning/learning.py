@@ -1,4 +1,6 @@
-"""What runs of this machine tell of their model: how fast its workers are, how it learns; kept for plans to come."""
+"""What runs of this machine tell of their model: how fast its workers are, how it learns; kept for
+plans to come.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ _BATCHES = ("batch", "batch_size")
 
 def store_of(run: KnownRun) -> ModelStore:
     """Where what is learnt of the run's model is kept; of a cell's own model, by the cell's text."""
-    cell = b"" if run.state.spec.model else (run.directory / layout.CELL).read_bytes()
+    if run.state.spec.model:
+        cell = b""
+    else:
+        cell = (run.directory / layout.CELL).read_bytes()
     return store_for(run.state.spec, cell)
 
 
@@ -37,7 +42,9 @@ def store_for(spec: RunSpec, cell: bytes) -> ModelStore:
 
 
 def alike(runs: Iterable[KnownRun], store: ModelStore) -> list[KnownRun]:
-    """Those of `runs` that tell of the model of a store: how fast it is, or how accurate it becomes."""
+    """Those of `runs` that tell of the model of a store: how fast it is, or how accurate it
+    becomes.
+    """
     return [run for run in runs if bool(run.state.spec.model) != store.own and _is_of(run, store)]
 
 
@@ -55,19 +62,25 @@ def source(run: KnownRun) -> Source:
 
 
 def is_synchronous(run: KnownRun) -> bool:
-    """Whether its steps are taken together: then their number per second does not grow with the workers."""
+    """Whether its steps are taken together: then their number per second does not grow with the
+    workers.
+    """
     return run.state.spec.mode == "sync"
 
 
 def learn(store: ModelStore, run: KnownRun) -> None:
-    """Keep what the run tells, unless it is known to its end; of one that measures stalls, what these are."""
+    """Keep what the run tells, unless it is known to its end; of one that measures stalls, what
+    these are.
+    """
     if run.state.spec.stalls:
         _learn_stalls(store, run)
         return
     known = store.record(run.identity)
     if known is None or not known.over:
         found = record(run, whole=True)
-        if run.state.spec.per_vm > 1:  # it had a part of its VM, and the more the fewer trained there
+        if (
+            run.state.spec.per_vm > 1
+        ):  # it had a part of its VM, and the more the fewer trained there
             found = replace(found, observations=(), waits={})
         if not _is_home(run):  # then it is looked at again
             found = replace(found, over=False)
@@ -77,7 +90,9 @@ def learn(store: ModelStore, run: KnownRun) -> None:
 
 def _is_home(run: KnownRun) -> bool:
     """Whether its metrics are here to their end, where they come from the VM of a controller."""
-    return (run.directory / layout.HOME).exists() or not kept(run.cluster / layout.JOURNAL).read().seat
+    return (run.directory / layout.HOME).exists() or not kept(
+        run.cluster / layout.JOURNAL
+    ).read().seat
 
 
 def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
@@ -106,9 +121,13 @@ def record(run: KnownRun, *, whole: bool = False) -> Record:
 
 
 def settings(run: KnownRun) -> str:
-    """What else than model, workers and batch makes the run another experiment: hparams and params, as text."""
+    """What else than model, workers and batch makes the run another experiment: hparams and params,
+    as text.
+    """
     said = [
         *run.state.spec.hparams.split(","),
         *(f"{name}={value_text(value)}" for name, value in run.state.spec.params.items()),
     ]
-    return ",".join(sorted(each for each in said if each and each.partition("=")[0] not in _BATCHES))
+    return ",".join(
+        sorted(each for each in said if each and each.partition("=")[0] not in _BATCHES)
+    )

@@ -1,6 +1,7 @@
 """How long transient VMs live, for people to read: the answer of `transient lifetimes`.
 
-The answer is plain numbers and words. What computes them needs NumPy and SciPy and is loaded when it is asked.
+The answer is plain numbers and words. What computes them needs NumPy and SciPy and is loaded when
+it is asked.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _WIDTH = 79
 
 @dataclass(frozen=True)
 class Job:
-    """Work that is lost with its VM: its length, the VM's age at its begin, what a checkpoint takes, and what passes
-    until it goes on elsewhere. Seconds."""
+    """Work that is lost with its VM: its length, the VM's age at its begin, what a checkpoint
+    takes, and what passes until it goes on elsewhere. Seconds.
+    """
 
     work: float
     age: float = 0.0
@@ -48,29 +50,36 @@ class Lifetimes:
 
     @property
     def model(self) -> LifetimeModel:
-        """Survival as it was observed, to plan with; beyond that Spot VMs keep the hazard of their later hours."""
+        """Survival as it was observed, to plan with; beyond that Spot VMs keep the hazard of their
+        later hours.
+        """
         return self.study.model
 
     @property
     def title(self) -> str:
         """Whose lifetimes they are, and of when."""
         source = self.study.source
-        return f"{source.title} ({source.dated})" if source.dated else source.title
+        if source.dated:
+            return f"{source.title} ({source.dated})"
+        return source.title
 
     @property
     def counted(self) -> str:
         """`156 VMs, 72 revoked, 84 not, watched up to 24 h`."""
         vms, revoked = self.study.counts
-        watched = min(self.study.watched, 24) if self.study.question.capped else self.study.watched
+        if self.study.question.capped:
+            watched = min(self.study.watched, 24)
+        else:
+            watched = self.study.watched
         return f"{count(vms, 'VM')}, {revoked} revoked, {vms - revoked} not; watched up to {number(watched)} h"
 
     @cached_property
     def rows(self) -> list[dict[str, float]]:
         """One dict per `age` in hours.
 
-        `alive`: the share of VMs that live longer; `low`, `high`: between which it lies with 90%; `hazard`:
-        revocations per hour of a VM's life since the age before; `trusted_hours`: for how long a VM of that age may be
-        trusted before the risk passes one in ten.
+        `alive`: the share of VMs that live longer; `low`, `high`: between which it lies with 90%;
+        `hazard`: revocations per hour of a VM's life since the age before; `trusted_hours`: for how
+        long a VM of that age may be trusted before the risk passes one in ten.
         """
         from ...planner.checkpoints import trusted_hours
 
@@ -85,42 +94,66 @@ class Lifetimes:
                 "low": float(least),
                 "high": float(most),
                 "hazard": hazards.get(age, math.nan),
-                "trusted_hours": trusted_hours(study.observed, age, _RISK, max(study.watched - age, 0.0)),
+                "trusted_hours": trusted_hours(
+                    study.observed, age, _RISK, max(study.watched - age, 0.0)
+                ),
             }
-            for age, alive, least, most in zip(ages, study.observed.survival(_array(ages)), low, high, strict=True)
+            for age, alive, least, most in zip(
+                ages, study.observed.survival(_array(ages)), low, high, strict=True
+            )
         ]
 
     @property
     def summary(self) -> str:
         """What the table says, in a sentence or two."""
-        lived = [f"{row['alive']:.0%} live {row['age']:g} h" for row in self.rows if row["age"] == 1]
-        lived += [f"{self.rows[-1]['alive']:.0%} live {self.rows[-1]['age']:g} h"] if self.rows[-1]["age"] > 1 else []
+        lived = [
+            f"{row['alive']:.0%} live {row['age']:g} h" for row in self.rows if row["age"] == 1
+        ]
+        lived += (
+            [f"{self.rows[-1]['alive']:.0%} live {self.rows[-1]['age']:g} h"]
+            if self.rows[-1]["age"] > 1
+            else []
+        )
         known = [row for row in self.rows if math.isfinite(row["trusted_hours"])]
-        said = f"Of fresh VMs {' or longer, '.join(lived)} or longer." if lived else ""
+        if lived:
+            said = f"Of fresh VMs {' or longer, '.join(lived)} or longer."
+        else:
+            said = ""
         if known and (best := max(known, key=lambda row: row["trusted_hours"]))["age"]:
             within = _hours(best["trusted_hours"])
-            said += (
-                f" Of those that have lived {best['age']:g} h, the safest, one in ten is gone within the next {within}."
-            )
+            said += f" Of those that have lived {best['age']:g} h, the safest, one in ten is gone within the next {within}."
         return said.strip()
 
     @property
     def fits(self) -> list[dict[str, Any]]:
-        """One dict per formula, the likeliest first: its name, aic, distance (Kolmogorov-Smirnov), parameters."""
+        """One dict per formula, the likeliest first: its name, aic, distance (Kolmogorov-Smirnov),
+        parameters.
+        """
         return [
-            {"name": each.name, "aic": each.aic, "distance": each.distance, "parameters": dict(each.parameters)}
-            for each in self.study.fits
+            {
+                "name": fit.name,
+                "aic": fit.aic,
+                "distance": fit.distance,
+                "parameters": dict(fit.parameters),
+            }
+            for fit in self.study.fits
         ]
 
     @cached_property
     def notes(self) -> list[str]:
-        """What to bear in mind, a sentence each: of the source, of what Spot VMs are, of a change, of the job."""
+        """What to bear in mind, a sentence each: of the source, of what Spot VMs are, of a change,
+        of the job.
+        """
         study = self.study
         notes = [*study.source.caveats]
         if not study.question.capped:
-            notes.append(f"Spot VMs have no time limit; beyond {number(study.watched)} h nothing was observed.")
+            notes.append(
+                f"Spot VMs have no time limit; beyond {number(study.watched)} h nothing was observed."
+            )
         else:
-            notes.append("Compute Engine ends preemptible VMs at 24 h, which counts as no revocation.")
+            notes.append(
+                "Compute Engine ends preemptible VMs at 24 h, which counts as no revocation."
+            )
         if study.change:
             notes.append(_change_words(self))
         return [*notes, *(self._job_words(self.job) if self.job else ())]
@@ -132,27 +165,38 @@ class Lifetimes:
 
     @cached_property
     def drawing(self) -> Mapping[str, Any]:
-        """What a figure draws, as lists of (hours, share): `observed`, `low`, `high`, and by name `fits`.
+        """What a figure draws, as lists of (hours, share): `observed`, `low`, `high`, and by name
+        `fits`.
 
-        `hazard`: (from hours, to hours, per hour); `end`: where the axis ends; `stepwise`: whether the share falls in
-        steps, because ages are known exactly.
+        `hazard`: (from hours, to hours, per hour); `end`: where the axis ends; `stepwise`: whether
+        the share falls in steps, because ages are known exactly.
         """
-        observed, end = self.study.observed, self.study.watched
+        observed = self.study.observed
+        end = self.study.watched
         ages, shares = (list(map(float, values)) for values in observed.steps)
         if observed.observed.grouped:  # its band has a corner at both sides of each age
-            edges = _array([edge for age in ages for edge in (math.nextafter(age, 0.0), math.nextafter(age, math.inf))])
+            edges = _array(
+                [
+                    edge
+                    for age in ages
+                    for edge in (math.nextafter(age, 0.0), math.nextafter(age, math.inf))
+                ]
+            )
         else:
             edges = _array(ages)
         low, high = observed.band(edges, LEVEL)
         smooth = [end * place / _POINTS for place in range(_POINTS + 1)]
-        curves = {each.name: each.model.survival(_array(smooth)) for each in self.study.fits}
+        curves = {fit.name: fit.model.survival(_array(smooth)) for fit in self.study.fits}
         return {
             "end": end,
             "stepwise": not observed.observed.grouped,
             "observed": list(zip(ages, shares, strict=True)),
             "low": list(zip(map(float, edges), map(float, low), strict=True)),
             "high": list(zip(map(float, edges), map(float, high), strict=True)),
-            "fits": {name: list(zip(smooth, map(float, curve), strict=True)) for name, curve in curves.items()},
+            "fits": {
+                name: list(zip(smooth, map(float, curve), strict=True))
+                for name, curve in curves.items()
+            },
             "hazard": self.study.hazard(),
         }
 
@@ -163,15 +207,25 @@ class Lifetimes:
             seconds / _HOUR for seconds in (job.work, job.age, job.checkpoint_cost, job.restart)
         )
         planner = Planner(self.model, work, cost, restart)
-        best, none = planner.plan(age), planner.every(work, age)
+        best = planner.plan(age)
+        none = planner.every(work, age)
         _, revoked = self.study.counts
         usual = young_daly(cost, self.study.source.observed.watched_hours / revoked)
         fixed = planner.every(usual, age)
-        mine, fresh = risk(self.model, age, work), risk(self.model, 0.0, work)
-        whose = f"A VM of {_hours(age)}" if age else "A fresh VM"
-        said = [f"{whose} is revoked within the {_hours(work)} of the job with a risk of {mine:.0%}."]
+        mine = risk(self.model, age, work)
+        fresh = risk(self.model, 0.0, work)
         if age:
-            what = "it is the one to trust" if keep(self.model, age, work) else "take a fresh one"
+            whose = f"A VM of {_hours(age)}"
+        else:
+            whose = "A fresh VM"
+        said = [
+            f"{whose} is revoked within the {_hours(work)} of the job with a risk of {mine:.0%}."
+        ]
+        if age:
+            if keep(self.model, age, work):
+                what = "it is the one to trust"
+            else:
+                what = "take a fresh one"
             said = [f"{said[0][:-1]}, a fresh one with {fresh:.0%}: {what}."]
         if age + work > self.study.watched and not self.study.question.capped:
             rests = f"it rests on {count(self.study.late_events, 'revocation')}"
@@ -181,7 +235,10 @@ class Lifetimes:
         when = ", ".join(_hours(after) for after in best.checkpoints[:8]) + (
             ", ..." if len(best.checkpoints) > 8 else ""
         )
-        plan = f"Checkpoints after {when} of work" if best.checkpoints else "No checkpoint is worth its time"
+        if best.checkpoints:
+            plan = f"Checkpoints after {when} of work"
+        else:
+            plan = "No checkpoint is worth its time"
         said.append(
             f"{plan}: the job then takes {_hours(best.hours)} in the mean, {best.overhead:.1%} more than its work. "
             f"With one every {_hours(usual)} (Young and Daly's rule) it takes {fixed.overhead:.1%} more, without any "
@@ -196,8 +253,19 @@ class Lifetimes:
     def __str__(self) -> str:
         title = textwrap.wrap(self.title, _WIDTH)
         summary = textwrap.wrap(self.summary, _WIDTH)
-        parts = [*title, f"{self.counted}.", *summary, "", *_survival(self.rows), "", *_formulas(self.fits), ""]
-        return "\n".join([*parts, *(line for note in self.notes for line in textwrap.wrap(note, _WIDTH))])
+        parts = [
+            *title,
+            f"{self.counted}.",
+            *summary,
+            "",
+            *_survival(self.rows),
+            "",
+            *_formulas(self.fits),
+            "",
+        ]
+        return "\n".join(
+            [*parts, *(line for note in self.notes for line in textwrap.wrap(note, _WIDTH))]
+        )
 
     def __repr__(self) -> str:
         return str(self)
@@ -215,16 +283,19 @@ def lifetimes(
 ) -> Lifetimes:
     """How long `spot` or `preemptible` VMs with a GPU (of all kinds) live in a region (in all).
 
-    `source`: `own` (your VMs on Compute Engine), `emulated`, `published`, or a CSV file; by default your own where they
-    are enough, else the published ones. `fit`: formulas to fit (all that make sense). `job` and what follows, in
-    seconds: plan work that is lost with its VM. Raises PlanError, below 30 revocations or without NumPy and SciPy,
-    and DeclarationError.
+    `source`: `own` (your VMs on Compute Engine), `emulated`, `published`, or a CSV file; by default
+    your own where they are enough, else the published ones. `fit`: formulas to fit (all that make
+    sense). `job` and what follows, in seconds: plan work that is lost with its VM. Raises
+    PlanError, below 30 revocations or without NumPy and SciPy, and DeclarationError.
     """
     from ...planner.lifetimes.sources import Question
     from ...planner.lifetimes.study import study
 
     question = Question(gpu.lower() if gpu else None, region, provisioning_model)
-    asked = Job(job, age, checkpoint_cost) if job else None
+    if job:
+        asked = Job(job, age, checkpoint_cost)
+    else:
+        asked = None
     answer = Lifetimes(study(question, source, tuple(fit)), asked)
     _ = answer.notes  # a job that cannot be planned is said now, not when the answer is shown
     return answer
@@ -256,23 +327,42 @@ def _change_words(answer: Lifetimes) -> str:
 
 def _survival(rows: list[dict[str, float]]) -> list[str]:
     header = ("AGE", "STILL ALIVE", "90% BAND", "REVOKED PER HOUR", "ONE IN TEN IS GONE WITHIN")
-    return table(header, [
-        (f"{row['age']:g} h", f"{row['alive']:.0%}", f"{row['low']:.0%} to {row['high']:.0%}",
-         "" if math.isnan(row["hazard"]) else f"{row['hazard']:.2%}", _trust(row))
-        for row in rows
-    ])  # fmt: skip
+    return table(
+        header,
+        [
+            (
+                f"{row['age']:g} h",
+                f"{row['alive']:.0%}",
+                f"{row['low']:.0%} to {row['high']:.0%}",
+                "" if math.isnan(row["hazard"]) else f"{row['hazard']:.2%}",
+                _trust(row),
+            )
+            for row in rows
+        ],
+    )
 
 
 def _trust(row: Mapping[str, float]) -> str:
     """For how long a VM may be trusted; nothing where it was not watched long enough to say."""
-    return "" if math.isinf(row["trusted_hours"]) else _hours(row["trusted_hours"])
+    if math.isinf(row["trusted_hours"]):
+        return ""
+    return _hours(row["trusted_hours"])
 
 
 def _formulas(fits: list[dict[str, Any]]) -> list[str]:
-    best = min((each["aic"] for each in fits), default=0.0)
-    """AIC: Akaike's criterion, the less the better. KS: Kolmogorov and Smirnov's, the largest gap to the observed."""
-    return table(("FORMULA", "AIC (LESS IS BETTER)", "LARGEST GAP (KS)", "PARAMETERS"), [
-        (each["name"], f"best + {each['aic'] - best:.1f}" if each["aic"] > best else f"{best:.1f}",
-         f"{each['distance']:.1%}", ", ".join(f"{name} {number(value)}" for name, value in each["parameters"].items()))
-        for each in fits
-    ])  # fmt: skip
+    best = min((fit["aic"] for fit in fits), default=0.0)
+    """AIC: Akaike's criterion, the less the better. KS: Kolmogorov and Smirnov's, the largest gap
+    to the observed.
+    """
+    return table(
+        ("FORMULA", "AIC (LESS IS BETTER)", "LARGEST GAP (KS)", "PARAMETERS"),
+        [
+            (
+                each["name"],
+                f"best + {each['aic'] - best:.1f}" if each["aic"] > best else f"{best:.1f}",
+                f"{each['distance']:.1%}",
+                ", ".join(f"{name} {number(value)}" for name, value in each["parameters"].items()),
+            )
+            for each in fits
+        ],
+    )

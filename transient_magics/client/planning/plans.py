@@ -8,7 +8,15 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from ...catalog import ACCELERATORS, ZONES, accelerator, check_zone, default_zone, parse_disk, worker_machines
+from ...catalog import (
+    ACCELERATORS,
+    ZONES,
+    accelerator,
+    check_zone,
+    default_zone,
+    parse_disk,
+    worker_machines,
+)
 from ...catalog.traces import DAYS, GOOGLE_H100_2025, Trace, drawn, read_traces
 from ...errors import DeclarationError, PlanError, unknown
 from ...spec import Source, WorkerGroup, parse_groups
@@ -80,37 +88,51 @@ def plan(
     save_time: float | None = None,
     seed: int = 0,
 ) -> Plan | Search | BagPlan:
-    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters of the catalog, of
-    one GPU or of two (of `gpus`, else of all with a known speed that Google sells, at list prices).
+    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters
+    of the catalog, of one GPU or of two (of `gpus`, else of all with a known speed that Google
+    sells, at list prices).
 
-    `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from the first step) or the
-    name of a run (what its model's runs were measured at, today's prices); or `model` and `problem` of such runs, or
-    the `source` of a cell (in a file: `cell`) with a model of its own. A model that never ran is counted
-    (`planner.speeds.counted`), as it is with `hparams`, `params` and what is to `include`, where the training stack is
-    on this machine.
-    `project`: the plan is for VMs of that project, and takes seconds only from runs on Compute Engine. Without one it
-    is for VMs like those of the run that was named (of a `model` or cell: of its newest run), which may be emulated
-    ones; its first line says where they were measured.
-    `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency). `revocations`:
-    `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how many workers are lost; `replace` them
-    or not (default: yes, but not for a count, as the papers count). `ps` (1; of a search: 1, 2 and 4) of 0: a single
-    worker without a parameter server; each has `ps_cores` (4). `mode` of `sync`: a step has a mini-batch of every
-    worker, but for the slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
-    standard). `machine_type`, `disk` and `ps_zone` are those of a declaration; a search looks at larger machines by
-    itself where measured steps waited for their mini-batches. `what_if`: another `cache` (a share of the data) or
-    `link` (how many times as fast) than a measure of stalls was taken with. `max_cost` in US dollars. `finish_by`: what
-    that deadline costs, and others, of one SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is
-    simulated on the `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a
-    `bag`, `jobs` and what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or PlanError.
+    `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from
+    the first step) or the name of a run (what its model's runs were measured at, today's prices);
+    or `model` and `problem` of such runs, or the `source` of a cell (in a file: `cell`) with a
+    model of its own. A model that never ran is counted (`planner.speeds.counted`), as it is with
+    `hparams`, `params` and what is to `include`, where the training stack is on this machine.
+    `project`: the plan is for VMs of that project, and takes seconds only from runs on Compute
+    Engine. Without one it is for VMs like those of the run that was named (of a `model` or cell: of
+    its newest run), which may be emulated ones; its first line says where they were measured.
+    `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency).
+    `revocations`: `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how
+    many workers are lost; `replace` them or not (default: yes, but not for a count, as the papers
+    count). `ps` (1; of a search: 1, 2 and 4) of 0: a single worker without a parameter server; each
+    has `ps_cores` (4). `mode` of `sync`: a step has a mini-batch of every worker, but for the
+    slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
+    standard). `machine_type`, `disk` and `ps_zone` are those of a declaration; a search looks at
+    larger machines by itself where measured steps waited for their mini-batches. `what_if`: another
+    `cache` (a share of the data) or `link` (how many times as fast) than a measure of stalls was
+    taken with. `max_cost` in US dollars. `finish_by`: what that deadline costs, and others, of one
+    SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on the
+    `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a
+    `bag`, `jobs` and what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or
+    PlanError.
     """
     if bag:
         if workload or model or cell or source or train_steps is not None or target is not None:
-            raise DeclarationError("A bag has jobs, and no workload", where="--bag", fix="Give --jobs and --job-time.")
+            raise DeclarationError(
+                "A bag has jobs, and no workload", where="--bag", fix="Give --jobs and --job-time."
+            )
         return bag_plan(
-            spec, jobs=jobs, job_time=job_time, spare=spare, policy=policy, save_time=save_time, zone=zone,
-            provisioning_model=_model(provisioning_model or "spot"), revocations=revocations, ps_cores=ps_cores,
+            spec,
+            jobs=jobs,
+            job_time=job_time,
+            spare=spare,
+            policy=policy,
+            save_time=save_time,
+            zone=zone,
+            provisioning_model=_model(provisioning_model or "spot"),
+            revocations=revocations,
+            ps_cores=ps_cores,
             seed=seed,
-        )  # fmt: skip
+        )
     include = listed(include)
     if jobs is not None or job_time is not None:
         raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
@@ -125,8 +147,17 @@ def plan(
     if ps_zone and not (spec and ps != 0):
         what = "A zone for parameter servers needs a cluster with some"
         raise DeclarationError(what, where="--ps-zone", fix="Name a SPEC, and --ps from 1 on.")
-    source = _file(cell, "--cell")[0] if cell else source
-    named = {"model": model, "problem": problem, "hparams_set": hparams_set, "hparams": hparams, "params": params}
+    if cell:
+        source = _file(cell, "--cell")[0]
+    else:
+        source = source
+    named = {
+        "model": model,
+        "problem": problem,
+        "hparams_set": hparams_set,
+        "hparams": hparams,
+        "params": params,
+    }
     chosen, records, like = _workload(workload, named, source, include, line_offset, project)
     if what_if:
         chosen = changed(chosen, asked=_asked(chosen, what_if))
@@ -134,73 +165,138 @@ def plan(
         chosen = chosen.with_batch(batch_size)
     accuracies = Accuracies(records.values(), chosen.batch_size, mode, like)
     chosen = _together(chosen, mode, backup_workers, searched=not spec, target=target)
-    needed = _needed(chosen, [each for each in records.values() if each.settings == like], train_steps, target)
+    needed = _needed(
+        chosen,
+        [record for record in records.values() if record.settings == like],
+        train_steps,
+        target,
+    )
     lifetimes, lost, risk = foreseen(revocations)
     if not spec:
         if lost:
-            raise DeclarationError("A number of revocations needs a cluster to plan for", where="--revocations",
-                                   fix="Name a SPEC, or use published or none.")  # fmt: skip
-        limits: dict[str, Any] = {"servers": (ps,)} if ps is not None else {}
+            raise DeclarationError(
+                "A number of revocations needs a cluster to plan for",
+                where="--revocations",
+                fix="Name a SPEC, or use published or none.",
+            )
+        if ps is not None:
+            limits: dict[str, Any] = {"servers": (ps,)}
+        else:
+            limits = {}
         limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
-        refuse_on_demand(provisioning_model or "spot", None, [accelerator(gpu).name for gpu in gpus])
+        refuse_on_demand(
+            provisioning_model or "spot", None, [accelerator(gpu).name for gpu in gpus]
+        )
         steps, chosen, notes = _steps(chosen, needed)
         told = None if callable(steps) else steps
         found = search(
-            chosen, steps, lifetimes, objective=objective, max_hours=max_hours, max_dollars=max_cost, zones=zone,
-            gpus=[accelerator(gpu).name for gpu in gpus], server_cores=ps_cores or _SERVER_CORES,
-            replaced=replace is not False, risk=risk, seed=seed, notes=notes, accuracies=accuracies,
-            like=_like(machine_type, gpus, disk), **limits,
-        )  # fmt: skip
+            chosen,
+            steps,
+            lifetimes,
+            objective=objective,
+            max_hours=max_hours,
+            max_dollars=max_cost,
+            zones=zone,
+            gpus=[accelerator(gpu).name for gpu in gpus],
+            server_cores=ps_cores or _SERVER_CORES,
+            replaced=replace is not False,
+            risk=risk,
+            seed=seed,
+            notes=notes,
+            accuracies=accuracies,
+            like=_like(machine_type, gpus, disk),
+            **limits,
+        )
         asked = {
-            "workload": workload, **named, "source": source, "include": include, "line_offset": line_offset,
-            "zone": zone, "project": project,
-            "gpus": gpus, "train_steps": told, "target": None if told else target, "batch_size": batch_size,
-            "max_hours": max_hours, "max_cost": max_cost,
-            "objective": objective, "revocations": revocations, "seed": seed, "ps": ps, "ps_cores": ps_cores,
-            "provisioning_model": provisioning_model, "replace": replace, "machine_type": machine_type, "disk": disk,
+            "workload": workload,
+            **named,
+            "source": source,
+            "include": include,
+            "line_offset": line_offset,
+            "zone": zone,
+            "project": project,
+            "gpus": gpus,
+            "train_steps": told,
+            "target": None if told else target,
+            "batch_size": batch_size,
+            "max_hours": max_hours,
+            "max_cost": max_cost,
+            "objective": objective,
+            "revocations": revocations,
+            "seed": seed,
+            "ps": ps,
+            "ps_cores": ps_cores,
+            "provisioning_model": provisioning_model,
+            "replace": replace,
+            "machine_type": machine_type,
+            "disk": disk,
             "what_if": what_if,
-        }  # fmt: skip
+        }
         return changed(found, asked=asked)
     choice = _choice(
-        spec, 1 if ps is None else ps, ps_cores or _SERVER_CORES, zone, _model(provisioning_model or "spot")
+        spec,
+        1 if ps is None else ps,
+        ps_cores or _SERVER_CORES,
+        zone,
+        _model(provisioning_model or "spot"),
     )
     machines = worker_machines(machine_type, [group.accelerator for group in choice.groups])
     refuse_far(ps_zone, [group.zone or "" for group in choice.placed])
     choice = changed(choice, machines=machines, server_zone=ps_zone, disk=disk, starts=own_starts())
     if not choice.transient:
-        lost, risk = None, "on demand, no revocations"
+        lost = None
+        risk = "on demand, no revocations"
     steps, chosen, notes = _steps(chosen, needed, choice.workers)
-    replaced = (lost is None) if replace is None else replace
+    if replace is None:
+        replaced = lost is None
+    else:
+        replaced = replace
     if lost and not replaced:
         risk += ", not replaced"
     found = make_plan(
-        choice, chosen, steps, lifetimes, lost=lost, replaced=replaced, risk=risk, seed=seed, notes=notes,
+        choice,
+        chosen,
+        steps,
+        lifetimes,
+        lost=lost,
+        replaced=replaced,
+        risk=risk,
+        seed=seed,
+        notes=notes,
         accuracies=accuracies,
-    )  # fmt: skip
+    )
     if within is not None:
         from ...planner.deadlines.cost import deadline_cost
 
-        traces = _traces(availability, seed) if availability else ()
+        if availability:
+            traces = _traces(availability, seed)
+        else:
+            traces = ()
         told = deadline_cost(choice, chosen, steps, within, traces, Path(availability).name, seed)
         found = changed(found, deadline=told)
     if max_hours or max_cost:
         share = found.within(max_hours, max_cost)
-        found = changed(found, notes=(*found.notes, f"{share:.0%} of the courses keep within the limits."))
+        found = changed(
+            found, notes=(*found.notes, f"{share:.0%} of the courses keep within the limits.")
+        )
     return found
 
 
 def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
-    """Raises DeclarationError for what is no change, or where no stalls were measured that it would change."""
+    """Raises DeclarationError for what is no change, or where no stalls were measured that it would
+    change.
+    """
     from ...planner.stalls.terms import Change
 
     if others := sorted({*what_if} - {*WHAT_IF}):
-        fix = (
-            f"Choose from {', '.join(WHAT_IF)}. Cores, disks and servers are those of --machine-type, --disk and --ps."
-        )
+        fix = f"Choose from {', '.join(WHAT_IF)}. Cores, disks and servers are those of --machine-type, --disk and --ps."
         raise unknown("change", others[0], WHAT_IF, where="--what-if", otherwise=fix)
     if not workload.stalls:
-        raise DeclarationError(f"No stalls of {workload.name} were measured", where="--what-if",
-                               fix="Measure them first: %transient_stalls RUN.")  # fmt: skip
+        raise DeclarationError(
+            f"No stalls of {workload.name} were measured",
+            where="--what-if",
+            fix="Measure them first: %transient_stalls RUN.",
+        )
     return Change(**what_if)
 
 
@@ -211,7 +307,9 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
             raise DeclarationError("--availability needs --finish-by", fix="Add --finish-by 6h.")
         return None
     if not spec:
-        raise DeclarationError("--finish-by needs a cluster to plan for", fix="Name a SPEC, or use --max-hours.")
+        raise DeclarationError(
+            "--finish-by needs a cluster to plan for", fix="Name a SPEC, or use --max-hours."
+        )
     if isinstance(finish_by, str):
         return parse_deadline(finish_by, "--finish-by", time.time()) / 3600
     if not 0 < finish_by < float("inf"):
@@ -221,7 +319,9 @@ def _within(finish_by: float | str | None, spec: str, availability: str) -> floa
 
 def _traces(name: str, seed: int) -> Sequence[Trace]:
     """Return the traces of a file, or traces drawn from the table in the package."""
-    return drawn(seed, 2 * DAYS) if name == GOOGLE_H100_2025 else read_traces(*_file(name))
+    if name == GOOGLE_H100_2025:
+        return drawn(seed, 2 * DAYS)
+    return read_traces(*_file(name))
 
 
 def _file(name: str, option: str = "--availability") -> tuple[str, str]:
@@ -240,7 +340,9 @@ def _workload(
     line_offset: int,
     project: str | None,
 ) -> tuple[Workload, dict[str, Record], str]:
-    """The workload, what its own runs tell, and the settings of the run that was named, else of the newest."""
+    """The workload, what its own runs tell, and the settings of the run that was named, else of the
+    newest.
+    """
     from ...planner.speeds.workloads import PUBLISHED, published
 
     if name and (found := published(name)):
@@ -248,7 +350,9 @@ def _workload(
     if name and "/" in name:
         raise unknown("published workload", name.lower(), PUBLISHED, where="--workload")
     if not name and not named["model"] and not code:
-        raise DeclarationError("A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}.")
+        raise DeclarationError(
+            "A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}."
+        )
     runs = known_runs()
     if name:
         store, wire, like, measured = _learnt_from(name, runs)
@@ -261,21 +365,29 @@ def _workload(
     store = store_for(spec, code.encode())
     for run in alike(runs, store):
         learn(store, run)
-    where = "own" if project else store.newest_source or "own"
+    if project:
+        where = "own"
+    else:
+        where = store.newest_source or "own"
     records = store.records(where)
-    like = list(records.values())[-1].settings if records else ""
+    if records:
+        like = list(records.values())[-1].settings
+    else:
+        like = ""
     if not store.has_seconds(where):
         return _never_run(spec, code, include), records, like
     return store.workload(spec.model or _OWN, where), records, like
 
 
 def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> Workload:
-    """Return the counted workload of a model that trained on the emulator only, for a plan for Compute Engine."""
+    """Return the counted workload of a model that trained on the emulator only, for a plan for
+    Compute Engine.
+    """
     from ...planner.speeds.workloads import counted_workload
     from ...planner.store import family_of
 
     sizes = {
-        "parameters": max((each.parameters for each in records.values()), default=0),
+        "parameters": max((record.parameters for record in records.values()), default=0),
         "gigaflops": max((each.gigaflops for each in records.values()), default=0.0),
         "batch_size": max((each.batch_size for each in records.values()), default=0),
     }
@@ -292,49 +404,71 @@ def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload
     from ...planner.speeds.workloads import counted_workload
     from ...planner.store import family_of
 
-    return counted_workload(spec.model or _OWN, counted(source, spec, include), family_of(spec.model))
+    return counted_workload(
+        spec.model or _OWN, counted(source, spec, include), family_of(spec.model)
+    )
 
 
 def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str, Source]:
-    """The store of the model that the run trains, with all runs that this machine still has; how its numbers cross; its
-    settings; where it was measured."""
+    """The store of the model that the run trains, with all runs that this machine still has; how
+    its numbers cross; its settings; where it was measured.
+    """
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
         names = [run.state.name for run in runs]
         fix = "For example: icac19/resnet-32."
-        raise unknown("run or published workload", name, names, where="--workload", otherwise=fix, numbered=True)
+        raise unknown(
+            "run or published workload",
+            name,
+            names,
+            where="--workload",
+            otherwise=fix,
+            numbered=True,
+        )
     if is_synchronous(found):
-        raise PlanError(f"{name} took its steps together (--mode sync), which does not tell how fast each worker is",
-                        fix="Name an asynchronous run; the plan itself may be of --mode sync.")  # fmt: skip
+        raise PlanError(
+            f"{name} took its steps together (--mode sync), which does not tell how fast each worker is",
+            fix="Name an asynchronous run; the plan itself may be of --mode sync.",
+        )
     store = store_of(found)
     for run in [*alike(runs, store), found]:
         learn(store, run)
     return store, found.state.spec.wire, settings(found), run_source(found)
 
 
-def _together(workload: Workload, mode: str, backup: int, *, searched: bool, target: str | None) -> Workload:
-    """The workload with its steps taken together, where that is the `mode`. Raises DeclarationError."""
+def _together(
+    workload: Workload, mode: str, backup: int, *, searched: bool, target: str | None
+) -> Workload:
+    """The workload with its steps taken together, where that is the `mode`. Raises
+    DeclarationError.
+    """
     if mode not in ("async", "sync"):
         raise DeclarationError(f"Invalid --mode '{mode}'", fix="Choose async or sync.")
     if mode == "async":
         if backup:
-            raise DeclarationError("--backup-workers needs --mode sync",
-                                   fix="Add --mode sync.")  # fmt: skip
+            raise DeclarationError("--backup-workers needs --mode sync", fix="Add --mode sync.")
         return workload
     if searched or target:
-        raise DeclarationError("Synchronous clusters of different sizes cannot be compared by steps: a step has a "
-                               "mini-batch of each worker", where="--mode",
-                               fix="Name a SPEC, and its --train-steps.")  # fmt: skip
+        raise DeclarationError(
+            "Synchronous clusters of different sizes cannot be compared by steps: a step has a "
+            "mini-batch of each worker",
+            where="--mode",
+            fix="Name a SPEC, and its --train-steps.",
+        )
     return changed(workload, synchronous=True, backup_workers=backup)
 
 
 def _needed(
     workload: Workload, records: list[Record], train_steps: int | None, target: str | None
 ) -> int | TargetSteps:
-    """How many steps are to be made, or which of the records tell them. Raises DeclarationError or PlanError."""
+    """How many steps are to be made, or which of the records tell them. Raises DeclarationError or
+    PlanError.
+    """
     if (train_steps is None) == (target is None):
-        raise DeclarationError("A plan needs either the steps or a target",
-                               fix='--train-steps 64000, or --target "accuracy>=0.9".')  # fmt: skip
+        raise DeclarationError(
+            "A plan needs either the steps or a target",
+            fix='--train-steps 64000, or --target "accuracy>=0.9".',
+        )
     if train_steps is not None:
         if train_steps < 1:
             raise DeclarationError("--train-steps must be at least 1")
@@ -343,29 +477,44 @@ def _needed(
 
     wanted = Target.parse(target or "")
     if workload.from_first_step:
-        raise PlanError(f"When {workload.name} gets to {wanted} is not known: a published workload has no curve here",
-                        fix="Plan with --train-steps, or with a run of yours that got there.")  # fmt: skip
-    return TargetSteps([each for each in records if each.mode == "async"], wanted, workload.batch_size)
+        raise PlanError(
+            f"When {workload.name} gets to {wanted} is not known: a published workload has no curve here",
+            fix="Plan with --train-steps, or with a run of yours that got there.",
+        )
+    return TargetSteps(
+        [record for record in records if record.mode == "async"], wanted, workload.batch_size
+    )
 
 
 @overload
-def _steps(workload: Workload, needed: int | TargetSteps, workers: int) -> tuple[int, Workload, list[str]]: ...
+def _steps(
+    workload: Workload, needed: int | TargetSteps, workers: int
+) -> tuple[int, Workload, list[str]]: ...
 
 
 @overload
-def _steps(workload: Workload, needed: int | TargetSteps) -> tuple[int | Callable[[int], int], Workload, list[str]]: ...
+def _steps(
+    workload: Workload, needed: int | TargetSteps
+) -> tuple[int | Callable[[int], int], Workload, list[str]]: ...
 
 
 def _steps(
     workload: Workload, needed: int | TargetSteps, workers: int | None = None
 ) -> tuple[int | Callable[[int], int], Workload, list[str]]:
-    """The steps of so many workers (None: for any number), the workload with how far off they may be, and where they
-    come from."""
+    """The steps of so many workers (None: for any number), the workload with how far off they may
+    be, and where they come from.
+    """
     if isinstance(needed, int):
         return needed, workload, []
-    error = needed.need(workers).error if workers else needed.error
+    if workers:
+        error = needed.need(workers).error
+    else:
+        error = needed.error
     depends = workers is None and needed.depends_on_workers
-    steps = needed.steps if depends else needed.steps(workers or 1)
+    if depends:
+        steps = needed.steps
+    else:
+        steps = needed.steps(workers or 1)
     guess = "; ".join(filter(None, [workload.guess, needed.guess(workers)]))
     return steps, changed(workload, steps_error=error, guess=guess), [needed.words(workers)]
 
@@ -395,11 +544,15 @@ def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str
         raise DeclarationError("Several workers need a parameter server", where="--ps")
     if not 0 <= ps <= 16:
         raise DeclarationError("A cluster has up to 16 parameter servers", where="--ps")
-    home = zone[0] if zone else default_zone([group.accelerator for group in groups])
+    if zone:
+        home = zone[0]
+    else:
+        home = default_zone([group.accelerator for group in groups])
     refuse_on_demand(model, None, (group.accelerator for group in groups))
     for group in groups:
         check_zone(group.zone or home, group.accelerator)
     placed = tuple(
-        WorkerGroup(each.accelerator, each.count, each.zone or (zone[0] if zone else None)) for each in groups
+        WorkerGroup(each.accelerator, each.count, each.zone or (zone[0] if zone else None))
+        for each in groups
     )
     return Choice(placed, ps, ps_cores, model)

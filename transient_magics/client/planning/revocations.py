@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from ...planner.lifetimes.parametric import LifetimeModel
 
 RISKS = ("published", "own", "none")
-"""Which revocations a plan can take, besides a count of them, and lifetimes of the emulator or of a CSV file."""
+"""Which revocations a plan can take, besides a count of them, and lifetimes of the emulator or of a
+CSV file.
+"""
 
 
 def foreseen(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
@@ -23,18 +25,27 @@ def foreseen(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
     text = str(revocations).strip().lower()
     if text.isdigit():
         count = int(text)
-        said = "no revocation" if count == 0 else f"{count} revocation{'' if count == 1 else 's'}"
+        if count == 0:
+            said = "no revocation"
+        else:
+            said = f"{count} revocation{'' if count == 1 else 's'}"
         return immortal, count, said
     if text == "none":
         return immortal, 0, "no revocation"
     if text == "published":
         return published_lifetimes, None, "lifetimes as published in 2019 for preemptible VMs"
     if text in ("own", "emulated"):
-        return _observed(text), None, f"lifetimes of your {'own' if text == 'own' else 'emulated'} VMs"
+        return (
+            _observed(text),
+            None,
+            f"lifetimes of your {'own' if text == 'own' else 'emulated'} VMs",
+        )
     if text.endswith(".csv"):
         return _observed(str(revocations).strip()), None, f"lifetimes in {revocations}"
-    raise DeclarationError(f"Invalid --revocations '{revocations}'",
-                           fix=f"Write {', '.join(RISKS)}, or how many workers are lost.")  # fmt: skip
+    raise DeclarationError(
+        f"Invalid --revocations '{revocations}'",
+        fix=f"Write {', '.join(RISKS)}, or how many workers are lost.",
+    )
 
 
 def emulated() -> tuple[Lifetimes, int | None, str]:
@@ -45,8 +56,9 @@ def emulated() -> tuple[Lifetimes, int | None, str]:
 
 
 def _observed(source: str) -> Lifetimes:
-    """What a source tells about a GPU in a region; where it is too little, about the GPU in all of them (of a file:
-    about all VMs in it)."""
+    """What a source tells about a GPU in a region; where it is too little, about the GPU in all of
+    them (of a file: about all VMs in it).
+    """
     from ...planner.lifetimes.sources import Question
     from ...planner.lifetimes.study import study
 

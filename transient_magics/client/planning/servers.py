@@ -1,7 +1,8 @@
-"""Whether parameter servers or preparation would hold back a cluster that is not declared yet, as far as runs tell.
+"""Whether parameter servers or preparation would hold back a cluster that is not declared yet, as
+far as runs tell.
 
-A cluster is declared without a model. So the model is that of the newest run on this machine whose speed is known where
-the cluster will be: on Compute Engine, or on the emulator.
+A cluster is declared without a model. So the model is that of the newest run on this machine whose
+speed is known where the cluster will be: on Compute Engine, or on the emulator.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def foreseen(preview: Preview) -> Preview:
 
 
 def bound_words(spec: ClusterSpec) -> str:
-    """`With the model of run-1: ...`, where they would hold it back from the first step; else nothing.
+    """`With the model of run-1: ...`, where they would hold it back from the first step; else
+    nothing.
 
     Where what runs measured cannot be read: that error.
     """
@@ -36,12 +38,17 @@ def bound_words(spec: ClusterSpec) -> str:
         from ...planner.choices import Choice
         from ...planner.plan import held_back
 
-        groups = tuple(WorkerGroup(each.accelerator, each.count, each.zone) for each in spec.groups)
+        groups = tuple(
+            WorkerGroup(group.accelerator, group.count, group.zone) for group in spec.groups
+        )
         choice = Choice(
-            groups, spec.parameter_servers, provisioning=spec.provisioning_model, machines=spec.worker_machines,
+            groups,
+            spec.parameter_servers,
+            provisioning=spec.provisioning_model,
+            machines=spec.worker_machines,
             server_zone=spec.parameter_server_zone,
             disk=f"{spec.disk_gb}GB:{spec.disk_type}" if spec.disk_gb else "",
-        )  # fmt: skip
+        )
         try:
             store = store_of(run)
             learn(store, run)
@@ -51,5 +58,7 @@ def bound_words(spec: ClusterSpec) -> str:
             return str(error)
         except (TransientError, OSError):  # too young to tell, or its cell is gone
             continue
-        return f"With the model of {run.state.name}: {said}" if said else ""
+        if said:
+            return f"With the model of {run.state.name}: {said}"
+        return ""
     return ""

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the runs of one configuration take: `hours` until all are trained, the range from `low` to
-    `high` of simulated courses, and `dollars` of the whole cluster for that time, from `least` to `most`."""
+    """What the runs of one configuration take: `hours` until all are trained, the range from `low`
+    to `high` of simulated courses, and `dollars` of the whole cluster for that time, from `least`
+    to `most`.
+    """
 
     hours: float
     low: float
@@ -36,8 +38,9 @@ class Expected:
 
 
 class Expectations:
-    """By what runs of the same model were measured at on this machine, and lifetimes as published; the end of a run,
-    and the start of the next one, take no time."""
+    """By what runs of the same model were measured at on this machine, and lifetimes as published;
+    the end of a run, and the start of the next one, take no time.
+    """
 
     def __init__(self, spec: StudySpec, cell: str) -> None:
         self._spec = spec
@@ -46,33 +49,50 @@ class Expectations:
         self.unread = ""
         """Why what was measured cannot be read, once it was needed; empty where it can."""
 
-    def of(self, cluster: ClusterSpec, machines: str | None, workers: int, runs: int, at_once: int) -> Expected | None:
-        """Of so many runs with so many workers, or on these `machines`; None where no run of the model tells it."""
+    def of(
+        self, cluster: ClusterSpec, machines: str | None, workers: int, runs: int, at_once: int
+    ) -> Expected | None:
+        """Of so many runs with so many workers, or on these `machines`; None where no run of the
+        model tells it.
+        """
         workload = self._workload(cluster)
         if workload is None or not at_once:
             return None
         from ...planner.choices import Choice
         from ...planner.ranges import middle
 
-        found = parse_machines(machines) if machines else {cluster.groups[0].accelerator: workers}
+        if machines:
+            found = parse_machines(machines)
+        else:
+            found = {cluster.groups[0].accelerator: workers}
         groups = tuple(WorkerGroup(gpu, count, cluster.home_zone) for gpu, count in found.items())
         choice = Choice(
-            groups, cluster.parameter_servers, provisioning=cluster.provisioning_model,
-            machines=cluster.worker_machines, server_zone=cluster.parameter_server_zone,
-        )  # fmt: skip
-        lifetimes, *_ = foreseen("published" if choice.transient and not cluster.emulated else "none")
+            groups,
+            cluster.parameter_servers,
+            provisioning=cluster.provisioning_model,
+            machines=cluster.worker_machines,
+            server_zone=cluster.parameter_server_zone,
+        )
+        lifetimes, *_ = foreseen(
+            "published" if choice.transient and not cluster.emulated else "none"
+        )
         try:
-            course = choice.course(workload, self._spec.run.train_steps, lifetimes, replace=cluster.replace)
+            course = choice.course(
+                workload, self._spec.run.train_steps, lifetimes, replace=cluster.replace
+            )
             simulated = hours_until_trained(course, runs, at_once)
-        except TransientError:  # as the price of such a VM there is not known, or it is revoked before it trains
+        except (
+            TransientError
+        ):  # as the price of such a VM there is not known, or it is revoked before it trains
             return None
         hours, (low, high) = float(simulated.mean()), middle(simulated)
         dollars, least, most = (each * cluster.hourly for each in (hours, low, high))
         return Expected(hours, low, high, dollars, least, most)
 
     def _workload(self, cluster: ClusterSpec) -> Workload | None:
-        """The study's model as it was measured on VMs like the cluster's; None where it was not, or what plans need is
-        not installed."""
+        """The study's model as it was measured on VMs like the cluster's; None where it was not, or
+        what plans need is not installed.
+        """
         if cluster.source not in self._workloads:
             self._workloads[cluster.source] = None
             try:
@@ -82,12 +102,15 @@ class Expectations:
         return self._workloads[cluster.source]
 
 
-def hours_until_trained(course: Course, runs: int, at_once: int, seed: int = 0) -> NDArray[np.float64]:
+def hours_until_trained(
+    course: Course, runs: int, at_once: int, seed: int = 0
+) -> NDArray[np.float64]:
     """Simulate the hours until all runs of a study are trained, one entry per simulated study.
 
-    The workers of a place train one run after the other. Runs differ from the usual one, so the mean over the runs of a
-    place differs less; by their VMs they differ alike, since these stay. How much of it that is was not measured: a VM
-    is taken to differ as far from others as a run does. What is not known of the model's speed is the same for all.
+    The workers of a place train one run after the other. Runs differ from the usual one, so the
+    mean over the runs of a place differs less; by their VMs they differ alike, since these stay.
+    How much of it that is was not measured: a VM is taken to differ as far from others as a run
+    does. What is not known of the model's speed is the same for all.
 
     Parameters
     ----------
@@ -113,15 +136,21 @@ def hours_until_trained(course: Course, runs: int, at_once: int, seed: int = 0) 
     place = replace(course, steps=each * course.steps, work_error=shared * course.work_error)
     outcome = simulate(_exact(place), RUNS, seed)
     if not outcome.finished:
-        raise PlanError("No run of this study comes to its end: its workers are revoked before they train",
-                        fix="Take other VMs, or --provisioning-model standard.")  # fmt: skip
+        raise PlanError(
+            "No run of this study comes to its end: its workers are revoked before they train",
+            fix="Take other VMs, or --provisioning-model standard.",
+        )
     random = np.random.default_rng(seed)
     slowest = random.choice(outcome.until_done().hours, (last, RUNS)).max(axis=0)
     undisturbed = replace(
-        place, groups=tuple(replace(group, lifetimes=None) for group in place.groups), work_error=0.0,
+        place,
+        groups=tuple(replace(group, lifetimes=None) for group in place.groups),
+        work_error=0.0,
         from_first_step=True,
-    )  # fmt: skip
-    return slowest * simulate(undisturbed, RUNS, seed).hours / simulate(_exact(undisturbed), 1).hours
+    )
+    return (
+        slowest * simulate(undisturbed, RUNS, seed).hours / simulate(_exact(undisturbed), 1).hours
+    )
 
 
 def _exact(course: Course) -> Course:
@@ -136,7 +165,9 @@ def _workload(spec: StudySpec, cell: str, source: Source) -> Workload | None:
         for run in alike(known_runs(), store):
             learn(store, run)
         found = store.workload(spec.name, source, spec.run.wire)
-        return replace(found, synchronous=spec.run.mode == "sync", backup_workers=spec.run.backup_workers)
+        return replace(
+            found, synchronous=spec.run.mode == "sync", backup_workers=spec.run.backup_workers
+        )
     except StoreError:
         raise
     except (TransientError, ImportError):

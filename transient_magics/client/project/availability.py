@@ -1,4 +1,6 @@
-"""`--availability us-east1-b=FILE:us-east-1f,...`: which trace of which file each zone of the emulator replays."""
+"""`--availability us-east1-b=FILE:us-east-1f,...`: which trace of which file each zone of the
+emulator replays.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ _OPTION = "--availability"
 
 
 def replayed(text: str, places: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    """What the emulator is told. Of a part without a zone, the file's traces are dealt out in their order to the
-    `places` (zone and GPU) that no other part names, as far as these go. Raises DeclarationError."""
+    """What the emulator is told. Of a part without a zone, the file's traces are dealt out in their
+    order to the `places` (zone and GPU) that no other part names, as far as these go. Raises
+    DeclarationError.
+    """
     told: list[dict[str, str]] = []
     parts = [part.strip() for part in text.split(",")]
     named = {part.partition("=")[0].partition(":")[0].lower() for part in parts if "=" in part}
@@ -37,7 +41,8 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
     """The file's name, and its traces, or those that the part after the name means."""
     file, _, wanted = source.partition(":")
     if file.strip() == GOOGLE_H100_2025:
-        name, traces = GOOGLE_H100_2025, list(drawn())
+        name = GOOGLE_H100_2025
+        traces = list(drawn())
     else:
         before, ending, wanted = source.partition(".csv")
         wanted = wanted.removeprefix(":")
@@ -46,7 +51,10 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
         try:
             traces = list(read_traces(path.read_text(encoding="utf-8"), name))
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            if isinstance(error, OSError):
+                reason = error.strerror
+            else:
+                reason = "it is not UTF-8 text"
             raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
     wanted = wanted.strip().lower()
     if not wanted:

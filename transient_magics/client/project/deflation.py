@@ -1,8 +1,8 @@
 """Shrinking the VMs of a cluster, and restoring them: `%transient_deflate`.
 
-The emulator stands in for a provider that shrinks VMs under pressure instead of revoking them. Compute Engine shrinks
-no VM that runs, so a cluster in a project is refused. There and on the emulator the cluster's controller can stop a VM,
-change its machine type and start it again.
+The emulator stands in for a provider that shrinks VMs under pressure instead of revoking them.
+Compute Engine shrinks no VM that runs, so a cluster in a project is refused. There and on the
+emulator the cluster's controller can stop a VM, change its machine type and start it again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _PATH = "/emulator/v1/shares"
 _NO_DEFLATION = "Compute Engine shrinks no VM that runs: it changes the machine type of VMs that are stopped alone"
 _INSTEAD = "its emulator shrinks VMs; or have a worker stopped, changed and started: --machine-type n1-standard-2"
 _DEAREST = 0.5
-"""The priority of the cluster's dearest worker, which keeps so much of its CPU; others in proportion to their price."""
+"""The priority of the cluster's dearest worker, which keeps so much of its CPU; others in
+proportion to their price.
+"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,10 +62,16 @@ class Deflated:
 
 
 def check(values: Mapping[str, Any]) -> None:
-    """Raise DeclarationError if these options of a change contradict each other. Absent ones are not among them."""
+    """Raise DeclarationError if these options of a change contradict each other. Absent ones are
+    not among them.
+    """
     parts = {"cpu", "network", "machine_type"} & values.keys()
     ways = [name for name in ("reclaim", "restore") if name in values]
-    if len(ways) + bool(parts) != 1 or (parts and "worker" not in values) or ("reclaim" in ways and "worker" in values):
+    if (
+        len(ways) + bool(parts) != 1
+        or (parts and "worker" not in values)
+        or ("reclaim" in ways and "worker" in values)
+    ):
         raise DeclarationError(
             "A change takes a VM with --cpu, --network or --machine-type; or --reclaim alone; or --restore",
             fix="For example: k80x4 worker-1 --cpu 50%, or k80x4 --reclaim 1.5cpu, or k80x4 --restore",
@@ -72,11 +80,14 @@ def check(values: Mapping[str, Any]) -> None:
         what = "--machine-type cannot be used with --cpu or --network"
         raise DeclarationError(what, fix="Shrink it further when it is ready.")
     if "policy" in values and "reclaim" not in values:
-        raise DeclarationError("--policy says how --reclaim is shared out", fix="Add --reclaim 1.5cpu.")
+        raise DeclarationError(
+            "--policy says how --reclaim is shared out", fix="Add --reclaim 1.5cpu."
+        )
 
 
 def deflate(cluster: BaseCluster, **values: Any) -> Iterator[Deflated]:
-    """Make the change that these options of `Cluster.deflate` describe, and return what each VM has.
+    """Make the change that these options of `Cluster.deflate` describe, and return what each VM
+    has.
 
     Raises DeclarationError and ClusterError; with `restore`, once all VMs were tried.
     """
@@ -103,12 +114,19 @@ def _reclaim(cluster: BaseCluster, cpus: float, policy: str) -> list[Deflated]:
 
 
 def _restore(cluster: BaseCluster, worker: str) -> Iterator[Deflated]:
-    """Restore one VM or all. One that is refused keeps no other from it; errors are raised at the end."""
-    vms = [_running(cluster, worker)] if worker else _all_running(cluster)
+    """Restore one VM or all. One that is refused keeps no other from it; errors are raised at the
+    end.
+    """
+    if worker:
+        vms = [_running(cluster, worker)]
+    else:
+        vms = _all_running(cluster)
     smaller = [vm for vm in vms if vm.machine_type != vm.rented_as]
     if not smaller or cluster.state.spec is None or cluster.state.spec.emulated:
         names = {vm.name for vm in smaller}
-        restored = _change(cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0})
+        restored = _change(
+            cluster, vms, {vm.vm_id: 0.0 for vm in vms}, {"cpu": 1.0, "network": 1.0}
+        )
         yield from (change for change in restored if change.vm not in names)
     refused: list[TransientError] = []
     for vm in smaller:
@@ -144,7 +162,11 @@ def _running(cluster: BaseCluster, name: str) -> VmState:
     vm = cluster.state.vms.get(name)
     if vm is None or not vm.living or not vm.vm_id:
         running = [each.name for each in cluster.state.living if each.vm_id]
-        raise unknown("running VM", name, running, where=cluster.name, numbered=True, error=ClusterError)
+        raise unknown(
+            "running VM", name, running, where=cluster.name, numbered=True, error=ClusterError
+        )
     if vm.change:
-        raise ClusterError(f"{name} is just becoming {vm.change.machine_type}", fix="Try again when it is ready.")
+        raise ClusterError(
+            f"{name} is just becoming {vm.change.machine_type}", fix="Try again when it is ready."
+        )
     return vm

@@ -20,8 +20,8 @@ _ANSWER_SECONDS = 10.0
 def emulator_of(cluster: BaseCluster, elsewhere: str, here: str) -> str:
     """The emulator's URL. It is started where it does not run and the cluster still needs it.
 
-    Of a cluster in a project there is none: ClusterError says that there it is as the clause `elsewhere`, and of one
-    without a project what the clause `here` says.
+    Of a cluster in a project there is none: ClusterError says that there it is as the clause
+    `elsewhere`, and of one without a project what the clause `here` says.
     """
     state = cluster.state
     if state.spec and not state.spec.emulated:
@@ -36,15 +36,21 @@ def emulator_of(cluster: BaseCluster, elsewhere: str, here: str) -> str:
 
 
 def ask(url: str, method: str, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What it answers. Raises DeclarationError with its sentence where it refuses, and UnreachableError."""
+    """What it answers. Raises DeclarationError with its sentence where it refuses, and
+    UnreachableError.
+    """
     place = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=_ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(
+        place.hostname or "", place.port, timeout=_ANSWER_SECONDS
+    )
     try:
         connection.request(method, path, json.dumps(given) if given else None)
         answer = connection.getresponse()
         content = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise UnreachableError("The emulator does not answer", where=url, fix="Run the cell again.") from error
+        raise UnreachableError(
+            "The emulator does not answer", where=url, fix="Run the cell again."
+        ) from error
     finally:
         connection.close()
     if answer.status == 400:

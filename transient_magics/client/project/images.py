@@ -1,7 +1,8 @@
 """Images that VMs boot from ready to work: bake one, list and delete them, follow a build.
 
-A build is a program of its own that outlives this process; its folder has what it is to do and a journal of what it
-does. What a project has is asked of Compute Engine, by a program of the controller's.
+A build is a program of its own that outlives this process; its folder has what it is to do and a
+journal of what it does. What a project has is asked of Compute Engine, by a program of the
+controller's.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Build:
     @property
     def spec(self) -> ImageSpec:
         """What was declared."""
-        return ImageSpec.from_dict(json.loads((self.directory / layout.SPEC).read_text(encoding="utf-8")))
+        return ImageSpec.from_dict(
+            json.loads((self.directory / layout.SPEC).read_text(encoding="utf-8"))
+        )
 
     @property
     def events(self) -> list[Event]:
@@ -59,11 +62,16 @@ class Build:
     def reason(self) -> str:
         """Why it failed; nothing where it did not."""
         last = [event.reason for event in self.events if isinstance(event, events.ImageFailed)]
-        return last[-1] if last else ""
+        if last:
+            return last[-1]
+        return ""
 
     @property
     def _why(self) -> str:
-        option = f" --project {self.spec.project}" if self.spec.project else ""
+        if self.spec.project:
+            option = f" --project {self.spec.project}"
+        else:
+            option = ""
         return (
             self.reason
             or f"it was interrupted; build it again, or `transient cluster sweep{option} --yes` deletes its VM"
@@ -73,7 +81,8 @@ class Build:
         """What it does, clause by clause as it comes, until it is over."""
         shown = 0
         while True:
-            state, found = self.state, self.events
+            state = self.state
+            found = self.events
             for event in found[shown:]:
                 if isinstance(event, events.ImageStep):
                     yield event.what
@@ -83,8 +92,13 @@ class Build:
             time.sleep(_LOOK_SECONDS)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the image is there. Raises CloudError where there is none (after `timeout` seconds)."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        """Block until the image is there. Raises CloudError where there is none (after `timeout`
+        seconds).
+        """
+        if timeout is None:
+            deadline = None
+        else:
+            deadline = time.monotonic() + timeout
         while (state := self.state) == "building":
             if deadline is not None and time.monotonic() > deadline:
                 raise CloudError(f"The image {self.name} is not there after {timeout:g} s")
@@ -93,10 +107,14 @@ class Build:
             raise CloudError(f"The build of {self.name} failed: {self._why}")
 
     def __str__(self) -> str:
-        state, last = self.state, self.events[-1:]
+        state = self.state
+        last = self.events[-1:]
         age = render_duration(time.time() - self.spec.declared_at)
         if state == "building":
-            doing = last[0].what if last and isinstance(last[0], events.ImageStep) else "starting"
+            if last and isinstance(last[0], events.ImageStep):
+                doing = last[0].what
+            else:
+                doing = "starting"
             return f"{self.name} is being built, for {age}: {doing}"
         if state == "built":
             return f"{self.name} is built"
@@ -110,8 +128,9 @@ class Build:
 class ImageList:
     """The images of our families of a project (None: the emulator), and builds that are not done.
 
-    `images`: one dict each: name, created (seconds since 1970), ready, disk_gb, stored_gb (what is billed), base, gpu,
-    for (training or jobs), lock (hash of the locks), current (whether these are the locks of this version).
+    `images`: one dict each: name, created (seconds since 1970), ready, disk_gb, stored_gb (what is
+    billed), base, gpu, for (training or jobs), lock (hash of the locks), current (whether these are
+    the locks of this version).
     """
 
     project: str | None
@@ -123,26 +142,30 @@ class ImageList:
         """What a table shows of each image."""
         return [
             {
-                "image": each["name"] if each["ready"] else f"{each['name']} (not ready)",
-                "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(each["created"])),
-                "size": f"{each['stored_gb']:.1f} GB",
-                "disk": f"{each['disk_gb']} GB",
-                "base": each["base"],
-                "for": each["for"],
-                "driver": "NVIDIA" if each["gpu"] else "none",
-                "lock": f"{each['lock']} ({'this version' if each['current'] else 'another version'})",
+                "image": image["name"] if image["ready"] else f"{image['name']} (not ready)",
+                "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(image["created"])),
+                "size": f"{image['stored_gb']:.1f} GB",
+                "disk": f"{image['disk_gb']} GB",
+                "base": image["base"],
+                "for": image["for"],
+                "driver": "NVIDIA" if image["gpu"] else "none",
+                "lock": f"{image['lock']} ({'this version' if image['current'] else 'another version'})",
             }
-            for each in self.images
+            for image in self.images
         ]
 
     def __str__(self) -> str:
-        where = f"project {self.project}" if self.project else "the emulator"
+        if self.project:
+            where = f"project {self.project}"
+        else:
+            where = "the emulator"
         rows = self.rows
-        shown = (
-            text.table([key.upper() for key in rows[0]], [tuple(row.values()) for row in rows])
-            if rows
-            else [f"No image in {where}. For example: %transient_image build"]
-        )
+        if rows:
+            shown = text.table(
+                [key.upper() for key in rows[0]], [tuple(row.values()) for row in rows]
+            )
+        else:
+            shown = [f"No image in {where}. For example: %transient_image build"]
         return "\n".join([*shown, *map(str, self.builds)])
 
     def __repr__(self) -> str:
@@ -166,23 +189,40 @@ def build_image(
 ) -> Build:
     """Begin to bake an image and return at once; on Google Cloud it takes some 10 to 20 minutes.
 
-    `base`: a full or partial URL of an image or a family (Debian 12); `gpu`: with an NVIDIA driver; `purpose`:
-    `training`, or `jobs`, without TensorFlow; `disk_gb`: of the disk, and of VMs of clusters that boot from the image.
-    Without a `project` it is made on the emulator. Raises DeclarationError for what cannot be baked so, and
-    ClusterError while an image of this name is being baked.
+    `base`: a full or partial URL of an image or a family (Debian 12); `gpu`: with an NVIDIA driver;
+    `purpose`: `training`, or `jobs`, without TensorFlow; `disk_gb`: of the disk, and of VMs of
+    clusters that boot from the image. Without a `project` it is made on the emulator. Raises
+    DeclarationError for what cannot be baked so, and ClusterError while an image of this name is
+    being baked.
     """
     zone = zone or default_zone(["cpu"])
     check_zone(zone, "cpu")
     now = time.time()
-    name = parse_name(name, "the image's name") if name else _free_name(gpu, purpose, now)
+    if name:
+        name = parse_name(name, "the image's name")
+    else:
+        name = _free_name(gpu, purpose, now)
     spec = ImageSpec(
-        name=name, zone=zone, declared_at=now, project=project, base=base or DEBIAN, gpu=gpu,
-        machine_type=machine_type, disk_gb=disk_gb, network=network, subnet=subnet, external_ip=external_ip,
-        purpose="jobs" if purpose == JOBS else "training", id=secrets.token_hex(4),
-    )  # fmt: skip
+        name=name,
+        zone=zone,
+        declared_at=now,
+        project=project,
+        base=base or DEBIAN,
+        gpu=gpu,
+        machine_type=machine_type,
+        disk_gb=disk_gb,
+        network=network,
+        subnet=subnet,
+        external_ip=external_ip,
+        purpose="jobs" if purpose == JOBS else "training",
+        id=secrets.token_hex(4),
+    )
     directory = places.build(name)
     if (directory / layout.SPEC).exists() and Build(name).state == "building":
-        raise ClusterError(f"The image {name} is being built already", fix="%transient_image list shows how far it is.")
+        raise ClusterError(
+            f"The image {name} is being built already",
+            fix="%transient_image list shows how far it is.",
+        )
     shutil.rmtree(directory, ignore_errors=True)
     places.private(directory)
     (directory / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
@@ -193,27 +233,46 @@ def build_image(
 def images(project: str | None = None) -> ImageList:
     """The images of `project` (None: of the emulator). Raises CloudError."""
     found = ask("images", "Listing images", "list", *([project] if project else []))["images"]
-    return ImageList(project, tuple(found), tuple(each for each in _builds(project) if each.state != "built"))
+    return ImageList(
+        project, tuple(found), tuple(build for build in _builds(project) if build.state != "built")
+    )
 
 
 def delete_image(name: str, project: str | None = None) -> str:
-    """Delete an image of our families, or forget a build that failed; says which. Raises CloudError."""
+    """Delete an image of our families, or forget a build that failed; says which. Raises
+    CloudError.
+    """
     name = parse_name(name, "the image's name")
-    known = next((each for each in _builds(project) if each.name == name), None)
+    known = next((build for build in _builds(project) if build.name == name), None)
     if known and known.state == "building":
         raise ClusterError(f"The image {name} is being built", fix="Wait until it is there.")
-    answer = ask("images", "Deleting the image", "delete", "--name", name, *([project] if project else []))
+    answer = ask(
+        "images", "Deleting the image", "delete", "--name", name, *([project] if project else [])
+    )
     if not known and not answer["deleted"]:
         fix = "" if answer["names"] else "None was baked here."
-        raise unknown("image", name, answer["names"], where=project or "the emulator", otherwise=fix, error=CloudError)
+        raise unknown(
+            "image",
+            name,
+            answer["names"],
+            where=project or "the emulator",
+            otherwise=fix,
+            error=CloudError,
+        )
     if known:
         shutil.rmtree(known.directory, ignore_errors=True)
-    return f"The image {name} is deleted." if answer["deleted"] else f"The build of {name} that failed is forgotten."
+    if answer["deleted"]:
+        return f"The image {name} is deleted."
+    return f"The build of {name} that failed is forgotten."
 
 
 def build_names() -> list[str]:
     """The names of images that were built on this machine, the latest first."""
-    found = sorted(places.builds().glob(f"[a-z]*/{layout.SPEC}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = sorted(
+        places.builds().glob(f"[a-z]*/{layout.SPEC}"),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
     return [path.parent.name for path in found]
 
 
@@ -231,7 +290,9 @@ def _state(found: list[Event], directory: Path, spec: ImageSpec) -> str:
         return "building"
     # It may have said its last word between the two looks.
     again = read(directory / layout.JOURNAL)
-    return "interrupted" if len(again) == len(found) else _state(again, directory, spec)
+    if len(again) == len(found):
+        return "interrupted"
+    return _state(again, directory, spec)
 
 
 def _free_name(gpu: bool, purpose: str, now: float) -> str:

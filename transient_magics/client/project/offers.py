@@ -1,4 +1,6 @@
-"""What can be declared and what it costs, for people to read: the answer of `transient catalog [GPU]`."""
+"""What can be declared and what it costs, for people to read: the answer of `transient catalog
+[GPU]`.
+"""
 
 from __future__ import annotations
 
@@ -37,24 +39,32 @@ from ..programs import ask
 from ..text import table
 
 _WIDTH = 79
-_NOT_IN_IT = "No taxes, other currencies, negotiated prices or sustained-use discounts are in any price."
+_NOT_IN_IT = (
+    "No taxes, other currencies, negotiated prices or sustained-use discounts are in any price."
+)
 _UNIT = "US dollars per hour of the whole VM"
 
 
 @dataclass(frozen=True)
 class Offers:
-    """The catalog as rows and as text. `gpu` is the one that it is about, or nothing for all of them."""
+    """The catalog as rows and as text. `gpu` is the one that it is about, or nothing for all of
+    them.
+    """
 
     gpu: str = ""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per GPU, or per region of the one GPU; prices in US dollars per hour of the whole VM.
+        """One dict per GPU, or per region of the one GPU; prices in US dollars per hour of the
+        whole VM.
 
-        Per GPU: gpu, memory_gb, machine_type, zone (the default), zones (how many). Per region: region, zones (which).
-        Both: transient, on_demand, and of whom and when: transient_as_of, on_demand_as_of, source.
+        Per GPU: gpu, memory_gb, machine_type, zone (the default), zones (how many). Per region:
+        region, zones (which). Both: transient, on_demand, and of whom and when: transient_as_of,
+        on_demand_as_of, source.
         """
-        return _regions(self.gpu) if self.gpu else [_offer(name) for name in ACCELERATORS]
+        if self.gpu:
+            return _regions(self.gpu)
+        return [_offer(name) for name in ACCELERATORS]
 
     def __str__(self) -> str:
         return "\n".join(_one(self.gpu, self.rows) if self.gpu else _all(self.rows))
@@ -64,9 +74,11 @@ class Offers:
 
 
 def catalog(gpu: str | None = None, project: str | None = None) -> Offers:
-    """All GPUs with their machines and prices, or the zones, prices and limits of one. Raises DeclarationError.
+    """All GPUs with their machines and prices, or the zones, prices and limits of one. Raises
+    DeclarationError.
 
-    With a project Google is asked for today's prices first, and they are kept. Raises CloudError then.
+    With a project Google is asked for today's prices first, and they are kept. Raises CloudError
+    then.
     """
     if project:
         ask("live_prices", "Asking for today's prices", project)
@@ -74,60 +86,107 @@ def catalog(gpu: str | None = None, project: str | None = None) -> Offers:
 
 
 def _offer(name: str) -> dict[str, Any]:
-    entry, zone = ACCELERATORS[name], default_zone([name])
-    price = ICAC19.worker_price(name) if entry.withdrawn else worker_price(name, zone)
+    entry = ACCELERATORS[name]
+    zone = default_zone([name])
+    if entry.withdrawn:
+        price = ICAC19.worker_price(name)
+    else:
+        price = worker_price(name, zone)
     return {
-        "gpu": name, "memory_gb": entry.gpu_memory_gb, "machine_type": entry.machine_type, "zone": zone,
-        "zones": len(zones_with(name)), **asdict(price),
-    }  # fmt: skip
+        "gpu": name,
+        "memory_gb": entry.gpu_memory_gb,
+        "machine_type": entry.machine_type,
+        "zone": zone,
+        "zones": len(zones_with(name)),
+        **asdict(price),
+    }
 
 
 def _regions(name: str) -> list[dict[str, Any]]:
     zones: dict[str, list[str]] = {}
     for zone in zones_with(name):
         zones.setdefault(region(zone), []).append(zone)
-    return [{"region": place, "zones": there, **asdict(worker_price(name, place))} for place, there in zones.items()]
+    return [
+        {"region": place, "zones": there, **asdict(worker_price(name, place))}
+        for place, there in zones.items()
+    ]
 
 
 def _all(rows: list[dict[str, Any]]) -> list[str]:
     header = ("GPU", "MEMORY", "MACHINE", "DEFAULT ZONE", "ZONES", "SPOT $/H", "ON DEMAND")
-    lines = table(header, [
-        (row["gpu"], f"{row['memory_gb']:g} GB" if row["memory_gb"] else "-", row["machine_type"], row["zone"],
-         str(row["zones"]), f"{row['transient']:.3f}", f"{row['on_demand']:.3f}")
-        for row in rows
-    ])  # fmt: skip
+    lines = table(
+        header,
+        [
+            (
+                row["gpu"],
+                f"{row['memory_gb']:g} GB" if row["memory_gb"] else "-",
+                row["machine_type"],
+                row["zone"],
+                str(row["zones"]),
+                f"{row['transient']:.3f}",
+                f"{row['on_demand']:.3f}",
+            )
+            for row in rows
+        ],
+    )
     notes = [f"{_UNIT}, in its default zone. More of one: transient catalog GPU."]
     notes += [_withdrawn(name) for name, entry in ACCELERATORS.items() if entry.withdrawn]
     notes += filter(None, [never_on_demand(ACCELERATORS)])
     older = [
         f"{row['gpu']} on demand {row['on_demand_as_of']}"
-        for row in rows if row["on_demand_as_of"] != row["transient_as_of"]
-    ]  # fmt: skip
-    notes.append(f"{_age(rows)}{' Of other dates: ' if older else ''}{', '.join(older)}{'.' if older else ''}")
+        for row in rows
+        if row["on_demand_as_of"] != row["transient_as_of"]
+    ]
+    notes.append(
+        f"{_age(rows)}{' Of other dates: ' if older else ''}{', '.join(older)}{'.' if older else ''}"
+    )
     notes.append(f"{_NOT_IN_IT} {_sources(rows)}")
     return [*lines, "", *_filled([*notes, _extras(rows[0]["zone"]), _traffic()])]
 
 
 def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
     entry = ACCELERATORS[name]
-    what = f"{name.upper()} ({entry.compute_engine_name}), {entry.gpu_memory_gb:g} GB" if name != "cpu" else "No GPU"
-    notes = [f"{what}. By default in {entry.machine_type}: {entry.vcpus} vCPUs, {entry.memory_gb:g} GB."]
-    if len(others := [each for each in shapes(name) if each != entry.machine_type]) > 0:
-        notes.append(f"With --machine-type: {', '.join(others)}{'' if entry.bundled else ', or a custom one'}.")
+    if name != "cpu":
+        what = f"{name.upper()} ({entry.compute_engine_name}), {entry.gpu_memory_gb:g} GB"
+    else:
+        what = "No GPU"
+    notes = [
+        f"{what}. By default in {entry.machine_type}: {entry.vcpus} vCPUs, {entry.memory_gb:g} GB."
+    ]
+    if len(others := [shape for shape in shapes(name) if shape != entry.machine_type]) > 0:
+        notes.append(
+            f"With --machine-type: {', '.join(others)}{'' if entry.bundled else ', or a custom one'}."
+        )
     if entry.withdrawn:
         price = ICAC19.worker_price(name)
-        published = f"There a VM costs ${price.transient:.3f} per hour, on demand ${price.on_demand:.3f}."
+        published = (
+            f"There a VM costs ${price.transient:.3f} per hour, on demand ${price.on_demand:.3f}."
+        )
         notes.append(f"{_withdrawn(name)} {published} The last list prices were:")
     notes += filter(None, [never_on_demand([name]), _cuda(name)])
     header = ("REGION", "ZONES", "SPOT $/H", "ON DEMAND", "AS OF")
-    lines = table(header, [
-        (row["region"], " ".join(zone.rpartition("-")[2] for zone in row["zones"]), f"{row['transient']:.3f}",
-         f"{row['on_demand']:.3f}", _dates(row))
-        for row in rows
-    ])  # fmt: skip
+    lines = table(
+        header,
+        [
+            (
+                row["region"],
+                " ".join(zone.rpartition("-")[2] for zone in row["zones"]),
+                f"{row['transient']:.3f}",
+                f"{row['on_demand']:.3f}",
+                _dates(row),
+            )
+            for row in rows
+        ],
+    )
     parts = [_filled(notes), lines, _limits(name), _history(name)]
     parts.append(
-        _filled([f"{_UNIT}. {_dating(rows)} {_sources(rows, name)}", _extras(default_zone([name])), _traffic()])
+        _filled(
+            [
+                f"{_UNIT}. {_dating(rows)} {_sources(rows, name)}",
+                _extras(default_zone([name])),
+                _traffic(),
+            ]
+        )
     )
     return "\n\n".join("\n".join(part) for part in parts if part).splitlines()
 
@@ -141,7 +200,9 @@ def _dates(row: dict[str, Any]) -> str:
 def _withdrawn(name: str) -> str:
     entry = ACCELERATORS[name]
     use = " or ".join(entry.alternatives)
-    return f"{name}: withdrawn {entry.withdrawn}, use {use}; on the emulator only, at {ICAC19.source}."
+    return (
+        f"{name}: withdrawn {entry.withdrawn}, use {use}; on the emulator only, at {ICAC19.source}."
+    )
 
 
 def _cuda(name: str) -> str:
@@ -153,10 +214,16 @@ def _cuda(name: str) -> str:
 
 def _limits(name: str) -> list[str]:
     if own := machines_with(name):
-        lines = [f"{each.name}: {each.gpu_count} GPU, {each.vcpus} vCPUs, {each.memory_gb:g} GB" for each in own]
+        lines = [
+            f"{each.name}: {each.gpu_count} GPU, {each.vcpus} vCPUs, {each.memory_gb:g} GB"
+            for each in own
+        ]
         return ["Its machine types:", *(f"  {line}" for line in lines)]
     general = limits(name)
-    lines = [f"  {count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB" for count, most in general.items()]
+    lines = [
+        f"  {count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB"
+        for count, most in general.items()
+    ]
     odd: dict[str, list[str]] = {}
     for zone in zones_with(name):
         for count, most in limits(name, zone).items():
@@ -164,13 +231,20 @@ def _limits(name: str) -> list[str]:
                 said = f"{count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB"
                 odd.setdefault(said, []).append(zone)
     lines += [f"  {said} in {', '.join(zones)}" for said, zones in odd.items()]
-    return ["Limits of an N1 VM:", *lines] if lines else []
+    if lines:
+        return ["Limits of an N1 VM:", *lines]
+    return []
 
 
 def _history(name: str) -> list[str]:
-    rows = [(row.as_of, row.region, _dollars(row.transient), _dollars(row.on_demand)) for row in price_history(name)]
+    rows = [
+        (row.as_of, row.region, _dollars(row.transient), _dollars(row.on_demand))
+        for row in price_history(name)
+    ]
     lines = table(("DATE", "REGION", "PREEMPTIBLE OR SPOT", "ON DEMAND"), rows)
-    return ["The GPU alone, over the years:", *(f"  {line}" for line in lines)] if rows else []
+    if rows:
+        return ["The GPU alone, over the years:", *(f"  {line}" for line in lines)]
+    return []
 
 
 def _extras(zone: str) -> str:
@@ -186,19 +260,26 @@ def _extras(zone: str) -> str:
 
 def _traffic() -> str:
     prices = ", ".join(f"{_range(price)} between {price.between}" for price in TRANSFER_PRICES)
-    read, recalled = TRANSFER_PRICES[0], TRANSFER_PRICES[-1]
+    read = TRANSFER_PRICES[0]
+    recalled = TRANSFER_PRICES[-1]
     dated = f"{read.source}, {read.as_of}; *: {recalled.source}."
     return f"Traffic between VMs, per GiB and direction: {prices}. {dated}"
 
 
 def _range(price: TransferPrice) -> str:
-    least = f"{price.at_least:.2f} to " if price.at_least != price.dollars_per_gib else ""
+    if price.at_least != price.dollars_per_gib:
+        least = f"{price.at_least:.2f} to "
+    else:
+        least = ""
     return f"${least}{price.dollars_per_gib:.2f}{'' if price.confirmed else '*'}"
 
 
 def _dating(rows: list[dict[str, Any]]) -> str:
     dates = [_dates(row) for row in rows]
-    said = [_age(rows), "The date is the GPU's. ~: the source has none, and others quote those prices for that day."]
+    said = [
+        _age(rows),
+        "The date is the GPU's. ~: the source has none, and others quote those prices for that day.",
+    ]
     if any(", " in date for date in dates):
         said.append("Of two dates the first is Spot's.")
     if any(" of " in date for date in dates):
@@ -214,7 +295,9 @@ def _age(rows: list[dict[str, Any]]) -> str:
     oldest = max(dates, key=age_days)
     days = age_days(oldest)
     said = f"Spot prices are up to {days:.0f} days old ({oldest.split()[0]})."
-    return f"{said} {REFRESH}" if days > STALE_DAYS else said
+    if days > STALE_DAYS:
+        return f"{said} {REFRESH}"
+    return said
 
 
 def _sources(rows: list[dict[str, Any]], gpu: str = "") -> str:
@@ -225,7 +308,9 @@ def _sources(rows: list[dict[str, Any]], gpu: str = "") -> str:
 
 
 def _dollars(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return f"{value:.3f}"
 
 
 def _filled(notes: Iterable[str]) -> list[str]:

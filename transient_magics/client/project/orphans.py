@@ -1,4 +1,5 @@
-"""What this user left in a project and nothing on this machine knows any more: VMs, and firewall rules without any.
+"""What this user left in a project and nothing on this machine knows any more: VMs, and firewall
+rules without any.
 
 Found, shown, and deleted where that is said.
 """
@@ -36,13 +37,15 @@ class Sweep:
     orphans: tuple[Orphan, ...]
     deleted: bool
     unreadable: tuple[str, ...] = ()
-    """A sentence for each cluster's folder here that cannot be read, and for what else could not be looked at."""
+    """A sentence for each cluster's folder here that cannot be read, and for what else could not be
+    looked at.
+    """
     rules: tuple[OrphanRule, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """The names of the VMs."""
-        return [each.name for each in self.orphans]
+        return [orphan.name for orphan in self.orphans]
 
     def __str__(self) -> str:
         if not (self.orphans or self.rules):
@@ -51,10 +54,16 @@ class Sweep:
                 "to the build of an image."
             )
             return "\n".join([nothing, *self.unreadable])
-        vms = text.table(["VM", "ZONE", "WHY"], [(each.name, each.zone, each.why) for each in self.orphans])
-        rules = text.table(["FIREWALL RULE", "WHY"], [(each.name, each.why) for each in self.rules])
+        vms = text.table(
+            ["VM", "ZONE", "WHY"],
+            [(orphan.name, orphan.zone, orphan.why) for orphan in self.orphans],
+        )
+        rules = text.table(["FIREWALL RULE", "WHY"], [(rule.name, rule.why) for rule in self.rules])
         tables = [*(vms if self.orphans else ()), *(rules if self.rules else ())]
-        end = "They are deleted." if self.deleted else "Nothing was deleted. With --yes (in Python yes=True) they are."
+        if self.deleted:
+            end = "They are deleted."
+        else:
+            end = "Nothing was deleted. With --yes (in Python yes=True) they are."
         return "\n".join([*tables, *self.unreadable, end])
 
     def __repr__(self) -> str:
@@ -62,10 +71,11 @@ class Sweep:
 
 
 def sweep(project: str | None = None, *, yes: bool = False, all_machines: bool = False) -> Sweep:
-    """Find VMs that you made from this machine (of `project`, else of the emulator) and that no living cluster has.
+    """Find VMs that you made from this machine (of `project`, else of the emulator) and that no
+    living cluster has.
 
-    And firewall rules of clusters that have no VM. `yes` deletes them. `all_machines`: also those of your other
-    machines, an hour after they were made (rules: a day). Raises CloudError.
+    And firewall rules of clusters that have no VM. `yes` deletes them. `all_machines`: also those
+    of your other machines, an hour after they were made (rules: a day). Raises CloudError.
     """
     options = [*(["--yes"] if yes else []), *(["--all-machines"] if all_machines else [])]
     found = ask("sweep", "Sweeping", *options, *([project] if project else []))

@@ -25,10 +25,11 @@ COLUMNS = ("run", "cluster", "steps", "best", "loss", "hours", "dollars", "revoc
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run. `best` is the `value` of `metric` at `best_step`, where it was evaluated; its `direction` is max or min.
+    """One run. `best` is the `value` of `metric` at `best_step`, where it was evaluated; its
+    `direction` is max or min.
 
-    `hours` from its start on, by the clock of its bill; `dollars` are what it cost (`Run.cost`), and `revocations` how
-    many of its workers were revoked.
+    `hours` from its start on, by the clock of its bill; `dollars` are what it cost (`Run.cost`),
+    and `revocations` how many of its workers were revoked.
     """
 
     run: str
@@ -48,16 +49,31 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """As text, under COLUMNS."""
-        best = f"{self.metric} {text.number(self.value)} at {self.best_step:,}" if self.value is not None else "-"
-        steps = f"{self.step:,} of {self.train_steps:,}" if self.step < self.train_steps else f"{self.step:,}"
+        if self.value is not None:
+            best = f"{self.metric} {text.number(self.value)} at {self.best_step:,}"
+        else:
+            best = "-"
+        if self.step < self.train_steps:
+            steps = f"{self.step:,} of {self.train_steps:,}"
+        else:
+            steps = f"{self.step:,}"
         return (
-            self.run, self.cluster, steps, best, text.number(self.loss), text.number(self.hours),
-            text.money(self.dollars), str(self.revocations), self.state,
-        )  # fmt: skip
+            self.run,
+            self.cluster,
+            steps,
+            best,
+            text.number(self.loss),
+            text.number(self.hours),
+            text.money(self.dollars),
+            str(self.revocations),
+            self.state,
+        )
 
 
 class Runs(list[AnyRun]):
-    """Runs in a list, which shows itself as a table; `rows` has its figures, `frame` makes a DataFrame of them."""
+    """Runs in a list, which shows itself as a table; `rows` has its figures, `frame` makes a
+    DataFrame of them.
+    """
 
     @property
     def rows(self) -> list[Row]:
@@ -70,34 +86,48 @@ class Runs(list[AnyRun]):
             if id(state) not in of_clusters:
                 of_clusters[id(state)] = state, costs(state, now), revocations(state)
             _, by_name, taken = of_clusters[id(state)]
-            rows.append(row_of(state, run.state, now, by_name[run.name].total, taken.get(run.name, 0)))
+            rows.append(
+                row_of(state, run.state, now, by_name[run.name].total, taken.get(run.name, 0))
+            )
         return rows
 
     def frame(self) -> pandas.DataFrame:
         """The same as a DataFrame, a row for each run."""
         import pandas
 
-        return pandas.DataFrame([{name: getattr(row, name) for name in Row.__slots__} for row in self.rows])
+        return pandas.DataFrame(
+            [{name: getattr(row, name) for name in Row.__slots__} for row in self.rows]
+        )
 
     def __repr__(self) -> str:
         rows = [row.cells for row in self.rows]
-        return "\n".join(text.table(COLUMNS, rows)) if rows else "No run yet."
+        if rows:
+            return "\n".join(text.table(COLUMNS, rows))
+        return "No run yet."
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
 
 
 class Comparison(Runs[AnyRun]):
-    """Runs whose losses and evaluations are drawn over each other, too, where there is a page to draw on."""
+    """Runs whose losses and evaluations are drawn over each other, too, where there is a page to
+    draw on.
+    """
 
     def __repr__(self) -> str:
         return "\n".join(filter(None, [super().__repr__(), best_words(self.rows)]))
 
 
 def best_row(rows: Sequence[Row]) -> Row | None:
-    """The best of several that are judged by the same metric, which is that of the first that was evaluated."""
+    """The best of several that are judged by the same metric, which is that of the first that was
+    evaluated.
+    """
     measured = [row for row in rows if row.value is not None]
-    alike = [row for row in measured if (row.metric, row.direction) == (measured[0].metric, measured[0].direction)]
+    alike = [
+        row
+        for row in measured
+        if (row.metric, row.direction) == (measured[0].metric, measured[0].direction)
+    ]
     if len(alike) < 2:
         return None
     return (max if alike[0].direction == "max" else min)(alike, key=lambda row: row.value or 0.0)
@@ -108,12 +138,17 @@ def best_words(rows: Sequence[Row]) -> str:
     best = best_row(rows)
     if best is None:
         return ""
-    where = f" on {best.cluster}" if sum(row.run == best.run for row in rows) > 1 else ""
+    if sum(row.run == best.run for row in rows) > 1:
+        where = f" on {best.cluster}"
+    else:
+        where = ""
     return f"Best: {best.run}{where}, {best.metric} {text.number(best.value)} at step {best.best_step:,}."
 
 
 def row_of(state: ClusterState, run: RunState, now: float, dollars: float, revocations: int) -> Row:
-    """The row of one run of the cluster in `state`, which has cost US dollars and lost workers to revocations."""
+    """The row of one run of the cluster in `state`, which has cost US dollars and lost workers to
+    revocations.
+    """
     end = run.ended_at or state.ended_at or now
     began = run.started_at or end
     metric = judged_by(run)
@@ -145,7 +180,10 @@ def judged_by(run: RunState) -> Objective | None:
 
 def best_of(run: RunState, objective: Objective | None) -> tuple[int, float] | None:
     """Step and value of the best evaluation; None where there is none."""
-    best = (run.best.step, run.best.value) if run.best and run.spec.objective == objective else None
+    if run.best and run.spec.objective == objective:
+        best = (run.best.step, run.best.value)
+    else:
+        best = None
     for step, value in evaluated(run, objective):
         if objective and (best is None or objective.better(value, best[1])):
             best = step, value

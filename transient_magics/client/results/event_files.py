@@ -1,8 +1,10 @@
-"""TensorBoard's event files, written without TensorFlow: scalars and texts as framed protocol buffers.
+"""TensorBoard's event files, written without TensorFlow: scalars and texts as framed protocol
+buffers.
 
-A file is a sequence of records (length, its checksum, data, its checksum: the framing of TFRecord), each of which is
-one `Event` message. Only the few fields that TensorBoard reads for scalars and texts are encoded, by hand: the numbers
-of fields and wire types below are those of event.proto, summary.proto and tensor.proto, which never change.
+A file is a sequence of records (length, its checksum, data, its checksum: the framing of TFRecord),
+each of which is one `Event` message. Only the few fields that TensorBoard reads for scalars and
+texts are encoded, by hand: the numbers of fields and wire types below are those of event.proto,
+summary.proto and tensor.proto, which never change.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ import time
 from functools import cache
 from pathlib import Path
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT = 0
+_FIXED64 = 1
+_BYTES = 2
+_FIXED32 = 5
 _STRING_TENSOR = 7
 _LARGEST = 3.4e38
 """What a number of four bytes holds."""
@@ -28,7 +33,9 @@ def scalar(at: float, step: int, tag: str, value: float) -> bytes:
 
 def text(at: float, step: int, tag: str, words: str) -> bytes:
     """The record of a text (Markdown) at a global step."""
-    tensor = _key(1, _VARINT) + _varint(_STRING_TENSOR) + message(2, b"") + message(8, words.encode())
+    tensor = (
+        _key(1, _VARINT) + _varint(_STRING_TENSOR) + message(2, b"") + message(8, words.encode())
+    )
     plugin = message(1, message(1, b"text"))
     return _event(at, step, message(1, tag.encode()) + message(8, tensor) + message(9, plugin))
 
@@ -36,7 +43,8 @@ def text(at: float, step: int, tag: str, words: str) -> bytes:
 def append(folder: Path, name: str, records: list[bytes], size: int) -> int:
     """Append to the event file called `name` behind its first `size` bytes; the new size.
 
-    What lies behind them was left by a writer that did not come to its end. A new file says its version first.
+    What lies behind them was left by a writer that did not come to its end. A new file says its
+    version first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = b"".join(records)
@@ -52,7 +60,9 @@ def append(folder: Path, name: str, records: list[bytes], size: int) -> int:
 
 
 def _version() -> bytes:
-    return _record(_key(1, _FIXED64) + struct.pack("<d", time.time()) + message(3, b"brain.Event:2"))
+    return _record(
+        _key(1, _FIXED64) + struct.pack("<d", time.time()) + message(3, b"brain.Event:2")
+    )
 
 
 def _event(at: float, step: int, value: bytes) -> bytes:
@@ -89,8 +99,11 @@ def _varint(value: int) -> bytes:
 
 
 def _masked_checksum(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as TFRecord does, so that a checksum over checksums says something."""
-    table, value = _table(), 0xFFFFFFFF
+    """CRC-32C, rotated and shifted as TFRecord does, so that a checksum over checksums says
+    something.
+    """
+    table = _table()
+    value = 0xFFFFFFFF
     for byte in data:
         value = table[(value ^ byte) & 0xFF] ^ value >> 8
     value ^= 0xFFFFFFFF

@@ -1,7 +1,7 @@
 """A study as one of Optuna's own, for its plots, its importances and its dashboard.
 
-The journal is the truth and this is a copy: what is added to it changes nothing here. Optuna is imported when it is
-asked for and nowhere else in the kernel.
+The journal is the truth and this is a copy: what is added to it changes nothing here. Optuna is
+imported when it is asked for and nowhere else in the kernel.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]]) -> optuna.Stu
 
     `parts`: for each cluster on which it has begun, the state of that and of the study there.
 
-    Values that were measured on the way are the trials' intermediate values; names of runs and reasons are their user
-    attributes. Raises ClusterError where Optuna is not installed.
+    Values that were measured on the way are the trials' intermediate values; names of runs and
+    reasons are their user attributes. Raises ClusterError where Optuna is not installed.
     """
     try:
         import optuna
     except ImportError:
         raise ClusterError(_MISSING, fix="%pip install optuna, then ask again.") from None
     study = parts[0][1]
-    direction = "maximize" if study.spec.goal.direction == "max" else "minimize"
+    if study.spec.goal.direction == "max":
+        direction = "maximize"
+    else:
+        direction = "minimize"
     before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # no line about a study in memory in the reader's cell
+    optuna.logging.set_verbosity(
+        optuna.logging.WARNING
+    )  # no line about a study in memory in the reader's cell
     try:
         made = optuna.create_study(study_name=study.name, direction=direction)
     finally:
@@ -55,14 +60,27 @@ def _trial(
     from optuna.trial import FrozenTrial
     from optuna.trial import TrialState as Phase
 
-    value = value_of(state, study, trial) if trial.state in ("complete", "pruned") else None
-    known = value if value is not None and math.isfinite(value) else None
+    if trial.state in ("complete", "pruned"):
+        value = value_of(state, study, trial)
+    else:
+        value = None
+    if value is not None and math.isfinite(value):
+        known = value
+    else:
+        known = None
     phase = Phase[STATES.get(trial.state, "RUNNING")]
     if phase == Phase.COMPLETE and known is None:
         phase = Phase.FAIL
     runs = runs_of(state, trial)
-    measured = dict(evaluated(runs[0], study.spec.goal)) if len(runs) == 1 else {}
-    attributes = {"runs": list(trial.runs), "state": trial.state, **({"reason": trial.reason} if trial.reason else {})}
+    if len(runs) == 1:
+        measured = dict(evaluated(runs[0], study.spec.goal))
+    else:
+        measured = {}
+    attributes = {
+        "runs": list(trial.runs),
+        "state": trial.state,
+        **({"reason": trial.reason} if trial.reason else {}),
+    }
     return FrozenTrial(
         number=study.spec.first + trial.number,
         trial_id=study.spec.first + trial.number,

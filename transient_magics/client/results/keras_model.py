@@ -1,9 +1,11 @@
-"""The Keras model of a run, in this process: built by the run's own cell, with the weights of a checkpoint.
+"""The Keras model of a run, in this process: built by the run's own cell, with the weights of a
+checkpoint.
 
-Nothing that a VM wrote is taken for code or configuration. A process of its own (`runtime.serve`) reads the checkpoint
-and hands over arrays; this one runs the cell, as every server did, and puts the arrays in where paths, shapes and kinds
-are those of the model. The cell runs in a thread of its own, because Keras numbers layers in each: `dense` is `dense`
-again, whatever else the notebook made, and what the cell sets for Keras (its kind of numbers) ends with it.
+Nothing that a VM wrote is taken for code or configuration. A process of its own (`runtime.serve`)
+reads the checkpoint and hands over arrays; this one runs the cell, as every server did, and puts
+the arrays in where paths, shapes and kinds are those of the model. The cell runs in a thread of its
+own, because Keras numbers layers in each: `dense` is `dense` again, whatever else the notebook
+made, and what the cell sets for Keras (its kind of numbers) ends with it.
 """
 
 from __future__ import annotations
@@ -35,11 +37,15 @@ _SUFFIX = ".keras"
 
 
 def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> Any:
-    """The compiled model; written to `file` too. Raises TrainingError, CellError or DeclarationError."""
+    """The compiled model; written to `file` too. Raises TrainingError, CellError or
+    DeclarationError.
+    """
     target = file and _checked(file)
     if registered := RunFolder(run.directory).spec().model:
         fix = "run.predict and run.export use it."
-        raise TrainingError(f"{run.name} trains Tensor2Tensor's {registered}, which is no Keras model", fix=fix)
+        raise TrainingError(
+            f"{run.name} trains Tensor2Tensor's {registered}, which is no Keras model", fix=fix
+        )
     step, weights, example = _values(run, checkpoint)
     if "tensorflow" not in sys.modules:
         print(f"The model of {run.name} brings TensorFlow into this process.", file=sys.stderr)
@@ -58,7 +64,9 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
-        answer = ask_model(f"The model of {run.name}", *serving_words(which, None), "weights", str(arrays))
+        answer = ask_model(
+            f"The model of {run.name}", *serving_words(which, None), "weights", str(arrays)
+        )
         values = read(arrays)
     weights = {name: values[f"weight {name}"] for name in answer["weights"]}
     return which[1], weights, rebuilt(answer["given"], values)
@@ -79,9 +87,15 @@ def _built(folder: RunFolder, example: Any) -> Any:
 
 @contextlib.contextmanager
 def _apart(include: Path) -> Iterator[None]:
-    """Inside, modules that came along with the cell are the run's; afterwards they are the notebook's again."""
-    names = {path.stem for path in include.iterdir()} if include.is_dir() else set[str]()
-    path, before = list(sys.path), _modules(names)
+    """Inside, modules that came along with the cell are the run's; afterwards they are the
+    notebook's again.
+    """
+    if include.is_dir():
+        names = {path.stem for path in include.iterdir()}
+    else:
+        names = set[str]()
+    path = list(sys.path)
+    before = _modules(names)
     try:
         yield
     finally:
@@ -100,14 +114,24 @@ def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
     """Give the weights their values. Raises TrainingError where these are another model's."""
     weights = dict(zip(weight_names(model.weights), model.weights, strict=True))
     if strange := sorted(weights.keys() ^ values.keys()):
-        lacks = "the checkpoint lacks" if strange[0] in weights else "the cell's model, built here, lacks"
+        if strange[0] in weights:
+            lacks = "the checkpoint lacks"
+        else:
+            lacks = "the cell's model, built here, lacks"
         raise TrainingError(f"{lacks} {strange[0]}", where=where, fix=_SAME)
-    if [*weights] != [*values]:  # as where layers follow the order of a set, which is another one in each kernel
-        raise TrainingError("the cell makes its layers in another order here", where=where, fix=_SAME)
+    if [*weights] != [
+        *values
+    ]:  # as where layers follow the order of a set, which is another one in each kernel
+        raise TrainingError(
+            "the cell makes its layers in another order here", where=where, fix=_SAME
+        )
     for path, weight in weights.items():
-        wanted, there = _kind(weight.shape, weight.dtype), _kind(values[path].shape, values[path].dtype)
+        wanted = _kind(weight.shape, weight.dtype)
+        there = _kind(values[path].shape, values[path].dtype)
         if wanted != there:
-            raise TrainingError(f"{path} is {there} in the checkpoint and {wanted} here", where=where, fix=_SAME)
+            raise TrainingError(
+                f"{path} is {there} in the checkpoint and {wanted} here", where=where, fix=_SAME
+            )
     for path, weight in weights.items():
         weight.assign(values[path])
 
@@ -116,16 +140,22 @@ _SAME = "The cell has to make the same model wherever it runs."
 
 
 def _kind(shape: Any, dtype: Any) -> str:
-    name = str(dtype)  # NumPy knows no bfloat16: such weights come as float32, which holds them exactly
+    name = str(
+        dtype
+    )  # NumPy knows no bfloat16: such weights come as float32, which holds them exactly
     return f"{'float32' if name == 'bfloat16' else name}{list(shape)}"
 
 
 def _checked(file: Path) -> Path:
     target = file.absolute()
     if target.suffix != _SUFFIX:
-        raise TrainingError(f"{file.name} is no name of a Keras model", fix=f"Name a file that ends in {_SUFFIX}.")
+        raise TrainingError(
+            f"{file.name} is no name of a Keras model", fix=f"Name a file that ends in {_SUFFIX}."
+        )
     if target.exists():
-        raise TrainingError("There is something at this place already", where=str(target), fix="Name another file.")
+        raise TrainingError(
+            "There is something at this place already", where=str(target), fix="Name another file."
+        )
     return target
 
 
@@ -137,6 +167,8 @@ def _save(model: Any, target: Path) -> None:
         model.save(fresh)
         os.link(fresh, target)  # unlike a rename it replaces nothing
     except OSError as error:
-        raise TrainingError(f"The model cannot be written: {error.strerror or error}", where=str(target)) from error
+        raise TrainingError(
+            f"The model cannot be written: {error.strerror or error}", where=str(target)
+        ) from error
     finally:
         fresh.unlink(missing_ok=True)

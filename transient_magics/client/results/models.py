@@ -1,7 +1,9 @@
-"""What a run has learned, used: predictions in this process's arrays, texts for texts, and a SavedModel on disk.
+"""What a run has learned, used: predictions in this process's arrays, texts for texts, and a
+SavedModel on disk.
 
-TensorFlow is imported in a process of its own (`runtime.serve`), which restores the run's last checkpoint on this
-machine; the cluster may be gone. Arrays go there and back as .npz files in a folder that this user alone can read.
+TensorFlow is imported in a process of its own (`runtime.serve`), which restores the run's last
+checkpoint on this machine; the cluster may be gone. Arrays go there and back as .npz files in a
+folder that this user alone can read.
 """
 
 from __future__ import annotations
@@ -29,42 +31,77 @@ if TYPE_CHECKING:
 def predict(
     run: RecordedRun, inputs: Any, data_dir: str | Path | None, checkpoint: str | int
 ) -> ndarray | dict[str, ndarray]:
-    """What the model answers to `inputs`; one array, or one by name for a model with several outputs."""
+    """What the model answers to `inputs`; one array, or one by name for a model with several
+    outputs.
+    """
     answers = _ask(run, "predict", inputs, data_dir, checkpoint)
-    return next(iter(answers.values())) if len(answers) == 1 else answers
+    if len(answers) == 1:
+        return next(iter(answers.values()))
+    return answers
 
 
 def decode(
-    run: RecordedRun, inputs: Any, data_dir: str | Path | None, checkpoint: str | int,
-    beam_size: int, alpha: float, average: int,
-) -> list[str]:  # fmt: skip
-    """The texts that the model, the mean of so many checkpoints, answers `inputs` with. Raises as `Run.decode`."""
+    run: RecordedRun,
+    inputs: Any,
+    data_dir: str | Path | None,
+    checkpoint: str | int,
+    beam_size: int,
+    alpha: float,
+    average: int,
+) -> list[str]:
+    """The texts that the model, the mean of so many checkpoints, answers `inputs` with. Raises as
+    `Run.decode`.
+    """
     for name, value in (("beam_size", beam_size), ("average", average)):
         if not isinstance(value, int) or value < 1:
             raise TrainingError(f"{name} is a whole number from 1 on, not {value!r}")
-    search = ["--beam-size", str(beam_size), "--alpha", str(float(alpha)), "--average", str(average)]
-    return [str(text) for text in _ask(run, "decode", inputs, data_dir, checkpoint, search)["texts"]]
+    search = [
+        "--beam-size",
+        str(beam_size),
+        "--alpha",
+        str(float(alpha)),
+        "--average",
+        str(average),
+    ]
+    return [
+        str(text) for text in _ask(run, "decode", inputs, data_dir, checkpoint, search)["texts"]
+    ]
 
 
 def _ask(
-    run: RecordedRun, do: str, inputs: Any, data_dir: str | Path | None, checkpoint: str | int, how: Sequence[str] = ()
+    run: RecordedRun,
+    do: str,
+    inputs: Any,
+    data_dir: str | Path | None,
+    checkpoint: str | int,
+    how: Sequence[str] = (),
 ) -> dict[str, ndarray]:
     """The arrays that the model answers with, by name."""
     try:
         import numpy
     except ImportError:
-        raise TrainingError(f"run.{do} needs NumPy, which is not installed on this machine") from None
-    given = inputs if _is_structure(inputs, own=not run.recorded.spec.model) else {INPUTS: inputs}
+        raise TrainingError(
+            f"run.{do} needs NumPy, which is not installed on this machine"
+        ) from None
+    if _is_structure(inputs, own=not run.recorded.spec.model):
+        given = inputs
+    else:
+        given = {INPUTS: inputs}
     found = [(name_of(INPUTS, path), value) for path, value in leaves(given)]
     names = unique(name for name, _ in found)
-    arrays = {name: _array(numpy, name, value) for name, (_, value) in zip(names, found, strict=True)}
+    arrays = {
+        name: _array(numpy, name, value) for name, (_, value) in zip(names, found, strict=True)
+    }
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or not all(counts.values()):
         said = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        raise TrainingError("Every feature needs the same number of examples, one at least", where=said or "inputs")
+        raise TrainingError(
+            "Every feature needs the same number of examples, one at least", where=said or "inputs"
+        )
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
-        given_file, answer_file = Path(temporary) / "inputs.npz", Path(temporary) / "outputs.npz"
+        given_file = Path(temporary) / "inputs.npz"
+        answer_file = Path(temporary) / "outputs.npz"
         write(given_file, arrays)
         words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
@@ -72,13 +109,23 @@ def _ask(
 
 
 def _is_structure(inputs: Any, *, own: bool) -> bool:
-    """Whether these are several features: of a cell's `own` model a tuple of arrays is, as its input_fn gives them."""
-    several = own and isinstance(inputs, tuple) and all(len(getattr(each, "shape", ())) for each in inputs)
+    """Whether these are several features: of a cell's `own` model a tuple of arrays is, as its
+    input_fn gives them.
+    """
+    several = (
+        own
+        and isinstance(inputs, tuple)
+        and all(len(getattr(input_, "shape", ())) for input_ in inputs)
+    )
     return isinstance(inputs, Mapping) or is_named(inputs) or several
 
 
-def export(run: RecordedRun, target: Path, data_dir: str | Path | None, checkpoint: str | int) -> Path:
-    """Write a SavedModel to `target`, all of it or nothing. Raises TrainingError where something is there already."""
+def export(
+    run: RecordedRun, target: Path, data_dir: str | Path | None, checkpoint: str | int
+) -> Path:
+    """Write a SavedModel to `target`, all of it or nothing. Raises TrainingError where something is
+    there already.
+    """
     target = target.absolute()
     _refuse_full(target)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
@@ -87,11 +134,15 @@ def export(run: RecordedRun, target: Path, data_dir: str | Path | None, checkpoi
         fresh.rmdir()  # so much for the place: TensorFlow makes it anew
         with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
             which = with_checkpoint(run, Path(temporary), checkpoint)
-            ask_model(f"The export of {run.name}", *serving_words(which, data_dir), "export", str(fresh))
+            ask_model(
+                f"The export of {run.name}", *serving_words(which, data_dir), "export", str(fresh)
+            )
         _refuse_full(target)
         fresh.rename(target)  # takes the place of an empty folder
     except OSError as error:
-        raise TrainingError(f"The model cannot be exported: {error.strerror}", where=str(target)) from error
+        raise TrainingError(
+            f"The model cannot be exported: {error.strerror}", where=str(target)
+        ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return target
@@ -99,23 +150,32 @@ def export(run: RecordedRun, target: Path, data_dir: str | Path | None, checkpoi
 
 def _refuse_full(target: Path) -> None:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise TrainingError("There is something at this place already", where=str(target), fix="Name another folder.")
+        raise TrainingError(
+            "There is something at this place already",
+            where=str(target),
+            fix="Name another folder.",
+        )
 
 
 def serving_words(which: tuple[Path, int], data_dir: str | Path | None) -> list[str]:
     """What tells `runtime.serve` the run and the checkpoint."""
     folder, step = which
-    data = ["--data", str(Path(data_dir).expanduser().absolute())] if data_dir else []
+    if data_dir:
+        data = ["--data", str(Path(data_dir).expanduser().absolute())]
+    else:
+        data = []
     return ["--run", str(folder), "--step", str(step), *data]
 
 
 def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) -> tuple[Path, int]:
-    """A folder with the run's declaration, cell and checkpoints, and the step of the one that is wanted.
+    """A folder with the run's declaration, cell and checkpoints, and the step of the one that is
+    wanted.
 
-    Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is kept. Raises
-    TrainingError where there is none such.
+    Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is
+    kept. Raises TrainingError where there is none such.
     """
-    state, wanted = run.recorded, _wanted(run, checkpoint)
+    state = run.recorded
+    wanted = _wanted(run, checkpoint)
     here = Checkpoints(run.directory / layout.CHECKPOINTS).steps()
     newest = wanted is None and (not state.shipped or here[:1] >= [state.shipped_step or 0])
     if here and (newest or wanted in here):
@@ -127,7 +187,9 @@ def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) ->
     for name in (layout.RUN, layout.CELL, layout.INCLUDE, layout.WHEELS):
         (folder / name).symlink_to(run.directory / name)
     if (place := run.place) is None:
-        raise TrainingError(f"Nothing here says where the checkpoints of {run.name} are", where=run.cluster.name)
+        raise TrainingError(
+            f"Nothing here says where the checkpoints of {run.name} are", where=run.cluster.name
+        )
     fetch(*place, folder, results=False)
     there = Checkpoints(folder / layout.CHECKPOINTS).steps()
     if not there or wanted not in (None, *there):
@@ -142,8 +204,13 @@ def _wanted(run: RecordedRun, checkpoint: str | int) -> int | None:
     if checkpoint == "best":
         if (best := run.best) is None:
             declared = run.recorded.spec.objective
-            fix = "Declare it with --keep-best accuracy." if declared is None else "It comes with the first evaluation."
-            raise TrainingError(f"{run.name} has no best checkpoint", where=run.cluster.name, fix=fix)
+            if declared is None:
+                fix = "Declare it with --keep-best accuracy."
+            else:
+                fix = "It comes with the first evaluation."
+            raise TrainingError(
+                f"{run.name} has no best checkpoint", where=run.cluster.name, fix=fix
+            )
         return best.step
     if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) and checkpoint >= 0:
         return checkpoint
@@ -152,28 +219,36 @@ def _wanted(run: RecordedRun, checkpoint: str | int) -> int | None:
 
 def _no_checkpoint(run: RecordedRun, step: int | None) -> TrainingError:
     when = "" if run.recorded.over else " yet"
-    what = "no checkpoint" if step is None else f"no checkpoint of step {step:,}"
+    if step is None:
+        what = "no checkpoint"
+    else:
+        what = f"no checkpoint of step {step:,}"
     return TrainingError(f"{run.name} has {what}{when}", where=run.cluster.name)
 
 
 def _array(numpy: Any, name: str, value: Any) -> ndarray:
-    """`value` as an array; a list of sequences of different lengths is filled up with zeros, as T2T fills batches."""
+    """`value` as an array; a list of sequences of different lengths is filled up with zeros, as T2T
+    fills batches.
+    """
     try:
         array = numpy.asarray(value)
     except ValueError:
         array = _filled_up(numpy, value)
     if array.dtype == object or array.ndim == 0:
         raise TrainingError(
-            f"{name} must be an array of examples", fix="Give an array or a list with one entry for each."
+            f"{name} must be an array of examples",
+            fix="Give an array or a list with one entry for each.",
         )
     return array
 
 
 def _filled_up(numpy: Any, sequences: Sequence[Any]) -> ndarray:
-    pieces = [numpy.asarray(each) for each in sequences]
+    pieces = [numpy.asarray(sequence) for sequence in sequences]
     if any(piece.ndim != 1 for piece in pieces):
         return numpy.empty((), dtype=object)
-    array = numpy.zeros((len(pieces), max(len(piece) for piece in pieces)), numpy.result_type(*pieces))
+    array = numpy.zeros(
+        (len(pieces), max(len(piece) for piece in pieces)), numpy.result_type(*pieces)
+    )
     for row, piece in zip(array, pieces, strict=True):
         row[: len(piece)] = piece
     return array

@@ -1,10 +1,12 @@
-"""A traced step as other programs read it: Chrome's trace format (Perfetto, chrome://tracing) and XPlane (TensorBoard).
+"""A traced step as other programs read it: Chrome's trace format (Perfetto, chrome://tracing) and
+XPlane (TensorBoard).
 
-Two VMs have two clocks. What a device of another VM did is moved onto the worker's clock only where transfers say that
-it must be: a tensor never arrives before it was made. How far it was moved is told.
+Two VMs have two clocks. What a device of another VM did is moved onto the worker's clock only where
+transfers say that it must be: a tensor never arrives before it was made. How far it was moved is
+told.
 
-Chrome's form is that of its Trace Event Format; the numbers of fields of an XSpace are those of TensorFlow's
-xplane.proto.
+Chrome's form is that of its Trace Event Format; the numbers of fields of an XSpace are those of
+TensorFlow's xplane.proto.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _DEVICE = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)/device:(\w+:\d+)(.
 
 def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     """Have a step of the worker traced and write it. Raises TrainingError or ClusterError."""
-    before, had = run.state.traced, _written(run)
+    before = run.state.traced
+    had = _written(run)
     commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
 
     def told(state: ClusterState) -> bool:
@@ -48,23 +51,33 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
     run.cluster.follow(told, _SECONDS)
     found = run.state.traced
     if found is None or found == before:
-        raise TrainingError(f"{run.name} ended, or made no step, before one could be traced", where=run.cluster.name)
+        raise TrainingError(
+            f"{run.name} ended, or made no step, before one could be traced", where=run.cluster.name
+        )
     if found.reason:
-        raise TrainingError(f"No step of {run.name} was traced: {found.reason}", where=run.cluster.name)
+        raise TrainingError(
+            f"No step of {run.name} was traced: {found.reason}", where=run.cluster.name
+        )
     path = run.directory / layout.trace_of(found.worker)
     if not until_home(run.cluster, lambda: _written(run).get(path) != had.get(path)):
-        raise TrainingError("The trace has not come here from the VM of the controller", where=run.cluster.name)
+        raise TrainingError(
+            "The trace has not come here from the VM of the controller", where=run.cluster.name
+        )
     trace = read(path)
     try:
         file.write_bytes(written(trace, file.name))
     except OSError as error:
-        raise TrainingError(f"The trace cannot be written: {error.strerror}", where=str(file)) from error
+        raise TrainingError(
+            f"The trace cannot be written: {error.strerror}", where=str(file)
+        ) from error
     return file
 
 
 def _written(run: RecordedRun) -> dict[Path, int]:
     """When each trace of the run that is here was written."""
-    return {path: path.stat().st_mtime_ns for path in (run.directory / layout.TRACES).glob("*.json.gz")}
+    return {
+        path: path.stat().st_mtime_ns for path in (run.directory / layout.TRACES).glob("*.json.gz")
+    }
 
 
 def read(path: Path) -> Trace:
@@ -73,17 +86,23 @@ def read(path: Path) -> Trace:
         with path.open("rb") as file:
             return unpacked(file.read(MOST_BYTES + 1))
     except OSError as error:
-        raise TrainingError(f"The trace is not here yet: {error.strerror}", where=str(path)) from error
+        raise TrainingError(
+            f"The trace is not here yet: {error.strerror}", where=str(path)
+        ) from error
     except ValueError as error:
         raise TrainingError(f"What the VM sent is no trace: {error}", where=str(path)) from error
 
 
 def written(trace: Trace, name: str) -> bytes:
-    """The bytes of a file of that name: `.xplane.pb` for TensorBoard, else Chrome's JSON, gzipped with `.gz`."""
+    """The bytes of a file of that name: `.xplane.pb` for TensorBoard, else Chrome's JSON, gzipped
+    with `.gz`.
+    """
     if name.endswith(XPLANE):
         return xplane(trace)
     content = json.dumps(chrome(trace), separators=(",", ":")).encode()
-    return gzip.compress(content) if name.endswith(".gz") else content
+    if name.endswith(".gz"):
+        return gzip.compress(content)
+    return content
 
 
 def chrome(trace: Trace) -> dict[str, Any]:
@@ -92,24 +111,42 @@ def chrome(trace: Trace) -> dict[str, Any]:
     moved = shifts(trace)
     for device, name, operations in _devices(trace):
         events.append({"ph": "M", "pid": device, "name": "process_name", "args": {"name": name}})
-        events.append({"ph": "M", "pid": device, "name": "process_sort_index", "args": {"sort_index": device}})
+        events.append(
+            {"ph": "M", "pid": device, "name": "process_sort_index", "args": {"sort_index": device}}
+        )
         for lane, each in _lanes(operations):
-            events.append({
-                "ph": "X", "pid": device, "tid": lane, "ts": round(each.begin + moved[device], 3),
-                "dur": round(each.lasted, 3), "name": plain(each.kind), "cat": "transfer" if each.label else "op",
-                "args": {"name": plain(each.name), **({"transfer": plain(each.label)} if each.label else {})},
-            })  # fmt: skip
+            events.append(
+                {
+                    "ph": "X",
+                    "pid": device,
+                    "tid": lane,
+                    "ts": round(each.begin + moved[device], 3),
+                    "dur": round(each.lasted, 3),
+                    "name": plain(each.kind),
+                    "cat": "transfer" if each.label else "op",
+                    "args": {
+                        "name": plain(each.name),
+                        **({"transfer": plain(each.label)} if each.label else {}),
+                    },
+                }
+            )
     told = {
-        "worker": plain(trace.worker), "step": trace.step, "seconds": trace.seconds, "began": trace.began,
+        "worker": plain(trace.worker),
+        "step": trace.step,
+        "seconds": trace.seconds,
+        "began": trace.began,
         "left_out": trace.left_out,
-        "clocks": {_named(trace, at): f"moved by {by / 1e3:.3f} ms" for at, by in enumerate(moved) if by},
-    }  # fmt: skip
+        "clocks": {
+            _named(trace, at): f"moved by {by / 1e3:.3f} ms" for at, by in enumerate(moved) if by
+        },
+    }
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": told}
 
 
 def xplane(trace: Trace) -> bytes:
     """The trace as an XSpace: a plane for each device, a line for each lane."""
-    moved, planes = shifts(trace), list[bytes]()
+    moved = shifts(trace)
+    planes = list[bytes]()
     for device, name, operations in _devices(trace):
         kinds: dict[str, int] = {}
         lines: dict[int, list[bytes]] = {}
@@ -118,12 +155,16 @@ def xplane(trace: Trace) -> bytes:
             offset = max(0, round(1e6 * (each.begin + moved[device])))
             event = integer(1, kind) + integer(2, offset) + integer(3, round(1e6 * each.lasted))
             lines.setdefault(lane, []).append(message(4, event))
-        content = integer(1, device) + message(2, (b"/host:CPU" if not device else f"/device:CUSTOM:{name}".encode()))
+        content = integer(1, device) + message(
+            2, (b"/host:CPU" if not device else f"/device:CUSTOM:{name}".encode())
+        )
         for lane, events in lines.items():
             line = integer(1, lane + 1) + message(2, f"{name} {lane + 1}".encode())
             content += message(3, line + integer(3, round(1e9 * trace.began)) + b"".join(events))
         for kind, number in kinds.items():
-            content += message(4, integer(1, number) + message(2, integer(1, number) + message(2, kind.encode())))
+            content += message(
+                4, integer(1, number) + message(2, integer(1, number) + message(2, kind.encode()))
+            )
         planes.append(message(1, content))
     return b"".join([*planes, message(4, plain(trace.worker).encode())])
 
@@ -131,24 +172,36 @@ def xplane(trace: Trace) -> bytes:
 def shifts(trace: Trace) -> list[float]:
     """For each device, by how many microseconds its clock is moved onto that of the worker.
 
-    Each transfer between them bounds it from one side: the operation that made a tensor was over when that arrived.
+    Each transfer between them bounds it from one side: the operation that made a tensor was over
+    when that arrived.
     """
     places = {name: at for at, name in enumerate(trace.devices)}
-    ends = {(each.device, each.name): each.end for each in trace.operations if not each.label}
+    ends = {
+        (operation.device, operation.name): operation.end
+        for operation in trace.operations
+        if not operation.label
+    }
     home = _home(trace)
-    least, most = dict[int, float](), dict[int, float]()
+    least = dict[int, float]()
+    most = dict[int, float]()
     for each in trace.operations:
         if not (found := _TRANSFER.search(each.label)):
             continue
         made = places.get(found[2])
-        end = ends.get((made, found[1])) if made is not None else None
+        if made is not None:
+            end = ends.get((made, found[1]))
+        else:
+            end = None
         if made is None or end is None or made == each.device:
             continue
         if _job(trace, each.device) == home:
             most[made] = min(most.get(made, math.inf), each.end - end)
         elif _job(trace, made) == home:
             least[each.device] = max(least.get(each.device, -math.inf), end - each.end)
-    return [_between(least.get(at, -math.inf), most.get(at, math.inf)) for at in range(len(trace.devices))]
+    return [
+        _between(least.get(at, -math.inf), most.get(at, math.inf))
+        for at in range(len(trace.devices))
+    ]
 
 
 def _between(least: float, most: float) -> float:
@@ -166,12 +219,19 @@ def _job(trace: Trace, device: int) -> str:
 
 def _home(trace: Trace) -> str:
     """The worker's own job and task."""
-    return next((name.partition("/device:")[0] for name in trace.devices if name.startswith("/job:worker")), "")
+    return next(
+        (name.partition("/device:")[0] for name in trace.devices if name.startswith("/job:worker")),
+        "",
+    )
 
 
 def _devices(trace: Trace) -> Iterator[tuple[int, str, list[Operation]]]:
     for at in range(len(trace.devices)):
-        yield at, _named(trace, at), [each for each in trace.operations if each.device == at]
+        yield (
+            at,
+            _named(trace, at),
+            [operation for operation in trace.operations if operation.device == at],
+        )
 
 
 def _named(trace: Trace, at: int) -> str:
@@ -180,7 +240,10 @@ def _named(trace: Trace, at: int) -> str:
     found = _DEVICE.fullmatch(name)
     if not found:
         return plain(name)
-    vm = plain(trace.worker) if found[1] == "worker" else f"{found[1]}-{found[2]}"
+    if found[1] == "worker":
+        vm = plain(trace.worker)
+    else:
+        vm = f"{found[1]}-{found[2]}"
     return f"{vm} {found[3]}{plain(found[4])}"
 
 

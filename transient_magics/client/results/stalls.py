@@ -17,12 +17,16 @@ from .. import text
 from .disturbances import disturbances
 
 _NOISY = 0.12
-"""Of S0: where the same steps in one process vary by more from repeat to repeat, the machine is busy with else."""
+"""Of S0: where the same steps in one process vary by more from repeat to repeat, the machine is
+busy with else.
+"""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One kind of VM: its label, what was measured of it, and what to do (empty: too little was measured)."""
+    """One kind of VM: its label, what was measured of it, and what to do (empty: too little was
+    measured).
+    """
 
     label: str
     stalls: Stalls
@@ -34,7 +38,12 @@ class Bar:
     def lines(self) -> tuple[tuple[str, str, str, str], ...]:
         """Of each part: name, seconds with interval, share, and what of a dollar it takes."""
         return tuple(
-            (each.name, milliseconds(each.seconds), f"{round(each.share, 2) + 0.0:.0%}", self._said(each))
+            (
+                each.name,
+                milliseconds(each.seconds),
+                f"{round(each.share, 2) + 0.0:.0%}",
+                self._said(each),
+            )
             for each in (self.stalls.compute, *self.stalls.parts)
         )
 
@@ -43,7 +52,9 @@ class Bar:
         """What stands above it."""
         made = self.stalls
         of = text.count(len(made.workers), "worker")
-        counted = f"{text.count(made.examples, 'example')}, {text.count(len(made.repeats), 'repeat')}"
+        counted = (
+            f"{text.count(made.examples, 'example')}, {text.count(len(made.repeats), 'repeat')}"
+        )
         what = f"{self.label} ({of}, {text.money(self.hourly)} an hour each)"
         return f"{what}: a step takes {milliseconds(made.step)} ({counted})"
 
@@ -53,7 +64,9 @@ class Bar:
             return f"${max(part.share, 0.0):.2f} of each dollar"
         if part.name == "fetch" and not self.stalls.bytes:
             return "no file is read"
-        return "less than 2 % of a step" if part.surely > 0 else "within the noise"
+        if part.surely > 0:
+            return "less than 2 % of a step"
+        return "within the noise"
 
 
 @dataclass(frozen=True)
@@ -71,8 +84,10 @@ class Report:
     @property
     def below(self) -> tuple[str, ...]:
         """What is said below the bars."""
-        said = [f"{each.worker}: its {each.what} takes {each.share:.0%} of a step longer than that of its equals"
-                for each in self.apart]  # fmt: skip
+        said = [
+            f"{each.worker}: its {each.what} takes {each.share:.0%} of a step longer than that of its equals"
+            for each in self.apart
+        ]
         if self.straggler and self.straggler.low > 0:
             late = milliseconds(self.straggler)
             said.append(
@@ -85,12 +100,17 @@ class Report:
         """One dict per kind of VM and part, in seconds."""
         return [
             {
-                "vm": bar.label, "part": each.name, "seconds": each.seconds.mean, "low": each.seconds.low,
-                "high": each.seconds.high, "share": each.share,
+                "vm": bar.label,
+                "part": each.name,
+                "seconds": each.seconds.mean,
+                "low": each.seconds.low,
+                "high": each.seconds.high,
+                "share": each.share,
                 "measured": each.measured or each.name == measured.COMPUTE,
             }
-            for bar in self.bars for each in (bar.stalls.compute, *bar.stalls.parts)
-        ]  # fmt: skip
+            for bar in self.bars
+            for each in (bar.stalls.compute, *bar.stalls.parts)
+        ]
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.words}"]
@@ -102,7 +122,9 @@ class Report:
 
 def report(state: ClusterState, run: RunState) -> Report:
     """The measures of `run` that were taken so far."""
-    kinds, labels, hourly = dict[str, str](), dict[str, str](), dict[str, float]()
+    kinds = dict[str, str]()
+    labels = dict[str, str]()
+    hourly = dict[str, float]()
     for name in {who for each in run.measured for who in each.seconds}:
         if vm := state.vms.get(name):
             then = vm.ran_at(run.ended_at or math.inf)
@@ -111,40 +133,79 @@ def report(state: ClusterState, run: RunState) -> Report:
             hourly[kind] = then.hourly
     servers = state.spec.parameter_servers if state.spec else 1
     found = by_kind(run.measured, kinds)
-    bars = tuple(Bar(labels[each.kind], each, hourly[each.kind], advice(each, servers)) for each in found)
+    bars = tuple(
+        Bar(labels[each.kind], each, hourly[each.kind], advice(each, servers)) for each in found
+    )
     return Report(
-        run.name, run.phase, text.run_words(run, state), bars, measured.straggler(run.measured),
-        tuple(apart(run.measured, kinds)), (*_disturbed(state, run), *_notes(found)),
-    )  # fmt: skip
+        run.name,
+        run.phase,
+        text.run_words(run, state),
+        bars,
+        measured.straggler(run.measured),
+        tuple(apart(run.measured, kinds)),
+        (*_disturbed(state, run), *_notes(found)),
+    )
 
 
 def _disturbed(state: ClusterState, run: RunState) -> list[str]:
-    said = [f"{each}." for each in disturbances(state, run)]
-    return [*said, "Plans do not use this measure: take it again with nothing beside it."] if said else []
+    said = [f"{disturbance}." for disturbance in disturbances(state, run)]
+    if said:
+        return [*said, "Plans do not use this measure: take it again with nothing beside it."]
+    return []
 
 
 def _notes(found: list[Stalls]) -> list[str]:
     few = max((len(each.repeats) for each in found), default=0) < measured.LEAST_REPEATS
-    noisy = [each for each in found if not few and each.compute.seconds.half > _NOISY * each.compute.seconds.mean]
-    notes = ["Three repeats are needed before anything is claimed."] if found and few else []
-    return [*notes, *(["Steps varied much from repeat to repeat: what is within the noise may be a stall all the same. "
-                       "Take more --repeats, or longer --seconds."] if noisy else [])]  # fmt: skip
+    noisy = [
+        each
+        for each in found
+        if not few and each.compute.seconds.half > _NOISY * each.compute.seconds.mean
+    ]
+    if found and few:
+        notes = ["Three repeats are needed before anything is claimed."]
+    else:
+        notes = []
+    return [
+        *notes,
+        *(
+            [
+                "Steps varied much from repeat to repeat: what is within the noise may be a stall all the same. "
+                "Take more --repeats, or longer --seconds."
+            ]
+            if noisy
+            else []
+        ),
+    ]
 
 
-def terms(state: ClusterState, run: RunState, model: Mapping[str, Any] | None = None) -> dict[str, Terms]:
-    """What plans to come need of it, by kind of worker; nothing where it was disturbed. `model`: what was counted of
-    it, as a run's folder has it."""
+def terms(
+    state: ClusterState, run: RunState, model: Mapping[str, Any] | None = None
+) -> dict[str, Terms]:
+    """What plans to come need of it, by kind of worker; nothing where it was disturbed. `model`:
+    what was counted of it, as a run's folder has it.
+    """
     if disturbances(state, run):
         return {}
-    spec, counted, found = state.spec, model or {}, dict[str, Terms]()
+    spec = state.spec
+    counted = model or {}
+    found = dict[str, Terms]()
     for bar in report(state, run).bars:
         gpu, _, machine = bar.stalls.kind.partition("/")
         kind = kind_of(gpu, machine)
         vcpus = vcpus_of(kind)
-        disk = f"{spec.disk_gb}GB:{spec.disk_type}" if spec and spec.disk_gb else ""
+        if spec and spec.disk_gb:
+            disk = f"{spec.disk_gb}GB:{spec.disk_type}"
+        else:
+            disk = ""
         found[kind] = Terms(
-            run.name, bar.stalls, Place(vcpus, disk_speed(disk, vcpus)), spec.source if spec else "emulated",
-            len(bar.stalls.workers), spec.parameter_servers if spec else 1, run.spec.wire,
-            int(counted.get("parameters", 0)), float(counted.get("gigaflops", 0.0)),
-        )  # fmt: skip
+            run.name,
+            bar.stalls,
+            Place(vcpus, disk_speed(disk, vcpus)),
+            spec.source if spec else "emulated",
+            len(bar.stalls.workers),
+            spec.parameter_servers if spec else 1,
+            run.spec.wire,
+            int(counted.get("parameters", 0)),
+            float(counted.get("gigaflops", 0.0)),
+        )
     return found

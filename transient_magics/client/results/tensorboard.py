@@ -1,12 +1,13 @@
 """A run's metrics and events for TensorBoard: `%tensorboard --logdir FOLDER`.
 
-Below the folder each curve's owner has an event file of its own: `cluster` (loss, steps and samples per second,
-workers, and what happened, as texts), each worker (every second: loss, steps and samples per second, seconds of
-computing and of waiting per step, batch size, staleness, the divisor of the learning rate; now and then its gradients'
-norms), and `evaluation`. Nothing is measured here: all of it is read from the run's metrics and the cluster's journal.
-`written.json` says how far they have been written, so that a further call appends what is new; it counts the bytes
-too, so that a call that was interrupted leaves nothing twice. (TensorBoard shows ten texts of a kind unless started
-with `--samples_per_plugin text=1000`.)
+Below the folder each curve's owner has an event file of its own: `cluster` (loss, steps and samples
+per second, workers, and what happened, as texts), each worker (every second: loss, steps and
+samples per second, seconds of computing and of waiting per step, batch size, staleness, the divisor
+of the learning rate; now and then its gradients' norms), and `evaluation`. Nothing is measured
+here: all of it is read from the run's metrics and the cluster's journal. `written.json` says how
+far they have been written, so that a further call appends what is new; it counts the bytes too, so
+that a call that was interrupted leaves nothing twice. (TensorBoard shows ten texts of a kind unless
+started with `--samples_per_plugin text=1000`.)
 """
 
 from __future__ import annotations
@@ -31,14 +32,23 @@ if TYPE_CHECKING:
 
 _FILE = "events.out.tfevents.{:010d}.transient-magics"
 _SAFE = re.compile(r"[A-Za-z0-9_-]+")
-_CURVES = ("loss", "batch_size", "staleness", "learning_rate_divisor", metrics.SERVER_SHARE, *metrics.GRADIENTS)
+_CURVES = (
+    "loss",
+    "batch_size",
+    "staleness",
+    "learning_rate_divisor",
+    metrics.SERVER_SHARE,
+    *metrics.GRADIENTS,
+)
 
 Records = dict[str, list[bytes]]
 
 
 @dataclass
 class _Written:
-    """How far a folder has got: of which run, each worker's newest time, the journal's seq, the files' sizes."""
+    """How far a folder has got: of which run, each worker's newest time, the journal's seq, the
+    files' sizes.
+    """
 
     run: str
     workers: dict[str, int] = field(default_factory=dict)
@@ -47,7 +57,9 @@ class _Written:
 
 
 def write(run: RecordedRun, folder: Path) -> Path:
-    """Bring `folder` up to date. Raises TrainingError where it holds another run's, or cannot be written."""
+    """Bring `folder` up to date. Raises TrainingError where it holds another run's, or cannot be
+    written.
+    """
     state = run.recorded
     identity = f"{run.cluster.name}/{run.name} of {state.declared_at:.3f}"
     try:
@@ -63,12 +75,16 @@ def write(run: RecordedRun, folder: Path) -> Path:
         _save(folder / "written.json", written)
         _profiles(run, folder / "plugins" / "profile" / run.name)
     except OSError as error:
-        raise TrainingError(f"The event files cannot be written: {error.strerror}", where=str(folder)) from error
+        raise TrainingError(
+            f"The event files cannot be written: {error.strerror}", where=str(folder)
+        ) from error
     return folder
 
 
 def _profiles(run: RecordedRun, folder: Path) -> None:
-    """The traces of steps that were asked for (`run.profile`), where TensorBoard's profiler looks for them."""
+    """The traces of steps that were asked for (`run.profile`), where TensorBoard's profiler looks
+    for them.
+    """
     for path in sorted((run.directory / layout.TRACES).glob("*.json.gz")):
         if _SAFE.fullmatch(worker := path.name.removesuffix(".json.gz")):
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,27 +110,45 @@ def _workers(run: RecordedRun, written: _Written, records: Records) -> None:
     """What the workers measured, behind the newest row of each that is written already."""
     rows = metrics.read(run.directory / layout.METRICS)
     for row, speed in zip(rows, metrics.speeds(rows), strict=True):
-        worker, at = str(row["worker"]), row["time"]
+        worker = str(row["worker"])
+        at = row["time"]
         if at <= written.workers.get(worker, 0) or not _SAFE.fullmatch(worker):
             continue
         written.workers[worker] = at
-        records.setdefault(worker, []).extend(_scalars(at / 1e9, row["step"], _measured(row, speed)))
+        records.setdefault(worker, []).extend(
+            _scalars(at / 1e9, row["step"], _measured(row, speed))
+        )
 
 
 def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
-    """The curves of a worker. Counts and seconds are divided: a row may be of a second or, later, of a minute."""
+    """The curves of a worker. Counts and seconds are divided: a row may be of a second or, later,
+    of a minute.
+    """
     curves = {name: row.get(name) for name in _CURVES} | {"steps_per_second": speed}
     if steps := row.get("steps"):
-        samples, computing, waiting = (row.get(name) or 0.0 for name in ("samples", "compute_seconds", "wait_seconds"))
-        curves |= {"compute_seconds_per_step": computing / steps, "wait_seconds_per_step": waiting / steps}
-        curves |= {f"{part}_per_step": seconds / steps for part, seconds in metrics.split(row).items()}
-        curves["samples_per_second"] = None if speed is None else speed * samples / steps
+        samples, computing, waiting = (
+            row.get(name) or 0.0 for name in ("samples", "compute_seconds", "wait_seconds")
+        )
+        curves |= {
+            "compute_seconds_per_step": computing / steps,
+            "wait_seconds_per_step": waiting / steps,
+        }
+        curves |= {
+            f"{part}_per_step": seconds / steps for part, seconds in metrics.split(row).items()
+        }
+        if speed is None:
+            curves["samples_per_second"] = None
+        else:
+            curves["samples_per_second"] = speed * samples / steps
     return curves
 
 
 def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
-    """What the chief reported, the evaluations, and what happened to the cluster between the run's begin and end."""
-    step, state = 0, run.recorded
+    """What the chief reported, the evaluations, and what happened to the cluster between the run's
+    begin and end.
+    """
+    step = 0
+    state = run.recorded
     end = state.ended_at if state.over else math.inf
     for event in read(run.cluster.directory / layout.JOURNAL):
         its_run = event.work_of("run")
@@ -129,16 +163,20 @@ def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
             records.setdefault("evaluation", []).extend(_scalars(event.at, step, event.metrics))
         cluster.extend(_scalars(event.at, step, _curves(event)))
         if event.kind and event.kind not in quiet_kinds():
-            cluster.append(event_files.text(event.at, step, f"events/{event.kind}", event_words(event)))
+            cluster.append(
+                event_files.text(event.at, step, f"events/{event.kind}", event_words(event))
+            )
 
 
 def _curves(event: Event) -> dict[str, Any]:
     match event:
         case events.TrainProgress():
             return {
-                "loss": event.loss, "steps_per_second": event.steps_per_second,
-                "samples_per_second": event.samples_per_second, "active_workers": event.active,
-            }  # fmt: skip
+                "loss": event.loss,
+                "steps_per_second": event.steps_per_second,
+                "samples_per_second": event.samples_per_second,
+                "active_workers": event.active,
+            }
         case events.TrainFinished():
             return {"loss": event.loss}
     return {}

@@ -1,4 +1,6 @@
-"""What a study measured: a row for each trial, and for each configuration the mean and the spread of its runs."""
+"""What a study measured: a row for each trial, and for each configuration the mean and the spread
+of its runs.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,11 @@ _NOISE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial. `value` is that of the objective, as long as it trains the latest that was measured, of several runs
-    their mean.
+    """One trial. `value` is that of the objective, as long as it trains the latest that was
+    measured, of several runs their mean.
 
-    `step` of `steps`, `hours` (by the clock of the bill), `dollars` and `revocations` are those of its runs together.
+    `step` of `steps`, `hours` (by the clock of the bill), `dollars` and `revocations` are those of
+    its runs together.
     """
 
     number: int
@@ -52,22 +55,35 @@ class TrialRow:
     @property
     def words(self) -> str:
         """How it stands or ended."""
-        return f"{self._stands} ({self.part})" if self.part and self.value is not None else self._stands
+        if self.part and self.value is not None:
+            return f"{self._stands} ({self.part})"
+        return self._stands
 
     @property
     def _stands(self) -> str:
         if self.state == "running" and self.step and self.step >= self.steps:
             return "is evaluated"
         if self.state == "running":
-            return f"step {self.step:,} of {self.steps:,}" if self.step else "waits for its first step"
+            if self.step:
+                return f"step {self.step:,} of {self.steps:,}"
+            return "waits for its first step"
         if self.reason:
-            return self.reason if self.reason.startswith(self.state) else f"{self.state}: {self.reason}"
-        return f"{self.state} at step {self.step:,}" if self.state != "complete" and self.step else self.state
+            if self.reason.startswith(self.state):
+                return self.reason
+            return f"{self.state}: {self.reason}"
+        if self.state != "complete" and self.step:
+            return f"{self.state} at step {self.step:,}"
+        return self.state
 
 
-def rows_of(state: ClusterState, study: StudyState, now: float, by_name: Mapping[str, Cost]) -> list[TrialRow]:
-    """The trials of a study of the cluster in `state`, in the order of their numbers. `by_name`: costs of work."""
-    taken, best = revocations(state), study.best
+def rows_of(
+    state: ClusterState, study: StudyState, now: float, by_name: Mapping[str, Cost]
+) -> list[TrialRow]:
+    """The trials of a study of the cluster in `state`, in the order of their numbers. `by_name`:
+    costs of work.
+    """
+    taken = revocations(state)
+    best = study.best
     return [
         TrialRow(
             number=trial.number,
@@ -82,7 +98,9 @@ def rows_of(state: ClusterState, study: StudyState, now: float, by_name: Mapping
             revocations=sum(taken.get(run, 0) for run in trial.runs),
             runs=trial.runs,
             reason=trial.reason,
-            part=next(filter(None, (part_words(*run.evaluated) for run in runs_of(state, trial))), ""),
+            part=next(
+                filter(None, (part_words(*run.evaluated) for run in runs_of(state, trial))), ""
+            ),
         )
         for trial in study.trials.values()
     ]
@@ -110,8 +128,9 @@ def best_of(parts: Sequence[StudyState]) -> TrialState | None:
 
 
 def best_so_far(parts: Sequence[StudyState]) -> list[tuple[int, float]]:
-    """The number and the value of each complete trial of a study that was better than all before it. `parts`: the study
-    on each of its clusters."""
+    """The number and the value of each complete trial of a study that was better than all before
+    it. `parts`: the study on each of its clusters.
+    """
     found: list[tuple[int, float]] = []
     for study in parts:
         for trial in study.trials.values():
@@ -124,7 +143,9 @@ def best_so_far(parts: Sequence[StudyState]) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation (of a sample: over n - 1) of `n` values; of one there is no deviation."""
+    """Mean and standard deviation (of a sample: over n - 1) of `n` values; of one there is no
+    deviation.
+    """
 
     n: int
     mean: float | None
@@ -136,7 +157,9 @@ class Spread:
         known = [value for value in values if value is not None and math.isfinite(value)]
         if not known:
             return cls(0, None, None)
-        return cls(len(known), statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+        return cls(
+            len(known), statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None
+        )
 
     def words(self, unit: str = "") -> str:
         """`0.943 ± 0.004`, the deviation in two digits and the mean to the last of them."""
@@ -152,8 +175,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A point of a study's space: over its `n` complete runs hours, dollars, metrics and revocations; `trials` that
-    were of it, and whether the best one was."""
+    """A point of a study's space: over its `n` complete runs hours, dollars, metrics and
+    revocations; `trials` that were of it, and whether the best one was.
+    """
 
     params: Mapping[str, Value]
     n: int
@@ -166,17 +190,24 @@ class Configuration:
 
 
 class Configurations(list[Configuration]):
-    """The configurations of a study, the best one first: a list that shows itself as a table, mean ± sd of `n` runs.
+    """The configurations of a study, the best one first: a list that shows itself as a table, mean
+    ± sd of `n` runs.
 
-    `frame` makes a DataFrame of it; `names` are the parameters, `metrics` what was measured; `left_out` says which
-    trials are not in it.
+    `frame` makes a DataFrame of it; `names` are the parameters, `metrics` what was measured;
+    `left_out` says which trials are not in it.
     """
 
     def __init__(
-        self, found: Iterable[Configuration], names: Sequence[str], metrics: Sequence[str], left_out: str
+        self,
+        found: Iterable[Configuration],
+        names: Sequence[str],
+        metrics: Sequence[str],
+        left_out: str,
     ) -> None:
         super().__init__(found)
-        self.names, self.metrics, self.left_out = tuple(names), tuple(metrics), left_out
+        self.names = tuple(names)
+        self.metrics = tuple(metrics)
+        self.left_out = left_out
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -188,30 +219,50 @@ class Configurations(list[Configuration]):
         """A row of text for each."""
         return [
             (
-                *(text.value_words(each.params[name]) for name in self.names), str(each.n),
+                *(text.value_words(each.params[name]) for name in self.names),
+                str(each.n),
                 *(each.metrics[name].words() for name in self.metrics),
-                each.hours.words(), each.dollars.words("$"), each.revocations.words(),
+                each.hours.words(),
+                each.dollars.words("$"),
+                each.revocations.words(),
             )
             for each in self
-        ]  # fmt: skip
+        ]
 
     def frame(self) -> pandas.DataFrame:
-        """As a DataFrame: for each of hours, dollars, metrics and revocations a column with the mean and one, `_sd`,
-        with the standard deviation (NaN for n = 1). A parameter with the name of another column is `params_NAME`."""
-        names = [f"{name}{end}" for name in (*self.metrics, "hours", "dollars", "revocations") for end in ("", "_sd")]
+        """As a DataFrame: for each of hours, dollars, metrics and revocations a column with the
+        mean and one, `_sd`, with the standard deviation (NaN for n = 1). A parameter with the name
+        of another column is `params_NAME`.
+        """
+        names = [
+            f"{name}{end}"
+            for name in (*self.metrics, "hours", "dollars", "revocations")
+            for end in ("", "_sd")
+        ]
         columns = parameter_columns(self.names, ["n", *names])
         rows = []
         for each in self:
-            spreads = {**each.metrics, "hours": each.hours, "dollars": each.dollars, "revocations": each.revocations}
-            figures = {f"{name}{end}": value for name, spread in spreads.items()
-                       for end, value in (("", spread.mean), ("_sd", spread.sd))}  # fmt: skip
+            spreads = {
+                **each.metrics,
+                "hours": each.hours,
+                "dollars": each.dollars,
+                "revocations": each.revocations,
+            }
+            figures = {
+                f"{name}{end}": value
+                for name, spread in spreads.items()
+                for end, value in (("", spread.mean), ("_sd", spread.sd))
+            }
             params = {columns[name]: value for name, value in each.params.items()}
             rows.append({**params, "n": each.n, **figures})
         frame = frame_of(rows, [*columns.values(), "n", *names], list(columns.values()))
         return frame.astype(dict.fromkeys(names, "float64"))
 
     def __repr__(self) -> str:
-        lines = text.table(self.columns, self.cells) if self else ["No trial is complete yet."]
+        if self:
+            lines = text.table(self.columns, self.cells)
+        else:
+            lines = ["No trial is complete yet."]
         return "\n".join([*lines, *([self.left_out] if self.left_out else [])])
 
     def _repr_pretty_(self, printer: object, cycle: bool) -> None:
@@ -226,23 +277,34 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
 
     `parts`: for each cluster on which it has begun, the state of that and of the study there.
     """
-    goal, best = parts[0][1].spec.goal, best_of([study for _, study in parts])
+    goal = parts[0][1].spec.goal
+    best = best_of([study for _, study in parts])
     of_run: dict[tuple[int, str], tuple[float, float | None, int]] = {}
     alike: dict[tuple[tuple[str, str], ...], list[tuple[int, TrialState]]] = {}
     runs: dict[int, list[RunState]] = {}
     for place, (state, study) in enumerate(parts):
-        by_name, taken = costs(state, now), revocations(state)
+        by_name = costs(state, now)
+        taken = revocations(state)
         for trial in study.trials.values():
             if trial.state == "complete":
-                key = tuple(sorted((name, repr(value)) for name, value in trial.params.items()))  # lists have no hash
+                key = tuple(
+                    sorted((name, repr(value)) for name, value in trial.params.items())
+                )  # lists have no hash
                 alike.setdefault(key, []).append((place, trial))
                 runs[id(trial)] = runs_of(state, trial)
                 for run in runs[id(trial)]:
-                    figures = _hours(state, run, now), by_name[run.name].total, taken.get(run.name, 0)
+                    figures = (
+                        _hours(state, run, now),
+                        by_name[run.name].total,
+                        taken.get(run.name, 0),
+                    )
                     of_run[place, run.name] = figures
-    others = ["accuracy"] if goal.metric != "accuracy" and any(
+    if goal.metric != "accuracy" and any(
         "accuracy" in run.metrics for whole in runs.values() for run in whole
-    ) else []  # fmt: skip
+    ):
+        others = ["accuracy"]
+    else:
+        others = []
     found = []
     for trials in alike.values():
         each = [(place, trial, run) for place, trial in trials for run in runs[id(trial)]]
@@ -254,7 +316,10 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
                 n=len(each),
                 hours=Spread.of(hours for hours, _, _ in figures),
                 dollars=Spread.of(dollars for _, dollars, _ in figures),
-                metrics={goal.metric: Spread.of(_told(trial, run, goal) for _, trial, run in each), **metrics},
+                metrics={
+                    goal.metric: Spread.of(_told(trial, run, goal) for _, trial, run in each),
+                    **metrics,
+                },
                 revocations=Spread.of(float(times) for _, _, times in figures),
                 trials=tuple(parts[place][1].spec.first + trial.number for place, trial in trials),
                 best=any(trial is best for _, trial in trials),
@@ -263,12 +328,16 @@ def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float)
     sign = -1.0 if goal.direction == "max" else 1.0
     known = {each.trials: each.metrics[goal.metric].mean for each in found}
     found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
-    names = [each.name for each in parts[0][1].spec.dimensions]
-    return Configurations(found, names, [goal.metric, *others], _left_out([study for _, study in parts]))
+    names = [dimension.name for dimension in parts[0][1].spec.dimensions]
+    return Configurations(
+        found, names, [goal.metric, *others], _left_out([study for _, study in parts])
+    )
 
 
 def parameter_columns(names: Iterable[str], others: Collection[str]) -> dict[str, str]:
-    """Return the column of each parameter beside these `others`: its name, or `params_NAME` where they have that."""
+    """Return the column of each parameter beside these `others`: its name, or `params_NAME` where
+    they have that.
+    """
     columns: dict[str, str] = {}
     for name in names:
         column = name
@@ -287,19 +356,30 @@ def frame_of(
     frame = pandas.DataFrame(rows, columns=list(columns))
     for name in parameters:
         values = [row[name] for row in rows]
-        if any(value is None for value in values):  # pandas makes NaN of None, and floats of whole numbers beside it
+        if any(
+            value is None for value in values
+        ):  # pandas makes NaN of None, and floats of whole numbers beside it
             frame[name] = pandas.Series(values, index=frame.index, dtype="object")
     return frame
 
 
 def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:
-    return trial.value if len(trial.runs) == 1 else run.comes_to(goal)
+    if len(trial.runs) == 1:
+        return trial.value
+    return run.comes_to(goal)
 
 
 def _left_out(parts: Sequence[StudyState]) -> str:
-    states = [trial.state for study in parts for trial in study.trials.values() if trial.state != "complete"]
-    counted = ", ".join(f"{states.count(each)} {each}" for each in dict.fromkeys(states))
-    return f"Not counted: {counted}." if counted else ""
+    states = [
+        trial.state
+        for study in parts
+        for trial in study.trials.values()
+        if trial.state != "complete"
+    ]
+    counted = ", ".join(f"{states.count(fromkey)} {fromkey}" for fromkey in dict.fromkeys(states))
+    if counted:
+        return f"Not counted: {counted}."
+    return ""
 
 
 def _hours(state: ClusterState, run: RunState, now: float) -> float:
@@ -322,12 +402,16 @@ def revocations(state: ClusterState) -> dict[str, int]:
     for vm in state.vms.values():
         if vm.role == WORKER and vm.state in ("leaving", "revoked"):
             moment = vm.noticed_at or vm.ended_at
-            counts.update({name for place in places(vm.slot) for name in _holders(had.get(place, ()), moment)})
+            counts.update(
+                {name for place in places(vm.slot) for name in _holders(had.get(place, ()), moment)}
+            )
     return dict(counts)
 
 
 def _holders(tenures: Sequence[tuple[float, float, str]], moment: float) -> Iterator[str]:
-    """The work that had a place at a moment: one, or two as it went from one to the other. `tenures`: sorted."""
+    """The work that had a place at a moment: one, or two as it went from one to the other.
+    `tenures`: sorted.
+    """
     latest = bisect_right(tenures, (moment, math.inf, ""))
     for _, end, name in tenures[max(latest - 2, 0) : latest]:
         if moment <= end:

@@ -1,6 +1,8 @@
-"""What a terminal shows: states, events and bills as plain text, and the small words that the panels share.
+"""What a terminal shows: states, events and bills as plain text, and the small words that the
+panels share.
 
-Everything is a pure function of folded state and of the moment `now` (seconds since 1970); nothing here prints.
+Everything is a pure function of folded state and of the moment `now` (seconds since 1970); nothing
+here prints.
 """
 
 from __future__ import annotations

@@ -13,10 +13,18 @@ _OTHERS = (START_UP, IDLE, NOTICED, CORRECTIONS, MOVED, FORGOTTEN)
 
 
 def bill_words(state: ClusterState, bill: Bill) -> str:
-    """Return a bill in some lines: so far, per hour, on demand, saved, by work, data transfer, prices."""
-    spent = [spent_words(bill)] if bill.over else [spent_words(bill), hourly_words(state, bill)]
+    """Return a bill in some lines: so far, per hour, on demand, saved, by work, data transfer,
+    prices.
+    """
+    if bill.over:
+        spent = [spent_words(bill)]
+    else:
+        spent = [spent_words(bill), hourly_words(state, bill)]
     text = f"{', '.join(spent)}; on demand {money(bill.on_demand)}"
-    notes = [f"Prices: {bill.source}."] if bill.source else []
+    if bill.source:
+        notes = [f"Prices: {bill.source}."]
+    else:
+        notes = []
     if state.spec and state.spec.emulated:
         notes.insert(0, "Emulated, nothing is billed.")
     lines = [text, saved_words(bill), lines_words(bill), transfer_words(bill), " ".join(notes)]
@@ -25,16 +33,22 @@ def bill_words(state: ClusterState, bill: Bill) -> str:
 
 def work_cost(cost: Cost) -> str:
     """`, $0.05 so far`, appended to the line of a piece of work; empty before it costs anything."""
-    return f", {cost.words}" if cost.total else ""
+    if cost.total:
+        return f", {cost.words}"
+    return ""
 
 
 def spent_words(bill: Bill) -> str:
     """`cluster so far $1.23`, or what it cost in all."""
-    return f"cluster in all {money(bill.total)}" if bill.over else f"cluster so far {money(bill.total)}"
+    if bill.over:
+        return f"cluster in all {money(bill.total)}"
+    return f"cluster so far {money(bill.total)}"
 
 
 def hourly_words(state: ClusterState, bill: Bill) -> str:
-    """`cluster now $0.65 per hour`; while it is being provisioned, `cluster $0.65 per hour once it is up`."""
+    """`cluster now $0.65 per hour`; while it is being provisioned, `cluster $0.65 per hour once it
+    is up`.
+    """
     when = "" if state.phase in STARTING else " now"
     return f"cluster{when} {rate_words(state, bill)}"
 
@@ -54,18 +68,24 @@ def saved_words(bill: Bill) -> str:
 
 
 def lines_words(bill: Bill) -> str:
-    """`Of it: run-1 $0.420, start-up $0.021, idle $0.210.`; nothing where there is one line at most."""
+    """`Of it: run-1 $0.420, start-up $0.021, idle $0.210.`; nothing where there is one line at
+    most.
+    """
     work = {name: dollars for name, dollars in bill.lines.items() if name not in _OTHERS}
     named = sorted(work, key=lambda name: -work[name])[:_MOST_WORK]
     shown = {name: dollars for name, dollars in work.items() if name in named}
     if len(work) > len(named):
         shown[f"{len(work) - len(named)} others"] = sum(work.values()) - sum(shown.values())
     shown |= {name: bill.lines[name] for name in _OTHERS if name in bill.lines}
-    return f"Of it: {', '.join(f'{name} {money(dollars)}' for name, dollars in shown.items())}." if work else ""
+    if work:
+        return f"Of it: {', '.join(f'{name} {money(dollars)}' for name, dollars in shown.items())}."
+    return ""
 
 
 def transfer_words(bill: Bill) -> str:
-    """What data transfer between zones costs, with a warning where it rivals the VMs; nothing where there is none."""
+    """What data transfer between zones costs, with a warning where it rivals the VMs; nothing where
+    there is none.
+    """
     if bill.transfer <= 0:
         return ""
     said = f"{money(bill.transfer)} of it for data transfer between zones, {money(bill.transfer_hourly)} per hour now"

@@ -19,10 +19,20 @@ from .records import data_words
 from .states import destination, transfer_price
 from .words import clock, count, evaluated_words, number, scores_words, share_words
 
-_QUIET = frozenset({
-    "train.progress", "controller.started", "worker.replaced", "vm.traffic", "cluster.clock", "cluster.advised",
-    "cluster.leased", "train.checked", "deadline.outlook", "train.data",
-})  # fmt: skip
+_QUIET = frozenset(
+    {
+        "train.progress",
+        "controller.started",
+        "worker.replaced",
+        "vm.traffic",
+        "cluster.clock",
+        "cluster.advised",
+        "cluster.leased",
+        "train.checked",
+        "deadline.outlook",
+        "train.data",
+    }
+)
 
 
 @cache
@@ -33,7 +43,10 @@ def quiet_kinds() -> frozenset[str]:
 
 def event_line(event: Event, *, dated: bool = False) -> str:
     """An event as one line: the time of day, and what happened."""
-    day = time.strftime("%Y-%m-%d ", time.localtime(event.at)) if dated else ""
+    if dated:
+        day = time.strftime("%Y-%m-%d ", time.localtime(event.at))
+    else:
+        day = ""
     return f"{day}{clock(event.at)}  {event_words(event)}"
 
 
@@ -49,8 +62,11 @@ def grouped(history: Iterable[Event]) -> list[list[Event]]:
 
 
 def group_words(alike: Sequence[Event]) -> str:
-    """One clause for a group of events: `4 workers joined run-1`, or what `event_words` says of a single one."""
-    last, many = alike[-1], len(alike)
+    """One clause for a group of events: `4 workers joined run-1`, or what `event_words` says of a
+    single one.
+    """
+    last = alike[-1]
+    many = len(alike)
     if many == 1:
         return event_words(last)
     match last:
@@ -67,7 +83,9 @@ def group_words(alike: Sequence[Event]) -> str:
         case events.WorkerLeft():
             return f"{many} workers left {last.run}{_why_left(last)}"
         case events.WorkerBatchResized():
-            sizes = ", ".join(f"{each.new}" for each in alike if isinstance(each, events.WorkerBatchResized))
+            sizes = ", ".join(
+                f"{each.new}" for each in alike if isinstance(each, events.WorkerBatchResized)
+            )
             return f"{many} workers of {last.run} now take mini-batches of {sizes}{_why_resized(last.reason)}"
     return event_words(last)
 
@@ -103,8 +121,12 @@ def _why_resized(reason: str) -> str:
 
 
 def _reshared(event: events.VmDeflated | events.VmInflated) -> str:
-    verb = "deflated" if isinstance(event, events.VmDeflated) else "inflated"
-    share, before = Share(event.cpu, event.network), Share(event.cpu_before, event.network_before)
+    if isinstance(event, events.VmDeflated):
+        verb = "deflated"
+    else:
+        verb = "inflated"
+    share = Share(event.cpu, event.network)
+    before = Share(event.cpu_before, event.network_before)
     return f"{verb}: it has {share_words(share)}, and had {share_words(before)}"
 
 
@@ -118,13 +140,22 @@ def _words(event: Event) -> str:
         case events.ClusterDeclared():
             return "the cluster was declared"
         case events.ClusterResized():
-            without = f", without {', '.join(event.gives_up)}" if event.gives_up else ""
+            if event.gives_up:
+                without = f", without {', '.join(event.gives_up)}"
+            else:
+                without = ""
             return f"the cluster is to be {ClusterSpec.from_dict(event.spec).spec} from now on{without}"
         case events.ClusterRelocating():
             return f"the cluster moves to {destination(ClusterSpec.from_dict(event.spec))}"
         case events.ClusterRelocated():
-            paid = f" for {transfer_price(event.dollars)}" if event.dollars else ""
-            followed = f", {event.transferred / 2**20:,.1f} MiB followed{paid}" if event.transferred else ""
+            if event.dollars:
+                paid = f" for {transfer_price(event.dollars)}"
+            else:
+                paid = ""
+            if event.transferred:
+                followed = f", {event.transferred / 2**20:,.1f} MiB followed{paid}"
+            else:
+                followed = ""
             return f"the cluster has moved{followed}"
         case events.ClusterStayed():
             return f"the cluster stays where it is: {event.reason}"
@@ -133,18 +164,34 @@ def _words(event: Event) -> str:
         case events.ClusterAdvised():
             best = max(event.zones, key=lambda zone: event.zones[zone][0], default="")
             if event.measured:
-                found = f", most often in {best} ({event.zones[best][0]:.0%} of the looks)" if best else ""
-                return f"what was measured of Spot {event.accelerator.upper()}s within the hour{found}"
-            likely = f", best in {best} ({event.zones[best][0]:.0%} likely)" if best else ""
+                if best:
+                    found = f", most often in {best} ({event.zones[best][0]:.0%} of the looks)"
+                else:
+                    found = ""
+                return (
+                    f"what was measured of Spot {event.accelerator.upper()}s within the hour{found}"
+                )
+            if best:
+                likely = f", best in {best} ({event.zones[best][0]:.0%} likely)"
+            else:
+                likely = ""
             return f"Compute Engine's advice on Spot {event.accelerator.upper()}s{likely}"
         case events.ClusterLeased():
-            counted = {run: sum(each == run for each in event.workers.values()) for run in event.ports}
-            has = [f"{run} has {count(many, 'worker')}" for run, many in counted.items()] or ["no run goes on"]
+            counted = {
+                run: sum(worker == run for worker in event.workers.values()) for run in event.ports
+            }
+            has = [f"{run} has {count(many, 'worker')}" for run, many in counted.items()] or [
+                "no run goes on"
+            ]
             return "; ".join([*has, *(f"{run} {_held(*held)}" for run, held in event.held.items())])
         case events.ClusterImageChosen():
-            return f"VMs boot from {event.image}: {event.why}" if event.image else event.why
+            if event.image:
+                return f"VMs boot from {event.image}: {event.why}"
+            return event.why
         case events.ClusterZonesFound():
-            found = "; ".join(f"{kind.upper()} in {', '.join(zones)}" for kind, zones in event.zones.items())
+            found = "; ".join(
+                f"{kind.upper()} in {', '.join(zones)}" for kind, zones in event.zones.items()
+            )
             return f"Compute Engine offers other zones than the catalog: {found}"
         case events.ClusterPriced():
             rates = f"{money(event.hourly)} per hour, {money(event.on_demand_hourly)} on demand"
@@ -156,7 +203,10 @@ def _words(event: Event) -> str:
         case events.ClusterDeleted():
             return "the cluster is deleted, no VM is left"
         case events.VmRequested():
-            instead = f" in the place of {event.replaces}" if event.replaces else ""
+            if event.replaces:
+                instead = f" in the place of {event.replaces}"
+            else:
+                instead = ""
             return f"{event.vm} requested in {event.zone}{instead}"
         case events.VmRefused():
             return f"{event.vm} refused: {event.reason}"
@@ -165,14 +215,20 @@ def _words(event: Event) -> str:
         case events.VmBootStep():
             return f"{event.vm} is {event.what}"
         case events.VmBootFailed():
-            lines = f"\n{event.lines}" if event.lines else ""
+            if event.lines:
+                lines = f"\n{event.lines}"
+            else:
+                lines = ""
             return f"{event.vm} did not boot, {event.reason}{lines}"
         case events.VmUnfit():
             return f"{event.vm} is of no use: {event.reason}"
         case events.VmReady():
             return f"{event.vm} is ready"
         case events.VmPreemptionAsked():
-            later = f" in {render_duration(event.seconds)}" if event.seconds else ""
+            if event.seconds:
+                later = f" in {render_duration(event.seconds)}"
+            else:
+                later = ""
             return f"{event.vm} is to be taken back{later}: asked by the user"
         case events.VmPreemptionNotice():
             return f"{event.vm} will be taken back within {event.seconds:.0f} s"
@@ -191,7 +247,9 @@ def _words(event: Event) -> str:
         case events.VmStartRefused():
             return f"{event.vm} was not started: {event.reason}"
         case events.VmStarted():
-            return f"{event.vm} boots again" if event.address else f"{event.vm} runs, and is not as it should be"
+            if event.address:
+                return f"{event.vm} boots again"
+            return f"{event.vm} runs, and is not as it should be"
         case events.ReclaimWanted():
             until = f"{count(event.number, 'VM')} back until {clock(event.until)}"
             return f"the provider wants {until if event.number else 'no VM back any more'}"
@@ -219,11 +277,16 @@ def _words(event: Event) -> str:
             lines = ", ".join(sorted(event.left_out))
             return f"this machine took the cluster back{f', without what its VM wrote: {lines}' if lines else ''}"
         case events.ControllerTrouble():
-            return f"trouble: {event.what}" if event.what else "the trouble is over"
+            if event.what:
+                return f"trouble: {event.what}"
+            return "the trouble is over"
         case events.ControllerStarted():
             return "the controller started"
         case events.ControllerRecovered():
-            damage = f"; {count(event.unreadable, 'line')} of the journal cannot be read" if event.unreadable else ""
+            if event.unreadable:
+                damage = f"; {count(event.unreadable, 'line')} of the journal cannot be read"
+            else:
+                damage = ""
             return f"a new controller took over {count(event.vms, 'VM')}{damage}"
         case events.WorkDeclared(of="run"):
             return f"{event.work} was declared"
@@ -236,7 +299,9 @@ def _words(event: Event) -> str:
 
 
 def _held(kind: str, why: str) -> str:
-    return why if kind == "check" else f"waits: {why}"
+    if kind == "check":
+        return why
+    return f"waits: {why}"
 
 
 def _why_left(event: events.WorkerLeft) -> str:
@@ -253,7 +318,9 @@ def why_slow(event: events.TrainSlow) -> str:
             named = f"{event.server or 'the parameter server'} has no CPU to spare"
             if event.with_servers and event.speed:
                 faster = event.with_servers / event.speed
-                return f"{named}; --ps {event.servers} would make it about {faster:.1f} times as fast"
+                return (
+                    f"{named}; --ps {event.servers} would make it about {faster:.1f} times as fast"
+                )
             return f"{named}; more of them (--ps) would help"
         case "input pipeline":
             return "workers wait for their examples; a faster input pipeline (cache, parallel map) would help"
@@ -265,16 +332,28 @@ def why_slow(event: events.TrainSlow) -> str:
 def train_event_words(event: Event) -> str:
     match event:
         case events.TrainChecked():
-            counted = f": {count(event.parameters, 'parameter')}" if event.parameters else ""
+            if event.parameters:
+                counted = f": {count(event.parameters, 'parameter')}"
+            else:
+                counted = ""
             return f"{event.run} passed its check{counted}"
         case events.TrainMoved():
-            return f"{event.run} is to begin before {event.before}" if event.before else f"{event.run} is to begin next"
+            if event.before:
+                return f"{event.run} is to begin before {event.before}"
+            return f"{event.run} is to begin next"
         case events.TrainStarted():
-            return f"{event.run} started" if not event.step else f"{event.run} goes on from step {event.step:,}"
+            if not event.step:
+                return f"{event.run} started"
+            return f"{event.run} goes on from step {event.step:,}"
         case events.TrainProgress():
-            loss = f", loss {number(event.loss)}" if event.loss is not None else ""
+            if event.loss is not None:
+                loss = f", loss {number(event.loss)}"
+            else:
+                loss = ""
             speed = f"{number(event.steps_per_second)} steps/s"
-            return f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
+            return (
+                f"{event.run} step {event.step:,}, {speed}{loss}, {count(event.active, 'worker')}"
+            )
         case events.TrainData():
             return f"{event.run} reads {data_words(event)}"
         case events.PreparationScaled():
@@ -286,14 +365,20 @@ def train_event_words(event: Event) -> str:
         case events.TrainDetour():
             return f"{event.run} has records from ps-0, not straight from the bucket: {event.reason} ({event.worker})"
         case events.TrainCheckpoint():
-            then = f", the next in {render_duration(event.next_seconds)}" if event.next_seconds else ""
+            if event.next_seconds:
+                then = f", the next in {render_duration(event.next_seconds)}"
+            else:
+                then = ""
             return f"{event.run} saved a checkpoint at step {event.step:,}{then}"
         case events.TrainUnsaved():
             return f"{event.run} could not save a checkpoint at step {event.step:,}: {event.reason}"
         case events.TrainShipped():
             return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
         case events.TrainSlow():
-            share = f"{100 * event.speed / event.expected:.0f}%" if event.expected else "a part"
+            if event.expected:
+                share = f"{100 * event.speed / event.expected:.0f}%"
+            else:
+                share = "a part"
             return f"{event.run} runs at {share} of its workers' best speed: {why_slow(event)}"
         case events.TrainTraced():
             if event.reason:
@@ -310,12 +395,18 @@ def train_event_words(event: Event) -> str:
         case events.TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
         case events.TrainMeasured():
-            step = statistics.fmean(event.seconds.values()) if event.seconds else 0.0
+            if event.seconds:
+                step = statistics.fmean(event.seconds.values())
+            else:
+                step = 0.0
             return f"{event.run} measured {event.measure} in repeat {event.repeat}: {1000 * step:.1f} ms"
         case events.TrainMade():
             return f"{event.run} has made its steps and is evaluated, its workers are free"
         case events.TrainFinished():
-            why = f": {event.reason}" if event.reason else ""
+            if event.reason:
+                why = f": {event.reason}"
+            else:
+                why = ""
             return f"{event.run} {'stopped' if event.stopped else 'finished'} at step {event.step:,}{why}"
         case events.TrainBest():
             where = ", and is in its bucket" if event.shipped else ""
@@ -324,8 +415,13 @@ def train_event_words(event: Event) -> str:
         case events.TrainOrder():
             return f"{event.run}: {event.reason}"
         case events.TrainUnjudged():
-            has = f" (it has {', '.join(event.metrics)})" if event.metrics else ""
-            return f"{event.run} has no metric {event.metric}{has}: no checkpoint is kept as the best"
+            if event.metrics:
+                has = f" (it has {', '.join(event.metrics)})"
+            else:
+                has = ""
+            return (
+                f"{event.run} has no metric {event.metric}{has}: no checkpoint is kept as the best"
+            )
         case events.TrainFailed():
             return f"{event.run} failed: {event.reason}"
         case events.Unknown():
@@ -334,5 +430,7 @@ def train_event_words(event: Event) -> str:
 
 
 def _unknown_words(values: Mapping[str, object]) -> str:
-    rest = ", ".join(f"{key} {value}" for key, value in values.items() if key not in ("seq", "time", "kind"))
+    rest = ", ".join(
+        f"{key} {value}" for key, value in values.items() if key not in ("seq", "time", "kind")
+    )
     return f"{values.get('kind', 'unknown event')}{f': {rest}' if rest else ''}"

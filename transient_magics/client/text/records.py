@@ -13,11 +13,15 @@ def data_words(told: events.TrainData) -> str:
         words += f"; {count(told.epochs, 'epoch')} read"
     if told.hits:
         share = f"{100 * told.hits / (told.hits + told.misses):.0f}%"
-        words += f"; {count(told.hits, 'block')} ({share}) from caches, {size(told.saved_bytes)} saved"
+        words += (
+            f"; {count(told.hits, 'block')} ({share}) from caches, {size(told.saved_bytes)} saved"
+        )
     if told.misses:
         words += f"; {count(told.misses, 'block')} copied, {size(told.fetched_bytes)}"
     if told.straight_bytes and told.fetched_bytes:
-        words += f" ({100 * told.straight_bytes / told.fetched_bytes:.0f}% straight from the bucket)"
+        words += (
+            f" ({100 * told.straight_bytes / told.fetched_bytes:.0f}% straight from the bucket)"
+        )
     if told.bytes and told.fetched_bytes > told.bytes:
         words += f", each byte {told.fetched_bytes / told.bytes:.1f} times"
     words += f"; {count(told.again, 'block')} read again" if told.again else ""

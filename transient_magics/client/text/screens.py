@@ -33,7 +33,9 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     if spec is None:
         return "Declared a moment ago; its controller is starting."
     where = ", ".join(spec.zones)
-    lines = [f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"]
+    lines = [
+        f"{state.name}  {phase_words(state)}  ({spec.spec}, {spec.provisioning_model}, {where})"
+    ]
     if state.trouble:
         lines.append(f"Trouble: {state.trouble}")
     if proposed := given_up_words(state, now):
@@ -45,7 +47,9 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         lines.append(f"{run.name}  {run_words(run)}")
         lines.append(f"{' ' * len(run.name)}  this run {by_name[run.name].words}")
         if facts := outlook_facts(run, now):
-            lines.append(f"{' ' * len(run.name)}  {'; '.join(f'{name} {value}' for name, value in facts)}")
+            lines.append(
+                f"{' ' * len(run.name)}  {'; '.join(f'{name} {value}' for name, value in facts)}"
+            )
         if run.deadline and run.deadline.proposed and now < run.deadline.proposed.until:
             how = to_agree_words(state.name, run.name)
             lines.append(f"{' ' * len(run.name)}  proposed: {run.deadline.proposed.reason}. {how}")
@@ -54,7 +58,9 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         if run.checkpoint_step is not None:
             lines.append(f"{' ' * len(run.name)}  last checkpoint at step {run.checkpoint_step:,}")
         if run.unsaved:
-            lines.append(f"{' ' * len(run.name)}  not saved since step {run.unsaved[1]:,}: {run.unsaved[2]}")
+            lines.append(
+                f"{' ' * len(run.name)}  not saved since step {run.unsaved[1]:,}: {run.unsaved[2]}"
+            )
         if run.shipped:
             lines.append(f"{' ' * len(run.name)}  in the bucket: {run.shipped}")
         if run.metrics:
@@ -62,10 +68,18 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  evaluation: {scores}")
         if run.unevaluated:
             _, step, reason = run.unevaluated
-            lines.append(f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}")
+            lines.append(
+                f"{' ' * len(run.name)}  could not be evaluated at step {step:,}: {reason}"
+            )
         if run.preparation.slots and not run.over:
-            vms, waited = count(len(run.preparation.slots), "VM"), run.preparation.waited
-            waits = f"; steps wait for mini-batches for {100 * waited[-1][1]:.0f}% of their time" if waited else ""
+            vms = count(len(run.preparation.slots), "VM")
+            waited = run.preparation.waited
+            if waited:
+                waits = (
+                    f"; steps wait for mini-batches for {100 * waited[-1][1]:.0f}% of their time"
+                )
+            else:
+                waits = ""
             lines.append(f"{' ' * len(run.name)}  prepared on {vms} of {run.spec.preparers}{waits}")
         if run.data:
             lines.append(f"{' ' * len(run.name)}  data: {data_words(run.data)}")
@@ -79,11 +93,16 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
         lines += status_lines(work, state, by_name[work.name])
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
-        lines += ["", *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown])]
+        lines += [
+            "",
+            *table(("VM", "MACHINE", "ZONE", "STATE"), [_vm_row(state, vm, now) for vm in shown]),
+        ]
     if state.revocations:
         lines.append(f"{count(state.revocations, 'revocation')} so far")
     ending = ending_words(state, now)
-    return all_plain("\n".join([*lines, "", bill_words(state, bill), *([ending] if ending else [])]))
+    return all_plain(
+        "\n".join([*lines, "", bill_words(state, bill), *([ending] if ending else [])])
+    )
 
 
 def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
@@ -91,14 +110,22 @@ def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
     rows = [listing_row(name, state, bill) for name, state, bill in clusters]
     if not rows:
         return "No cluster."
-    return "\n".join(table(tuple(name.upper() for name in rows[0]), [tuple(row.values()) for row in rows]))
+    return "\n".join(
+        table(tuple(name.upper() for name in rows[0]), [tuple(row.values()) for row in rows])
+    )
 
 
 def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     """A cluster in a list, by column."""
-    spec, run = state.spec, foreground.run(state)
-    working = [f"{run.name} {counted_words(run).replace(' of ', '/')}"] if run else []
-    working += [short_words(work) for work in (*foreground.trained(state), *foreground.others(state))]
+    spec = state.spec
+    run = foreground.run(state)
+    if run:
+        working = [f"{run.name} {counted_words(run).replace(' of ', '/')}"]
+    else:
+        working = []
+    working += [
+        short_words(work) for work in (*foreground.trained(state), *foreground.others(state))
+    ]
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,

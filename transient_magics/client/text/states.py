@@ -37,7 +37,9 @@ def machine(state: ClusterState, vm: VmState) -> str:
 
 def leaves_at(vm: VmState) -> float:
     """When a VM under notice is taken (0: it is not under notice)."""
-    return vm.noticed_at + vm.notice_seconds if vm.state == "leaving" and vm.noticed_at else 0.0
+    if vm.state == "leaving" and vm.noticed_at:
+        return vm.noticed_at + vm.notice_seconds
+    return 0.0
 
 
 def replacements(state: ClusterState) -> dict[str, VmState]:
@@ -46,11 +48,19 @@ def replacements(state: ClusterState) -> dict[str, VmState]:
 
 
 def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
-    """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `runs job-1`, `revoked, replaced by
-    worker-4`."""
-    runs, going = state.runs_of(vm), [run for run in state.of(RunState).values() if run.phase == "running"]
-    names = " and ".join(run.name for run in runs) if len(runs) < 3 else f"{len(runs)} trials of {runs[0].spec.study}"
-    training = f"training {names}" if runs and len(going) > 1 else "training" if runs else ""
+    """The VM's state in words: `ready`, `training`, `training, leaving in 23 s`, `runs job-1`,
+    `revoked, replaced by worker-4`.
+    """
+    runs = state.runs_of(vm)
+    going = [run for run in state.of(RunState).values() if run.phase == "running"]
+    if len(runs) < 3:
+        names = " and ".join(run.name for run in runs)
+    else:
+        names = f"{len(runs)} trials of {runs[0].spec.study}"
+    if runs and len(going) > 1:
+        training = f"training {names}"
+    else:
+        training = "training" if runs else ""
     if user := _user(state, vm):
         training = f"runs {user}"
     if vm.state == "ready" and vm.coming:
@@ -68,27 +78,46 @@ def vm_words(state: ClusterState, vm: VmState, now: float) -> str:
     if vm.state == "ready" and vm.role == "ps" and going:
         return "serving"
     if vm.state == "ready" and vm.role == "prep":
-        return f"prepares for {state.preparers[vm.slot]}" if vm.slot in state.preparers else "ready"
+        if vm.slot in state.preparers:
+            return f"prepares for {state.preparers[vm.slot]}"
+        return "ready"
     if vm.name == state.seat and vm.state == "ready" and vm.role == "controller":
         return "in charge"
     if vm.state == "leaving":
         left = leaves_at(vm) - now
-        leaving = f"leaving in {left:.0f} s" if left > 0 else "leaving"
-        return f"{training}, {leaving}" if training else leaving
+        if left > 0:
+            leaving = f"leaving in {left:.0f} s"
+        else:
+            leaving = "leaving"
+        if training:
+            return f"{training}, {leaving}"
+        return leaving
     if vm.state == "ready" and vm.failure:
         return f"of no use: {vm.failure}"
     if vm.state == "booting" and (vm.failure or vm.step):
-        return f"did not boot, {vm.failure}" if vm.failure else f"booting, {vm.step}"
+        if vm.failure:
+            return f"did not boot, {vm.failure}"
+        return f"booting, {vm.step}"
     if vm.state in ("revoked", "deleted", "refused"):
         after = replacements(state).get(vm.name)
-        reason = f": {plain(vm.reason)}" if vm.state == "refused" and vm.reason else ""
-        return f"{vm.state}, replaced by {after.name}" if after else f"{vm.state}{reason}"
+        if vm.state == "refused" and vm.reason:
+            reason = f": {plain(vm.reason)}"
+        else:
+            reason = ""
+        if after:
+            return f"{vm.state}, replaced by {after.name}"
+        return f"{vm.state}{reason}"
     return vm.state
 
 
 def _user(state: ClusterState, vm: VmState) -> str:
-    """Return the name of the work without training that uses a worker's VM now; empty where none does."""
-    work = state.works.get(state.leases.get(vm.slot, "")) if vm.role == "worker" else None
+    """Return the name of the work without training that uses a worker's VM now; empty where none
+    does.
+    """
+    if vm.role == "worker":
+        work = state.works.get(state.leases.get(vm.slot, ""))
+    else:
+        work = None
     if work is None or work.trains:
         return ""
     return load(work.kind, "words").user_of(work, vm)
@@ -96,12 +125,16 @@ def _user(state: ClusterState, vm: VmState) -> str:
 
 def destination(spec: ClusterSpec) -> str:
     """What a cluster is to be, and where: `k80x2 with 1 parameter server in us-east1-c`."""
-    return f"{spec.spec} with {count(spec.parameter_servers, 'parameter server')} in {spec.home_zone}"
+    return (
+        f"{spec.spec} with {count(spec.parameter_servers, 'parameter server')} in {spec.home_zone}"
+    )
 
 
 def transfer_price(dollars: float) -> str:
     """What is paid for data that follow a cluster, most often next to nothing."""
-    return money(dollars) if dollars >= 0.005 else "less than a cent"
+    if dollars >= 0.005:
+        return money(dollars)
+    return "less than a cent"
 
 
 def phase_words(state: ClusterState) -> str:
@@ -109,9 +142,13 @@ def phase_words(state: ClusterState) -> str:
     words = _PHASES.get(state.phase, state.phase)
     if state.relocation and state.phase not in ("deleting", "deleted"):
         coming = [vm for vm in state.living if vm.coming]
-        there = f"{sum(vm.state == 'ready' for vm in coming)} of {count(len(coming), 'VM')} ready there"
+        there = (
+            f"{sum(vm.state == 'ready' for vm in coming)} of {count(len(coming), 'VM')} ready there"
+        )
         return f"{words}, moving to {destination(state.relocation.spec)}: {there}"
-    return f"{words}: {plain(state.reason)}" if state.reason and state.phase in ("deleting", "deleted") else words
+    if state.reason and state.phase in ("deleting", "deleted"):
+        return f"{words}: {plain(state.reason)}"
+    return words
 
 
 def is_evaluated(run: RunState) -> bool:
@@ -121,7 +158,9 @@ def is_evaluated(run: RunState) -> bool:
 
 def last_words(run: RunState) -> str:
     """What goes on once all steps are made."""
-    return "being evaluated" if run.made else "its last checkpoint is being written"
+    if run.made:
+        return "being evaluated"
+    return "its last checkpoint is being written"
 
 
 def was_stopped(run: RunState) -> bool:
@@ -139,30 +178,48 @@ def waits_for(run: RunState, state: ClusterState) -> str:
     *before, _ = [each.name for each in state.queue[: state.queue.index(run) + 1]]
     if before:
         return f"waits behind {before[-1]}"
-    begun = [each.name for each in state.turns if state.has_begun(each)]
-    end = f"waits for the end of {' or '.join(begun)}" if begun else ""
-    return f"{end}: {why}" if end and why else end
+    begun = [turn.name for turn in state.turns if state.has_begun(turn)]
+    if begun:
+        end = f"waits for the end of {' or '.join(begun)}"
+    else:
+        end = ""
+    if end and why:
+        return f"{end}: {why}"
+    return end
 
 
 def counted_words(run: RunState) -> str:
-    """`120 of 300`. A run may have made more than it was to, because each worker finishes the step that it is in."""
+    """`120 of 300`. A run may have made more than it was to, because each worker finishes the step
+    that it is in.
+    """
     return f"{min(run.step, run.train_steps):,} of {run.train_steps:,}"
 
 
 def run_words(run: RunState, state: ClusterState | None = None) -> str:
-    """Where a run stands, in one sentence without its name; `state` of its cluster tells whether another goes first."""
+    """Where a run stands, in one sentence without its name; `state` of its cluster tells whether
+    another goes first.
+    """
     of = f"{'measure' if run.spec.stalls else 'step'} {counted_words(run)}"
     if run.phase == "declared":
         return (waits_for(run, state) if state else "") or "waits for its first step"
     if run.phase == "failed":
         return f"failed at step {run.step:,}: {plain(run.reason)}"
-    loss = f", loss {number(run.loss)}" if run.loss is not None else ""
+    if run.loss is not None:
+        loss = f", loss {number(run.loss)}"
+    else:
+        loss = ""
     if run.phase == "finished":
-        took = render_duration(run.ended_at - run.started_at) if run.started_at else ""
+        if run.started_at:
+            took = render_duration(run.ended_at - run.started_at)
+        else:
+            took = ""
         # With its last checkpoint written, what a stop ends is the evaluation.
         cut = run.stopped and run.made
         done = "stopped" if run.stopped and not cut else "finished"
-        why = f": {plain(run.reason)}" if run.reason else ""
+        if run.reason:
+            why = f": {plain(run.reason)}"
+        else:
+            why = ""
         more = run.step - run.train_steps
         of += f" ({more:,} more {'was' if more == 1 else 'were'} under way)" if more > 0 else ""
         why += ", stopped before it was evaluated" if cut else ""
@@ -171,18 +228,26 @@ def run_words(run: RunState, state: ClusterState | None = None) -> str:
         return f"{of} made{loss}, {last_words(run)}"
     if run.spec.stalls:
         return f"{of} taken, {count(len(run.workers), 'worker')}"
-    return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
+    return (
+        f"{of}, {number(run.steps_per_second)} steps/s{loss}, {count(len(run.workers), 'worker')}"
+    )
 
 
 def ending_words(state: ClusterState, now: float) -> str:
-    """When the cluster, or part of it, ends by itself if nothing else happens; nothing if that is far away."""
+    """When the cluster, or part of it, ends by itself if nothing else happens; nothing if that is
+    far away.
+    """
     spec = state.spec
     if spec is None or state.phase in ("deleting", "deleted"):
         return ""
     said = []
     if since := state.unused_since:
-        lacking = "without a parameter server" if state.active_run else "without a run"
-        workers, all_of_it = since + spec.idle_seconds - now, since + spec.idle_end_seconds - now
+        if state.active_run:
+            lacking = "without a parameter server"
+        else:
+            lacking = "without a run"
+        workers = since + spec.idle_seconds - now
+        all_of_it = since + spec.idle_end_seconds - now
         if workers > 0:
             said.append(f"{lacking}, the workers are deleted in {render_duration(workers)}")
         elif all_of_it > 0:
@@ -190,16 +255,24 @@ def ending_words(state: ClusterState, now: float) -> str:
     if (left := state.seconds_left(now)) < _NEAR_END_SECONDS:
         said.append(f"its limits end it in {render_duration(max(0.0, left))}")
     text = "; ".join(said)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    if text:
+        return f"{text[0].upper()}{text[1:]}."
+    return ""
 
 
 def given_up_words(state: ClusterState, now: float) -> str:
-    """Which workers are proposed where the provider wants some back, and what can be done; empty where none are."""
-    proposed = state.reclaim.proposed if state.reclaim and not state.over else None
+    """Which workers are proposed where the provider wants some back, and what can be done; empty
+    where none are.
+    """
+    if state.reclaim and not state.over:
+        proposed = state.reclaim.proposed
+    else:
+        proposed = None
     going = state.proposed_to_go
     if proposed is None or not going or now > proposed.until:
         return ""
-    names, go = ", ".join(going), "goes" if len(going) == 1 else "go"
+    names = ", ".join(going)
+    go = "goes" if len(going) == 1 else "go"
     wanted = f"The provider wants {count(state.still_wanted, 'VM')} back"
     return f"{wanted}: {names} {go} at {clock(proposed.until)} ({proposed.reason}). Agree, or revoke others before."
 
@@ -214,8 +287,14 @@ NOTHING_TO_DELETE = "There is no cluster to delete."
 
 def deleted_words(state: ClusterState, bill: Bill) -> str:
     """What is said when a cluster is gone: what it cost, and where its results are."""
-    kept = state.spec.bucket if state.spec and state.of(RunState) else None
-    where = f" Its results are in gs://{kept}; run.fetch(folder) brings them." if kept else ""
+    if state.spec and state.of(RunState):
+        kept = state.spec.bucket
+    else:
+        kept = None
+    if kept:
+        where = f" Its results are in gs://{kept}; run.fetch(folder) brings them."
+    else:
+        where = ""
     gone = f"{state.name} is deleted, no VM is left"
     if state.spec and state.spec.emulated:
         would = f"{money(bill.total)} is what its VMs would have cost"

@@ -15,13 +15,17 @@ def number(value: float | None) -> str:
     """A measured value in three significant digits, without an exponent where that reads well."""
     if value is None:
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
+    if abs(value) >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def scores(metrics: Mapping[str, float]) -> dict[str, float]:
     """The metrics that a reader looks for first: accuracy and loss, else the first three."""
     chosen = {name: metrics[name] for name in ("accuracy", "loss") if name in metrics}
-    return chosen if "accuracy" in chosen else dict(list(metrics.items())[:3])
+    if "accuracy" in chosen:
+        return chosen
+    return dict(list(metrics.items())[:3])
 
 
 def scores_words(metrics: Mapping[str, float]) -> str:
@@ -31,7 +35,9 @@ def scores_words(metrics: Mapping[str, float]) -> str:
 
 def evaluated_words(examples: int, complete: bool, of: int = 0, endless: bool = False) -> str:
     """` (1,000 of 50,000 examples)`, behind an evaluation; nothing where it was not told."""
-    return f" ({examples_words(examples, complete, of, endless)})" if examples else ""
+    if examples:
+        return f" ({examples_words(examples, complete, of, endless)})"
+    return ""
 
 
 def clock(at: float) -> str:
@@ -41,7 +47,9 @@ def clock(at: float) -> str:
 
 def value_words(value: Value) -> str:
     """A parameter's value in text, with quotes where it would be another value without them."""
-    return f"{value:.4g}" if isinstance(value, float) else value_text(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value_text(value)
 
 
 def params_words(params: Mapping[str, Value]) -> str:
@@ -60,12 +68,17 @@ def size(many: float) -> str:
     for larger in ("kB", "MB", "GB"):
         if many < 1000:
             break
-        many, unit = many / 1000, larger
-    return f"{many:.3g} {unit}" if many < 1000 else f"{many:,.0f} {unit}"
+        many = many / 1000
+        unit = larger
+    if many < 1000:
+        return f"{many:.3g} {unit}"
+    return f"{many:,.0f} {unit}"
 
 
 def share_words(share: Share) -> str:
-    """What is left to a VM: `50% of its CPU and 20% of its network`, or `all of its CPU and network`."""
+    """What is left to a VM: `50% of its CPU and 20% of its network`, or `all of its CPU and
+    network`.
+    """
     parts = {"CPU": share.cpu, "network": share.network}
     less = [f"{part:.0%} of its {name}" for name, part in parts.items() if part < 1]
     return " and ".join(less) or "all of its CPU and network"

@@ -27,22 +27,30 @@ from .words import clock
 
 
 def work_phase(work: Work[object], cluster: ClusterState) -> str:
-    """Return `declared`, `running`, `finished`, `failed` or `stopped` for work of a cluster in this state."""
+    """Return `declared`, `running`, `finished`, `failed` or `stopped` for work of a cluster in this
+    state.
+    """
     if cluster.over and not work.over:
         return "stopped"
     own = getattr(load(work.kind, "words"), "work_phase", None)
-    return own(work) if own else work.phase
+    if own:
+        return own(work)
+    return work.phase
 
 
 def work_words(work: Work[object], cluster: ClusterState) -> str:
-    """Return what work of a cluster in this state does, or how it ended, such as `waits for 2 workers`."""
+    """Return what work of a cluster in this state does, or how it ended, such as `waits for 2
+    workers`.
+    """
     if cluster.over and not work.over and not work.trains:
         return "ended with its cluster"
     return load(work.kind, "words").work_words(work, cluster)
 
 
 def work_facts(work: Work[object]) -> Facts:
-    """Return what a notebook shows of the state of work: its words, and when it was declared and ended."""
+    """Return what a notebook shows of the state of work: its words, and when it was declared and
+    ended.
+    """
     words = load(work.kind, "words").work_words(work, None)
     facts = {"declared": _moment(work.declared_at)}
     if work.over:
@@ -61,7 +69,9 @@ def _moment(at: float) -> str:
 def short_words(work: Work[object]) -> str:
     """Return work in a few words for a list of clusters, such as `job-1 running`."""
     own = getattr(load(work.kind, "words"), "short_words", None)
-    return own(work) if own else f"{work.name} {work.phase}"
+    if own:
+        return own(work)
+    return f"{work.name} {work.phase}"
 
 
 def status_lines(work: Work[object], cluster: ClusterState, cost: Cost) -> list[str]:

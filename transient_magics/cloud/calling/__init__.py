@@ -1,3 +1,5 @@
-"""How Google is called: in whose name, by which clients, with what limits and retries, and what refusals mean."""
+"""How Google is called: in whose name, by which clients, with what limits and retries, and what
+refusals mean.
+"""
 
 from __future__ import annotations

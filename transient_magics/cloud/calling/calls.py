@@ -1,13 +1,14 @@
-"""Calls of Google's blocking client from asyncio: in threads of our own, tried again with limits, errors made ours.
+"""Calls of Google's blocking client from asyncio: in threads of our own, tried again with limits,
+errors made ours.
 
-Google's own retries are off, and ours (limited, jittered, through stamina) are on. Operations are awaited by our own
-operations client: the ones that Google's client awaits by itself always poll Google's host, even when everything else
-goes to an emulator.
+Google's own retries are off, and ours (limited, jittered, through stamina) are on. Operations are
+awaited by our own operations client: the ones that Google's client awaits by itself always poll
+Google's host, even when everything else goes to an emulator.
 
-`ask` sends one request to a Google service that we have no client for, and returns its JSON answer. Most of these
-services are client-based: a request needs a project that it is charged to, and the right to use that project (Service
-Usage Consumer). The project itself is named first. Where the credentials may not use it, the quota project of the login
-is named, then none.
+`ask` sends one request to a Google service that we have no client for, and returns its JSON answer.
+Most of these services are client-based: a request needs a project that it is charged to, and the
+right to use that project (Service Usage Consumer). The project itself is named first. Where the
+credentials may not use it, the quota project of the login is named, then none.
 """
 
 from __future__ import annotations
@@ -32,10 +33,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PLAIN: dict[str, Any] = {"retry": None, "timeout": 30.0}  # Google's own retries off, and no call without an end
+PLAIN: dict[str, Any] = {
+    "retry": None,
+    "timeout": 30.0,
+}  # Google's own retries off, and no call without an end
 _THREADS = 64
 _WAITERS = 48  # of the threads, so that short calls never queue behind long waits
-_WAIT_SECONDS = 15.0  # how long a thread stays in one wait, and so the longest that leaving can take
+_WAIT_SECONDS = (
+    15.0  # how long a thread stays in one wait, and so the longest that leaving can take
+)
 
 
 Explain = Callable[[Exception, str], CloudError | None]
@@ -43,18 +49,25 @@ Explain = Callable[[Exception, str], CloudError | None]
 
 
 class Attempts:
-    """Blocking requests in `threads` of their own: tried again for `patience` seconds, their errors made ours."""
+    """Blocking requests in `threads` of their own: tried again for `patience` seconds, their errors
+    made ours.
+    """
 
     def __init__(self, name: str, threads: int, patience: float, explain: Explain) -> None:
-        self._patience, self._explain = patience, explain
+        self._patience = patience
+        self._explain = explain
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def end(self) -> None:
         """Give the threads back; requests under way end by themselves."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def call(self, where: str, function: Callable[[], T], *, patience: float | None = None) -> T:
-        """Run one blocking request in a thread, several times if it fails for a passing reason; errors become ours."""
+    async def call(
+        self, where: str, function: Callable[[], T], *, patience: float | None = None
+    ) -> T:
+        """Run one blocking request in a thread, several times if it fails for a passing reason;
+        errors become ours.
+        """
         attempts = stamina.retry_context(
             failures.is_transient,
             attempts=10,
@@ -74,7 +87,9 @@ class Attempts:
         """Errors of Google's client, its credentials and the network become ours."""
         try:
             yield
-        except Exception as error:  # Google's clients raise errors of three libraries; unknown ones pass unchanged
+        except (
+            Exception
+        ) as error:  # Google's clients raise errors of three libraries; unknown ones pass unchanged
             ours = self._explain(error, where)
             if ours is None:
                 raise
@@ -93,7 +108,8 @@ class Calls(Attempts):
             return failures.explain(error, where=where, project=project, endpoint=endpoint or "")
 
         super().__init__("compute", _THREADS, patience, explain)
-        self._project, self._endpoint = project, endpoint
+        self._project = project
+        self._endpoint = endpoint
         self._waiters = asyncio.Semaphore(_WAITERS)
         self._clients: Clients | None = None
 
@@ -110,16 +126,22 @@ class Calls(Attempts):
         return self._endpoint
 
     async def open(self) -> None:
-        """Import Google's clients, find credentials, build them. Again: anew, for calls that begin from then on."""
+        """Import Google's clients, find credentials, build them. Again: anew, for calls that begin
+        from then on.
+        """
         async with self.explaining(f"project {self._project}"):
-            self._clients = await self.threaded(lambda: Clients(self._endpoint, connections=_THREADS))
+            self._clients = await self.threaded(
+                lambda: Clients(self._endpoint, connections=_THREADS)
+            )
 
     def close(self) -> None:
         """Give threads and connections back; calls under way end by themselves."""
         self.end()
         self.clients.close()
 
-    async def finished(self, zone: str | None, where: str, operation: compute_v1.Operation) -> compute_v1.Operation:
+    async def finished(
+        self, zone: str | None, where: str, operation: compute_v1.Operation
+    ) -> compute_v1.Operation:
         """The operation (a global one if there is no zone) once it is done, failed or not.
 
         GoneError where Compute Engine has forgotten it.
@@ -127,7 +149,10 @@ class Calls(Attempts):
         from google.cloud import compute_v1
         from requests.exceptions import Timeout
 
-        operations: Any = self.clients.operations if zone else self.clients.global_operations
+        if zone:
+            operations: Any = self.clients.operations
+        else:
+            operations = self.clients.global_operations
         whole: dict[str, Any] = {"project": self._project, "operation": operation.name}
         if zone:
             whole["zone"] = zone
@@ -141,17 +166,26 @@ class Calls(Attempts):
         async def done() -> compute_v1.Operation | None:
             async with self._waiters:
                 state = await self.call(where, wait)
-            return state if state is not None and state.status == compute_v1.Operation.Status.DONE else None
+            if state is not None and state.status == compute_v1.Operation.Status.DONE:
+                return state
+            return None
 
         return await until(done)
 
     async def settled(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Carry out a change, and again where its operation found that something else goes on with the resource.
+        """Carry out a change, and again where its operation found that something else goes on with
+        the resource.
 
-        A request that is refused for that is tried again by `call` already. Each attempt needs an identity of its own.
+        A request that is refused for that is tried again by `call` already. Each attempt needs an
+        identity of its own.
         """
         attempts = stamina.retry_context(
-            NotReadyError, attempts=6, timeout=self._patience, wait_initial=0.5, wait_max=10.0, wait_jitter=0.5
+            NotReadyError,
+            attempts=6,
+            timeout=self._patience,
+            wait_initial=0.5,
+            wait_max=10.0,
+            wait_jitter=0.5,
         )
         async for attempt in attempts:
             with attempt:
@@ -163,7 +197,9 @@ class Calls(Attempts):
 
 
 async def until(check: Callable[[], Awaitable[T | None]]) -> T:
-    """Ask until the answer is not None, at growing intervals; the caller limits how long. The API offers no event."""
+    """Ask until the answer is not None, at growing intervals; the caller limits how long. The API
+    offers no event.
+    """
     interval = 0.1
     while (answer := await check()) is None:
         await asyncio.sleep(interval * random.uniform(0.8, 1.2))
@@ -181,29 +217,46 @@ async def limit(seconds: float, what: str, where: str) -> AsyncGenerator[None]:
     except TimeoutError as error:
         if not limited.expired():
             raise
-        raise CloudError(f"{what} within {seconds:g} s", where=where, fix="Try again, or in another zone.") from error
+        raise CloudError(
+            f"{what} within {seconds:g} s", where=where, fix="Try again, or in another zone."
+        ) from error
 
 
-RESOURCE_MANAGER, IAM = "https://cloudresourcemanager.googleapis.com", "https://iam.googleapis.com"
+RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
+IAM = "https://iam.googleapis.com"
 ORGANIZATION_POLICY = "https://orgpolicy.googleapis.com"
 STORAGE = "https://storage.googleapis.com"
 USER_PROJECT = "x-goog-user-project"
 """The header that names the project which a request is charged to."""
 _RESOURCE_BASED = (STORAGE,)
 _SECONDS = 20.0
-_CONSUMER_REASONS = (USER_PROJECT_DENIED, "SERVICE_DISABLED", "CONSUMER_INVALID", "BILLING_DISABLED")
+_CONSUMER_REASONS = (
+    USER_PROJECT_DENIED,
+    "SERVICE_DISABLED",
+    "CONSUMER_INVALID",
+    "BILLING_DISABLED",
+)
 
 
 async def ask(
-    calls: Calls, project: str, host: str, path: str, body: Mapping[str, Any] | None = None,
+    calls: Calls,
+    project: str,
+    host: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
     query: Sequence[tuple[str, str]] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """POST `body` (without one: GET) to a service, at the emulator if there is one. Raises CloudError."""
-    session, url = calls.clients.asking, f"{calls.endpoint or host}{path}"
+) -> dict[str, Any]:
+    """POST `body` (without one: GET) to a service, at the emulator if there is one. Raises
+    CloudError.
+    """
+    session = calls.clients.asking
+    url = f"{calls.endpoint or host}{path}"
     method = "GET" if body is None else "POST"
 
     def once(headers: Mapping[str, str]) -> Any:
-        return session.request(method, url, json=body, params=query, headers=headers, timeout=_SECONDS)
+        return session.request(
+            method, url, json=body, params=query, headers=headers, timeout=_SECONDS
+        )
 
     def request() -> dict[str, Any]:
         if host in _RESOURCE_BASED:
@@ -214,10 +267,11 @@ async def ask(
 
 
 def charged(calls: Calls, project: str, send: Callable[[Mapping[str, str]], Any]) -> Any:
-    """Send a request that is charged to the project, or to another if the credentials may not charge it.
+    """Send a request that is charged to the project, or to another if the credentials may not
+    charge it.
 
-    Returns the answer of the first project that is not refused. If all are, returns the first refusal: its remedy is
-    about the project that was asked for.
+    Returns the answer of the first project that is not refused. If all are, returns the first
+    refusal: its remedy is about the project that was asked for.
     """
     if calls.endpoint:
         return send({})
@@ -225,7 +279,10 @@ def charged(calls: Calls, project: str, send: Callable[[Mapping[str, str]], Any]
     if first.status_code != 403 or USER_PROJECT_DENIED not in first.text:
         return first
     quota_project = calls.clients.quota_project
-    others = [{USER_PROJECT: quota_project}] if quota_project not in ("", project) else []
+    if quota_project not in ("", project):
+        others = [{USER_PROJECT: quota_project}]
+    else:
+        others = []
     for headers in (*others, {}):
         answer = send(headers)
         if not _refuses_consumer(answer):

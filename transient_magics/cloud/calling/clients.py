@@ -1,10 +1,12 @@
 """Google's clients for the services we use, built once and shared by all threads.
 
-Heavy: importing this module's needs takes seconds, so they are imported where a `Clients` is built, in a thread.
+Heavy: importing this module's needs takes seconds, so they are imported where a `Clients` is built,
+in a thread.
 
-The client of Compute Engine is imported without its hundred other services, in less than half of the time. `import
-google.cloud.compute_v1` imports a client for each of them. Its `__init__` does nothing else but give names to what its
-modules define; so a stand-in bears the package's name, and finds each name where it is asked for it.
+The client of Compute Engine is imported without its hundred other services, in less than half of
+the time. `import google.cloud.compute_v1` imports a client for each of them. Its `__init__` does
+nothing else but give names to what its modules define; so a stand-in bears the package's name, and
+finds each name where it is asked for it.
 """
 
 from __future__ import annotations
@@ -26,9 +28,20 @@ _COMPUTE_SCOPE = "https://www.googleapis.com/auth/compute"
 _WHOLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 _SERVICES = (
-    "instances", "zone_operations", "global_operations", "projects", "regions", "zones", "machine_types",
-    "accelerator_types", "images", "networks", "subnetworks", "routers", "firewalls",
-)  # fmt: skip
+    "instances",
+    "zone_operations",
+    "global_operations",
+    "projects",
+    "regions",
+    "zones",
+    "machine_types",
+    "accelerator_types",
+    "images",
+    "networks",
+    "subnetworks",
+    "routers",
+    "firewalls",
+)
 
 
 def preload() -> None:
@@ -38,7 +51,9 @@ def preload() -> None:
 
 
 class Clients:
-    """One client per service. With an `endpoint`, no credentials are looked for and no proxy is used."""
+    """One client per service. With an `endpoint`, no credentials are looked for and no proxy is
+    used.
+    """
 
     def __init__(self, endpoint: str | None, *, connections: int) -> None:
         preload()
@@ -51,13 +66,19 @@ class Clients:
         self.billing: Session  # for the price list, which has no client among those that we have
         self.asking: Session  # nor have the services that know rights and policies, and what is not in version 1
         self.quota_project = ""
-        """The quota project that the login names, if it names one. No client here sends it unasked."""
+        """The quota project that the login names, if it names one. No client here sends it unasked.
+        """
         given: dict[str, Any] = {}
         if endpoint:
-            # The universe is fixed too, or an environment variable could make the credentials look foreign.
-            given["client_options"] = {"api_endpoint": endpoint, "universe_domain": "googleapis.com"}
+            # The universe is fixed too, or an environment variable could make the credentials look
+            # foreign.
+            given["client_options"] = {
+                "api_endpoint": endpoint,
+                "universe_domain": "googleapis.com",
+            }
             given["credentials"] = AnonymousCredentials()
-            self.billing, self.asking = Session(), Session()
+            self.billing = Session()
+            self.asking = Session()
         else:
             from google.auth.transport.requests import AuthorizedSession
 
@@ -80,7 +101,8 @@ class Clients:
         self.routers = compute_v1.RoutersClient(**given)
         self.firewalls = compute_v1.FirewallsClient(**given)
         for client in self._all():
-            # Private, but the only way to as many connections as threads: the default of ten throws the others away.
+            # Private, but the only way to as many connections as threads: the default of ten throws
+            # the others away.
             session = self.clock.listen(client.transport._session)
             pool = HTTPAdapter(pool_connections=4, pool_maxsize=connections, pool_block=True)
             session.mount("http://", pool)
@@ -110,10 +132,15 @@ class _StandIn(types.ModuleType):
     """In the place of the package: its messages, and the clients of its services."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # who looks at any module for a name of his own is not Google's user
+        if name.startswith(
+            "_"
+        ):  # who looks at any module for a name of his own is not Google's user
             raise AttributeError(name)
         messages = importlib.import_module(_MESSAGES)
-        place = messages if hasattr(messages, name) else _service(name)
+        if hasattr(messages, name):
+            place = messages
+        else:
+            place = _service(name)
         if place is None:
             raise AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
         found = getattr(place, name)
@@ -122,14 +149,16 @@ class _StandIn(types.ModuleType):
 
 
 def prepare(services: Sequence[str] = ()) -> None:
-    """Have `from google.cloud import compute_v1` import only what is asked of it; import `services`.
+    """Have `from google.cloud import compute_v1` import only what is asked of it; import
+    `services`.
 
     Changes nothing where all of the package is there already.
     """
     if _PACKAGE not in sys.modules and (found := importlib.util.find_spec(_PACKAGE)):
         stand_in = _StandIn(_PACKAGE)
         stand_in.__path__ = list(found.submodule_search_locations or ())
-        stand_in.__spec__, stand_in.__file__ = found, found.origin
+        stand_in.__spec__ = found
+        stand_in.__file__ = found.origin
         sys.modules[_PACKAGE] = stand_in
     with uncollected():
         for service in services:
@@ -137,7 +166,9 @@ def prepare(services: Sequence[str] = ()) -> None:
 
 
 def _service(name: str) -> types.ModuleType | None:
-    """The module of the client called `name` (InstancesClient: services.instances), if there is one."""
+    """The module of the client called `name` (InstancesClient: services.instances), if there is
+    one.
+    """
     words = re.findall("[A-Z][a-z0-9]*", name.removesuffix("Client"))
     module = f"{_PACKAGE}.services.{'_'.join(words).lower()}"
     if not name.endswith("Client") or importlib.util.find_spec(module) is None:

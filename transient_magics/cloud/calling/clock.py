@@ -14,12 +14,14 @@ _HEARD = 4
 
 
 class Heard:
-    """How far this machine's clock is from a server's, by the dates of the answers that come anyway."""
+    """How far this machine's clock is from a server's, by the dates of the answers that come
+    anyway.
+    """
 
     def __init__(self) -> None:
         self._answers: tuple[tuple[float, float], ...] = ()
-        """By how many seconds the clock that counts was ahead of the server's: at least, and at most. Replaced as a
-        whole, for it is read in one thread while answers come in others.
+        """By how many seconds the clock that counts was ahead of the server's: at least, and at
+        most. Replaced as a whole, for it is read in one thread while answers come in others.
         """
 
     def listen(self, session: Any) -> Any:
@@ -29,9 +31,11 @@ class Heard:
 
     @property
     def ahead(self) -> float:
-        """By how many seconds this machine's clock is ahead (negative: behind), at least; 0 where they may agree.
+        """By how many seconds this machine's clock is ahead (negative: behind), at least; 0 where
+        they may agree.
 
-        Of the latest answers the one counts that says least: this machine may have slept while it waited for one.
+        Of the latest answers the one counts that says least: this machine may have slept while it
+        waited for one.
         """
         shown = now() - counted()
         heard = tuple(self._answers)  # in one step: other threads hear answers meanwhile
@@ -48,11 +52,14 @@ class Heard:
         self._answers = (*self._answers, ahead)[-_HEARD:]
 
 
-def offset(url: str = GOOGLE, *, direct: bool = False, timeout: float = 10.0) -> tuple[float, float]:
+def offset(
+    url: str = GOOGLE, *, direct: bool = False, timeout: float = 10.0
+) -> tuple[float, float]:
     """By how many seconds this machine's clock is ahead of the server's: at least, and at most.
 
-    The server's `Date` is in whole seconds, and it was written at some moment between the request and its answer.
-    `direct`: past any proxy. Blocks; raises what `requests` raises, and ValueError for an answer without a date.
+    The server's `Date` is in whole seconds, and it was written at some moment between the request
+    and its answer. `direct`: past any proxy. Blocks; raises what `requests` raises, and ValueError
+    for an answer without a date.
     """
     from requests import Session
 

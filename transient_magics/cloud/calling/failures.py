@@ -1,14 +1,16 @@
-"""From the failures of Google's client, its credentials, the network and operations to our typed errors.
+"""From the failures of Google's client, its credentials, the network and operations to our typed
+errors.
 
-Three questions about a failure are answered here and nowhere else: is it worth another attempt (`is_transient`), what
-does it mean to the user (`explain`, `explain_operation`), and what should be typed to mend it (the error's `fix`).
-Compute Engine says the same thing in several ways (an HTTP status, a reason, a code of an operation); all of them are
-known here.
+Three questions about a failure are answered here and nowhere else: is it worth another attempt
+(`is_transient`), what does it mean to the user (`explain`, `explain_operation`), and what should be
+typed to mend it (the error's `fix`). Compute Engine says the same thing in several ways (an HTTP
+status, a reason, a code of an operation); all of them are known here.
 
-A refused request carries a google.rpc.ErrorInfo: a reason, its domain, and metadata. In the domain `googleapis.com`
-the reasons are those of google.api.ErrorReason, and the metadata names the service and the consumer, which is the
-project that the request was charged to (googleapis/googleapis, google/api/error_reason.proto, read 2026-11-27). The
-consumer may be another project than the one that was asked about, so every remedy here names the consumer.
+A refused request carries a google.rpc.ErrorInfo: a reason, its domain, and metadata. In the domain
+`googleapis.com` the reasons are those of google.api.ErrorReason, and the metadata names the service
+and the consumer, which is the project that the request was charged to (googleapis/googleapis,
+google/api/error_reason.proto, read 2026-11-27). The consumer may be another project than the one
+that was asked about, so every remedy here names the consumer.
 """
 
 from __future__ import annotations
@@ -39,10 +41,19 @@ if TYPE_CHECKING:
 
 _TOO_FEW = "VM_MIN_COUNT_NOT_REACHED"
 _STOCKOUT = re.compile(rf"POOL_EXHAUSTED|STOCKOUT|^insufficientCapacity|^PREEMPTED$|^{_TOO_FEW}")
-_NO_CAPACITY = re.compile("does not have enough resources available|failed to start due to preemption")
-"""Words of Compute Engine's message, for codes that are not in the table (seen by other projects, read 2026-11-27)."""
+_NO_CAPACITY = re.compile(
+    "does not have enough resources available|failed to start due to preemption"
+)
+"""Words of Compute Engine's message, for codes that are not in the table (seen by other projects,
+read 2026-11-27).
+"""
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
-_RATE = ("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "RESOURCE_OPERATION_RATE_EXCEEDED")
+_RATE = (
+    "rateLimitExceeded",
+    "userRateLimitExceeded",
+    "RATE_LIMIT_EXCEEDED",
+    "RESOURCE_OPERATION_RATE_EXCEEDED",
+)
 _DISABLED = ("accessNotConfigured", "SERVICE_DISABLED")
 _NOT_READY = ("resourceNotReady", "RESOURCE_NOT_READY")
 _GONE = ("notFound", "RESOURCE_NOT_FOUND")
@@ -55,7 +66,8 @@ _PERMISSIONS = (
     re.compile(rf"Permission '({_NAME})' denied"),
     re.compile(rf"does not have ({_NAME}) access"),
 )
-"""The sentences in which Compute Engine, IAM and Cloud Storage name the permission that is missing."""
+"""The sentences in which Compute Engine, IAM and Cloud Storage name the permission that is missing.
+"""
 _POLICY = re.compile(r"constraints?/([a-z]+\.[A-Za-z.]*[A-Za-z])")
 _SERVICE = re.compile(r"/apis/api/([a-z]+\.googleapis\.com)/")
 _IN_PROJECT = re.compile(r"project #?([a-z0-9][-a-z0-9:.]*[a-z0-9])")
@@ -93,18 +105,24 @@ NAMES = {
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may well succeed in a moment: overload, a rate limit, a connection that broke, or what
-    it is about is being changed just now."""
+    """Whether the same request may well succeed in a moment: overload, a rate limit, a connection
+    that broke, or what it is about is being changed just now.
+    """
     import requests.exceptions
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import GoogleAuthError, TransportError
 
     if isinstance(error, GoogleAPICallError):
-        status, reason = int(error.code or 0), _reason(error)
+        status = int(error.code or 0)
+        reason = _reason(error)
         if status == 429 or status >= 500 or reason in _NOT_READY:
             return True
         return status == 403 and (reason in _RATE or error_info(error).reason == RATE_LIMIT)
-    broken = requests.exceptions.ConnectionError, requests.exceptions.Timeout, requests.exceptions.ChunkedEncodingError
+    broken = (
+        requests.exceptions.ConnectionError,
+        requests.exceptions.Timeout,
+        requests.exceptions.ChunkedEncodingError,
+    )
     if isinstance(error, requests.exceptions.SSLError):
         return False
     if isinstance(error, GoogleAuthError):
@@ -124,28 +142,45 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
         said = _first_line(message)
         if found := explain_infrastructure(info, said, where=where, project=project):
             return found
-        status, permission = int(error.code or 0), info.metadata.get("permission", "")
-        return _by_code(_reason(error), status, message, where=where, project=project, permission=permission)
+        status = int(error.code or 0)
+        permission = info.metadata.get("permission", "")
+        return _by_code(
+            _reason(error), status, message, where=where, project=project, permission=permission
+        )
     if isinstance(error, DefaultCredentialsError):
-        return CredentialsError("No Google Cloud credentials were found on this machine", where=where, fix=_LOGIN)
+        return CredentialsError(
+            "No Google Cloud credentials were found on this machine", where=where, fix=_LOGIN
+        )
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
         what = f"{endpoint or 'https://compute.googleapis.com'} does not answer"
-        remedy = "Check the network" + (" and that the emulator runs." if endpoint else " and any proxy settings.")
+        remedy = "Check the network" + (
+            " and that the emulator runs." if endpoint else " and any proxy settings."
+        )
         return UnreachableError(what, where=where, fix=remedy)
     if isinstance(error, GoogleAuthError):
         said = _first_line(error.args[0] if error.args else error)
-        return CredentialsError(f"Google did not accept the credentials: {said}", where=where, fix=_LOGIN)
+        return CredentialsError(
+            f"Google did not accept the credentials: {said}", where=where, fix=_LOGIN
+        )
     return None
 
 
-def explain_operation(operation: compute_v1.Operation, *, where: str, project: str) -> CloudError | None:
+def explain_operation(
+    operation: compute_v1.Operation, *, where: str, project: str
+) -> CloudError | None:
     """Our error for an operation that has ended; None if it succeeded.
 
-    Google's client reports a failure only if the operation carries an HTTP status, and calls it a success otherwise.
+    Google's client reports a failure only if the operation carries an HTTP status, and calls it a
+    success otherwise.
     """
     for error in _telling_first(operation.error.errors):
-        quota = next((detail.quota_info.metric_name for detail in error.error_details if detail.quota_info), "")
-        hints = [detail.error_info.metadatas.get("zonesAvailable", "") for detail in error.error_details]
+        quota = next(
+            (detail.quota_info.metric_name for detail in error.error_details if detail.quota_info),
+            "",
+        )
+        hints = [
+            detail.error_info.metadatas.get("zonesAvailable", "") for detail in error.error_details
+        ]
         sentences = [detail.localized_message.message for detail in error.error_details]
         message = next(filter(None, sentences), "") or error.message
         return _by_code(
@@ -166,7 +201,8 @@ def explain_operation(operation: compute_v1.Operation, *, where: str, project: s
 def without_request(message: str) -> str:
     """Return a message of google-api-core without the request that it begins with.
 
-    The host in the request looks like a permission: `compute.googleapis.com` has three words with dots.
+    The host in the request looks like a permission: `compute.googleapis.com` has three words with
+    dots.
     """
     return _REQUEST.sub("", message.strip())
 
@@ -174,7 +210,9 @@ def without_request(message: str) -> str:
 def consumer_in(message: str, project: str) -> str:
     """Return the project that a refusal without an ErrorInfo names, else `project`."""
     found = _IN_PROJECT.search(message)
-    return found[1] if found else project
+    if found:
+        return found[1]
+    return project
 
 
 def permission_in(message: str) -> str:
@@ -186,34 +224,59 @@ def permission_in(message: str) -> str:
 
 
 def _telling_first(errors: Iterable[compute_v1.Errors]) -> list[compute_v1.Errors]:
-    """Return the errors of an operation, that of a bulk request (which only counts VMs) behind those of its VMs."""
+    """Return the errors of an operation, that of a bulk request (which only counts VMs) behind
+    those of its VMs.
+    """
     return sorted(errors, key=lambda error: error.code == _TOO_FEW)
 
 
 def _by_code(
-    code: str, status: int, message: str, *, where: str, project: str, quota: str = "", zones: str = "",
+    code: str,
+    status: int,
+    message: str,
+    *,
+    where: str,
+    project: str,
+    quota: str = "",
+    zones: str = "",
     permission: str = "",
-) -> CloudError:  # fmt: skip
+) -> CloudError:
     """The one table from codes to errors. `code` is the most telling word that Google used."""
     said = _first_line(message)
     preempted = code == "UNSUPPORTED_OPERATION" and "preempt" in message.lower()
     if _STOCKOUT.search(code) or preempted or _NO_CAPACITY.search(message):
         named = tuple(zone.strip() for zone in zones.split(",") if zone.strip())
-        elsewhere = f"These zones have some: {', '.join(named)}." if named else "Try another zone or wait."
+        if named:
+            elsewhere = f"These zones have some: {', '.join(named)}."
+        else:
+            elsewhere = "Try another zone or wait."
         what = f"The zone has no capacity for this VM now: {said}"
         return StockoutError(what, where=where, fix=elsewhere, zones=named)
     if code in _QUOTA:
         name = _quoted(message) or quota.upper()
-        what = f"The quota {name} of project {project} is used up" if name else f"A quota is used up: {said}"
-        limit = re.search(r"Limit: (.+?)\.?$", said) if name else None
+        if name:
+            what = f"The quota {name} of project {project} is used up"
+        else:
+            what = f"A quota is used up: {said}"
+        if name:
+            limit = re.search(r"Limit: (.+?)\.?$", said)
+        else:
+            limit = None
         page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
         remedy = f"Declare fewer VMs, or ask for more at {page}."
-        told = f"{what}: limit {limit[1]}" if limit else what
+        if limit:
+            told = f"{what}: limit {limit[1]}"
+        else:
+            told = what
         return QuotaError(told, where=where, fix=remedy, everywhere=name.endswith("_ALL_REGIONS"))
     if code in _RATE or status == 429:
-        return RateLimitError(f"Compute Engine takes no more requests now: {said}", where=where, fix="Wait a minute.")
+        return RateLimitError(
+            f"Compute Engine takes no more requests now: {said}", where=where, fix="Wait a minute."
+        )
     if code in _NOT_READY:
-        return NotReadyError(f"It is being changed just now: {said}", where=where, fix="Try again in a moment.")
+        return NotReadyError(
+            f"It is being changed just now: {said}", where=where, fix="Try again in a moment."
+        )
     if policy := policy_in(message):
         return forbidden_by_policy(policy, said, where, project)
     if code in _DISABLED or "it is disabled" in message:
@@ -229,26 +292,35 @@ def _by_code(
         return across_projects("another project", "", where)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
         role = role_of(permission or permission_in(message)) or "roles/compute.instanceAdmin.v1"
-        remedy = (
-            f"Ask the project's owner for the role {NAMES[role]} (`{grant(role, project)}`), or use other credentials"
-        )
+        remedy = f"Ask the project's owner for the role {NAMES[role]} (`{grant(role, project)}`), or use other credentials"
         fix = f"{remedy}: `{LOGIN}`."
-        return AccessError(f"The credentials in use do not allow this: {said}", where=where, fix=fix)
+        return AccessError(
+            f"The credentials in use do not allow this: {said}", where=where, fix=fix
+        )
     if status == 404 or code in _GONE:
         return GoneError(f"It does not exist (any more): {said}", where=where)
     if status == 409 or code in _EXISTS:
-        return AlreadyExistsError(f"The name is taken: {said}", where=where, fix="Use another name, or delete it.")
+        return AlreadyExistsError(
+            f"The name is taken: {said}", where=where, fix="Use another name, or delete it."
+        )
     if status == 412:
-        return ChangedError(f"Somebody else has changed it meanwhile: {said}", where=where, fix="Try again.")
+        return ChangedError(
+            f"Somebody else has changed it meanwhile: {said}", where=where, fix="Try again."
+        )
     if status >= 500:
-        return UnreachableError(f"Compute Engine failed (HTTP {status}): {said}", where=where, fix="Try again later.")
+        return UnreachableError(
+            f"Compute Engine failed (HTTP {status}): {said}", where=where, fix="Try again later."
+        )
     return CloudError(f"Compute Engine refused ({code or status}): {said}", where=where)
 
 
 def _account_denied(said: str, where: str, project: str) -> CloudError:
     """The error for a VM whose service account the credentials may not use."""
     found = _ACCOUNT.search(said)
-    account = found[1] if found else "ACCOUNT"
+    if found:
+        account = found[1]
+    else:
+        account = "ACCOUNT"
     return AccessError(
         f"The credentials in use may not give a VM this service account: {said}",
         where=where,
@@ -259,8 +331,13 @@ def _account_denied(said: str, where: str, project: str) -> CloudError:
 
 
 def across_projects(owner: str, network: str, where: str = "") -> CloudError:
-    """The error for firewall rules on a network of another project (Shared VPC): rules are made in their network's."""
-    name = f"network {network} is of {owner}" if network else f"the network is of {owner}"
+    """The error for firewall rules on a network of another project (Shared VPC): rules are made in
+    their network's.
+    """
+    if network:
+        name = f"network {network} is of {owner}"
+    else:
+        name = f"the network is of {owner}"
     return CloudError(
         f"A cluster makes its firewall rules in its own project, and {name} (Shared VPC), which refuses them",
         where=where,
@@ -270,9 +347,13 @@ def across_projects(owner: str, network: str, where: str = "") -> CloudError:
 
 
 def policy_in(message: str) -> str:
-    """The constraint of an organization policy that a message names (`compute.requireOsLogin`), or nothing."""
+    """The constraint of an organization policy that a message names (`compute.requireOsLogin`), or
+    nothing.
+    """
     found = _POLICY.search(message)
-    return found[1] if found else ""
+    if found:
+        return found[1]
+    return ""
 
 
 def forbidden_by_policy(policy: str, said: str, where: str, project: str) -> CloudError:
@@ -291,7 +372,9 @@ def forbidden_by_policy(policy: str, said: str, where: str, project: str) -> Clo
 
 
 def _reason(error: Exception) -> str:
-    """Google's one-word reason for a refusal: newer services put it into `details`, Compute Engine into `errors`."""
+    """Google's one-word reason for a refusal: newer services put it into `details`, Compute Engine
+    into `errors`.
+    """
     entries: list[object] = getattr(error, "errors", None) or []
     for entry in entries:
         if isinstance(entry, dict) and (reason := cast(dict[str, object], entry).get("reason")):
@@ -301,7 +384,9 @@ def _reason(error: Exception) -> str:
 
 def _quoted(message: str) -> str:
     found = re.search(r"'([A-Z][A-Z0-9_-]*)'", message)
-    return found[1] if found else ""
+    if found:
+        return found[1]
+    return ""
 
 
 def _first_line(message: object) -> str:
@@ -323,8 +408,10 @@ _CONSUMER_ROLE = "roles/serviceusage.serviceUsageConsumer"
 _SUSPENSION = "https://cloud.google.com/resource-manager/docs/project-suspension-guidelines"
 
 _LOGIN_PROJECT = "764086051850"
-"""The project of the OAuth client of `gcloud auth application-default login` (google/auth/_cloud_sdk.py). It is the
-consumer of a request whose credentials name no quota project."""
+"""The project of the OAuth client of `gcloud auth application-default login`
+(google/auth/_cloud_sdk.py). It is the consumer of a request whose credentials name no quota
+project.
+"""
 
 _TITLES = {
     "compute.googleapis.com": "Compute Engine API",
@@ -361,15 +448,20 @@ def error_info(error: Any) -> ErrorInfo:
     Parameters
     ----------
     error : google.api_core.exceptions.GoogleAPICallError
-        Cloud Storage's downloads and uploads raise some without details; their answer is read instead.
+        Cloud Storage's downloads and uploads raise some without details; their answer is read
+        instead.
     """
     details: object = list(getattr(error, "details", None) or ()) or _details(error)
     for detail in cast(list[object], details if isinstance(details, list) else []):
         if isinstance(detail, dict):
             found = cast(dict[str, Any], detail)
             if found.get("@type") == _KIND and isinstance(found.get("metadata", {}), dict):
-                metadata = {str(key): str(value) for key, value in found.get("metadata", {}).items()}
-                return ErrorInfo(str(found.get("reason", "")), str(found.get("domain", "")), metadata)
+                metadata = {
+                    str(key): str(value) for key, value in found.get("metadata", {}).items()
+                }
+                return ErrorInfo(
+                    str(found.get("reason", "")), str(found.get("domain", "")), metadata
+                )
     return ErrorInfo()
 
 
@@ -380,7 +472,9 @@ def _details(error: Any) -> object:
         return []
 
 
-def explain_infrastructure(info: ErrorInfo, said: str, *, where: str, project: str) -> CloudError | None:
+def explain_infrastructure(
+    info: ErrorInfo, said: str, *, where: str, project: str
+) -> CloudError | None:
     """Return our error for a reason that means the same for every API; None for any other.
 
     Parameters
@@ -417,7 +511,10 @@ def explain_infrastructure(info: ErrorInfo, said: str, *, where: str, project: s
             what = f"Google has suspended project {consumer}"
             return ConsumerError(what, where=where, fix=f"See {_SUSPENSION}.")
         case "SECURITY_POLICY_VIOLATED":
-            number = f" (uid {uid})" if (uid := info.metadata.get("uid")) else ""
+            if uid := info.metadata.get("uid"):
+                number = f" (uid {uid})"
+            else:
+                number = ""
             return AccessError(
                 f"VPC Service Controls forbid this request: {said}",
                 where=where,
@@ -425,20 +522,35 @@ def explain_infrastructure(info: ErrorInfo, said: str, *, where: str, project: s
             )
         case "RESOURCE_USAGE_RESTRICTION_VIOLATED":
             what = f"The organization policy {_SERVICE_USAGE} of project {consumer} forbids {info.service or 'the API'}"
-            return AccessError(what, where=where, fix=f"Use another project. {lift_managed(_SERVICE_USAGE, consumer)}")
+            return AccessError(
+                what,
+                where=where,
+                fix=f"Use another project. {lift_managed(_SERVICE_USAGE, consumer)}",
+            )
         case "USER_BLOCKED_BY_ADMIN":
             what = f"An administrator has blocked {info.service or 'the API'} for this account"
-            return AccessError(what, where=where, fix="Ask the administrator of your organization's accounts.")
+            return AccessError(
+                what, where=where, fix="Ask the administrator of your organization's accounts."
+            )
         case "RATE_LIMIT_EXCEEDED":
             metric = info.metadata.get("quota_metric", "")
             what = f"Project {consumer} may send no more requests now"
-            told = f"{what} ({metric})" if metric else what
+            if metric:
+                told = f"{what} ({metric})"
+            else:
+                told = what
             return RateLimitError(told, where=where, fix="Wait a minute.")
         case "RESOURCE_QUOTA_EXCEEDED":
-            name = info.metadata.get("quota_limit") or info.metadata.get("quota_metric") or "of the project"
+            name = (
+                info.metadata.get("quota_limit")
+                or info.metadata.get("quota_metric")
+                or "of the project"
+            )
             page = f"https://console.cloud.google.com/iam-admin/quotas?project={consumer}"
             what = f"The quota {name} of project {consumer} is used up"
-            return QuotaError(what, where=where, fix=f"Declare fewer VMs, or ask for more at {page}.")
+            return QuotaError(
+                what, where=where, fix=f"Declare fewer VMs, or ask for more at {page}."
+            )
         case "ACCESS_TOKEN_SCOPE_INSUFFICIENT":
             return CredentialsError(
                 "The token of these credentials lacks the scope cloud-platform",
@@ -447,13 +559,17 @@ def explain_infrastructure(info: ErrorInfo, said: str, *, where: str, project: s
             )
         case reason if reason in _EXPIRED:
             what = "Google did not accept the credentials"
-            return CredentialsError(what, where=where, fix=f"Type `{LOGIN}` in a terminal and try again.")
+            return CredentialsError(
+                what, where=where, fix=f"Type `{LOGIN}` in a terminal and try again."
+            )
         case _:
             return None
 
 
 def service_disabled(service: str, consumer: str, *, where: str) -> ConsumerError:
-    """Return the error for an API that is not enabled in the project that the request was charged to."""
+    """Return the error for an API that is not enabled in the project that the request was charged
+    to.
+    """
     title = _TITLES.get(service, f"API {service}")
     if consumer == _LOGIN_PROJECT:
         return ConsumerError(
@@ -477,7 +593,8 @@ def billing_disabled(consumer: str, *, where: str) -> ConsumerError:
     )
 
 
-# What somebody types so that Google refuses no more: the roles that bring permissions, and the commands of gcloud.
+# What somebody types so that Google refuses no more: the roles that bring permissions, and the
+# commands of gcloud.
 
 
 def role_of(permission: str) -> str:
@@ -499,8 +616,13 @@ def let_use(account: str, project: str) -> str:
 
 
 def lift(constraint: str, project: str, value: str = "") -> str:
-    """What somebody who may change policies types so that one no longer stands in the way (a sentence)."""
-    verb = f"allow {constraint} {value}" if value else f"disable-enforce {constraint}"
+    """What somebody who may change policies types so that one no longer stands in the way (a
+    sentence).
+    """
+    if value:
+        verb = f"allow {constraint} {value}"
+    else:
+        verb = f"disable-enforce {constraint}"
     return (
         f"An Organization Policy Administrator excepts the project: `gcloud resource-manager org-policies {verb} "
         f"--project {project}`."
@@ -508,7 +630,9 @@ def lift(constraint: str, project: str, value: str = "") -> str:
 
 
 def lift_managed(constraint: str, project: str) -> str:
-    """Return what mends a managed constraint (a sentence); the older commands of gcloud do not know those."""
+    """Return what mends a managed constraint (a sentence); the older commands of gcloud do not know
+    those.
+    """
     return (
         f"An Organization Policy Administrator excepts the project from {constraint}; `gcloud org-policies describe "
         f"{constraint} --effective --project {project}` shows it."

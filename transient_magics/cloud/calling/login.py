@@ -1,13 +1,15 @@
-"""The credentials that Google's libraries find on this machine, and the quota project that they name.
+"""The credentials that Google's libraries find on this machine, and the quota project that they
+name.
 
-`gcloud auth application-default login` writes gcloud's current project into the login as its quota project, and
-Google's libraries then charge every request to it, whatever project the request is about. Compute Engine and Cloud
-Storage are resource-based APIs: without a quota project they count a request against the project of its resource
-("About the quota project", docs.cloud.google.com/docs/quotas/quota-project, read 2026-11-27). So their clients get
-credentials without one. Services that are client-based get the project as an explicit header (`asking`).
+`gcloud auth application-default login` writes gcloud's current project into the login as its quota
+project, and Google's libraries then charge every request to it, whatever project the request is
+about. Compute Engine and Cloud Storage are resource-based APIs: without a quota project they count
+a request against the project of its resource ("About the quota project",
+docs.cloud.google.com/docs/quotas/quota-project, read 2026-11-27). So their clients get credentials
+without one. Services that are client-based get the project as an explicit header (`asking`).
 
-`SignedIn` describes the credentials: whose they are, where they lie and when their token expires. It has no token and
-no key.
+`SignedIn` describes the credentials: whose they are, where they lie and when their token expires.
+It has no token and no key.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def found_credentials(scopes: Sequence[str]) -> tuple[Credentials, str]:
-    """Return the credentials that are found here, without a quota project, and the quota project that they named.
+    """Return the credentials that are found here, without a quota project, and the quota project
+    that they named.
 
     Blocks. Raises what Google's library raises.
     """
@@ -38,7 +41,9 @@ def without_quota_project(credentials: Credentials) -> Credentials:
     """Return the credentials without a quota project; the same where they cannot have one."""
     if not quota_project_of(credentials):
         return credentials
-    named: Any = credentials  # `quota_project_id` is of CredentialsWithQuotaProject, as this method is
+    named: Any = (
+        credentials  # `quota_project_id` is of CredentialsWithQuotaProject, as this method is
+    )
     return named.with_quota_project(None)
 
 
@@ -48,14 +53,18 @@ def quota_project_of(credentials: Credentials) -> str:
 
 
 USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
-_SCOPES = ["https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/userinfo.email"]
+_SCOPES = [
+    "https://www.googleapis.com/auth/cloud-platform",
+    "https://www.googleapis.com/auth/userinfo.email",
+]
 
 
 def principal() -> str:
-    """The e-mail address of the service account or user whose credentials are found here. Blocks; one request at most.
+    """The e-mail address of the service account or user whose credentials are found here. Blocks;
+    one request at most.
 
-    What stands for an identity elsewhere (workload identity federation) has none: then what its configuration says.
-    Raises what Google's libraries raise.
+    What stands for an identity elsewhere (workload identity federation) has none: then what its
+    configuration says. Raises what Google's libraries raise.
     """
     from google.auth.transport.requests import Request
 
@@ -84,7 +93,8 @@ def _told(credentials: Credentials) -> str:
 
 
 _PLATFORM_SCOPE = ["https://www.googleapis.com/auth/cloud-platform"]
-_FILE, _VARIABLE = "application_default_credentials.json", "GOOGLE_APPLICATION_CREDENTIALS"
+_FILE = "application_default_credentials.json"
+_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _KINDS = {
     "google.oauth2.credentials": "a user's login",
     "google.oauth2.service_account": "a service account's key",
@@ -95,10 +105,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class SignedIn:
-    """`kind` in words; `whose`: an e-mail address mostly; `place`: the file they are from, or nothing.
+    """`kind` in words; `whose`: an e-mail address mostly; `place`: the file they are from, or
+    nothing.
 
-    `expires`: until when the present token is good, in seconds since 1970 (0: not told). It is renewed by itself.
-    `exposed`: whether other accounts of this machine may read the file.
+    `expires`: until when the present token is good, in seconds since 1970 (0: not told). It is
+    renewed by itself. `exposed`: whether other accounts of this machine may read the file.
     """
 
     kind: str
@@ -107,19 +118,29 @@ class SignedIn:
     expires: float
     exposed: bool
     quota_project: str = ""
-    """The project that the login asks to be charged, whatever project a request is about; or nothing."""
+    """The project that the login asks to be charged, whatever project a request is about; or
+    nothing.
+    """
 
 
 def signed_in() -> SignedIn:
-    """The credentials that Google's libraries find here, with a fresh token. Blocks; raises what they raise."""
+    """The credentials that Google's libraries find here, with a fresh token. Blocks; raises what
+    they raise.
+    """
     import google.auth
     from google.auth.transport.requests import Request
 
     credentials, _ = google.auth.default(scopes=_PLATFORM_SCOPE)
     credentials.refresh(Request())
     module = type(credentials).__module__
-    kind = next((words for name, words in _KINDS.items() if module.startswith(name)), "an identity of another provider")
-    place = None if module.startswith("google.auth.compute_engine") else _place()
+    kind = next(
+        (words for name, words in _KINDS.items() if module.startswith(name)),
+        "an identity of another provider",
+    )
+    if module.startswith("google.auth.compute_engine"):
+        place = None
+    else:
+        place = _place()
     return SignedIn(
         kind=kind,
         whose=principal(),
@@ -135,5 +156,8 @@ def _place() -> Path | None:
     if named := os.environ.get(_VARIABLE):
         return Path(named)
     settings = os.environ.get("CLOUDSDK_CONFIG")
-    folder = Path(settings) if settings else Path.home() / ".config" / "gcloud"
+    if settings:
+        folder = Path(settings)
+    else:
+        folder = Path.home() / ".config" / "gcloud"
     return path if (path := folder / _FILE).exists() else None

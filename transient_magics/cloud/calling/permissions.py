@@ -1,11 +1,13 @@
 """The IAM permissions that each call to Compute Engine and Cloud Storage takes, method by method.
 
-The permissions are those that Google's reference names on each method's page ("Authorization requires the following IAM
-permissions", cloud.google.com/compute/docs/reference/rest/v1, and "IAM permissions for JSON methods",
-cloud.google.com/storage/docs/access-control/iam-json, read 2026-11-27). `instances.bulkInsert` takes those of
-`instances.insert`; waiting for an operation takes `get`.
+The permissions are those that Google's reference names on each method's page ("Authorization
+requires the following IAM permissions", cloud.google.com/compute/docs/reference/rest/v1, and "IAM
+permissions for JSON methods", cloud.google.com/storage/docs/access-control/iam-json, read
+2026-11-27). `instances.bulkInsert` takes those of `instances.insert`; waiting for an operation
+takes `get`.
 
-`tests/cloud/test_permissions.py` walks all uses of the clients in this package and fails for one without a row here.
+`tests/cloud/test_permissions.py` walks all uses of the clients in this package and fails for one
+without a row here.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ COMPUTE: Mapping[str, Call] = {
     "instances.get": _compute(Purpose.RUN, "instances.get"),
     "instances.aggregated_list": _compute(Purpose.RUN, "instances.list"),
     "instances.delete_unary": _compute(Purpose.RUN, "instances.delete"),
-    "instances.simulate_maintenance_event_unary": _compute(Purpose.RUN, "instances.simulateMaintenanceEvent"),
+    "instances.simulate_maintenance_event_unary": _compute(
+        Purpose.RUN, "instances.simulateMaintenanceEvent"
+    ),
     "instances.set_metadata_unary": _compute(Purpose.RUN, "instances.setMetadata"),
     "instances.get_guest_attributes": _compute(Purpose.RUN, "instances.getGuestAttributes"),
     "instances.get_serial_port_output": _compute(Purpose.RUN, "instances.getSerialPortOutput"),
@@ -80,7 +84,9 @@ COMPUTE: Mapping[str, Call] = {
     "images.get": _compute(Purpose.IMAGES, "images.get"),
     "images.get_from_family": _compute(Purpose.IMAGES, "images.getFromFamily"),
     "images.list": _compute(Purpose.IMAGES, "images.list"),
-    "images.insert_unary": _compute(Purpose.BAKE, "images.create images.setLabels disks.useReadOnly"),
+    "images.insert_unary": _compute(
+        Purpose.BAKE, "images.create images.setLabels disks.useReadOnly"
+    ),
     "images.delete_unary": _compute(Purpose.BAKE, "images.delete"),
     "firewalls.insert_unary": _compute(Purpose.RULES, f"firewalls.create {_RULE}"),
     "firewalls.update_unary": _compute(Purpose.RULES, f"firewalls.update {_RULE}"),

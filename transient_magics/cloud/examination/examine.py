@@ -1,12 +1,13 @@
 """Before anything is made: whether a project can have these VMs, and what to type if not.
 
-All questions are asked of Google itself, all at once: Compute Engine knows its zones, machine types, GPUs, images,
-networks and quotas, Cloud Resource Manager and IAM know rights and organization policies. What nobody may ask here is
-`not told`, and is not guessed; neither is whether a zone has capacity now.
+All questions are asked of Google itself, all at once: Compute Engine knows its zones, machine
+types, GPUs, images, networks and quotas, Cloud Resource Manager and IAM know rights and
+organization policies. What nobody may ask here is `not told`, and is not guessed; neither is
+whether a zone has capacity now.
 
-A VM without an external address reaches the internet by Cloud NAT, and Google by Private Google Access. A VM that
-installs its software needs the internet; one with a baked image needs Google's own services alone (the bucket). Compute
-Engine gives such a VM neither by itself.
+A VM without an external address reaches the internet by Cloud NAT, and Google by Private Google
+Access. A VM that installs its software needs the internet; one with a baked image needs Google's
+own services alone (the bucket). Compute Engine gives such a VM neither by itself.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ _MAKING = ("storage.buckets.create", "storage.buckets.list")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer to one question: its `subject`, whether it is `good`, and what there is to say about it.
+    """The answer to one question: its `subject`, whether it is `good`, and what there is to say
+    about it.
 
-    `said` is the whole text; `fix` the part of it that says what to do, where there is something to be done. One that
-    is not `told` could not be answered: it is good, as nothing that is known forbids it, and its fix is how to be told.
+    `said` is the whole text; `fix` the part of it that says what to do, where there is something to
+    be done. One that is not `told` could not be answered: it is good, as nothing that is known
+    forbids it, and its fix is how to be told.
     """
 
     subject: str
@@ -74,56 +77,97 @@ class _NotTold(Exception):
 
     def __init__(self, why: str, fix: str) -> None:
         super().__init__(why, fix)
-        self.why, self.fix = why, fix
+        self.why = why
+        self.fix = fix
 
 
 _Answer = str | list[Finding]
 
 
 class Examination:
-    """The questions about the VMs that `requests` ask for, in a project that Compute Engine describes as `whole`."""
+    """The questions about the VMs that `requests` ask for, in a project that Compute Engine
+    describes as `whole`.
+    """
 
     def __init__(
-        self, calls: Calls, whole: compute_v1.Project, project: str, requests: Sequence[VmRequest],
-        *, firewall: bool, bucket: str,
-    ) -> None:  # fmt: skip
-        """`firewall`: whether there will be firewall rules; `bucket`: the name of the bucket, or nothing."""
-        self._calls, self._whole, self._project, self._requests = calls, whole, project, requests
-        self._firewall, self._bucket = firewall, bucket
+        self,
+        calls: Calls,
+        whole: compute_v1.Project,
+        project: str,
+        requests: Sequence[VmRequest],
+        *,
+        firewall: bool,
+        bucket: str,
+    ) -> None:
+        """`firewall`: whether there will be firewall rules; `bucket`: the name of the bucket, or
+        nothing.
+        """
+        self._calls = calls
+        self._whole = whole
+        self._project = project
+        self._requests = requests
+        self._firewall = firewall
+        self._bucket = bucket
 
     async def findings(self) -> list[Finding]:
         """All answers, in the order in which a reader would ask. Never raises CloudError."""
-        requests, asked = self._requests, list[tuple[str, Callable[[], Awaitable[_Answer]]]]()
+        requests = self._requests
+        asked = list[tuple[str, Callable[[], Awaitable[_Answer]]]]()
         asked.append((f"rights in {self._project}", self._rights))
-        for account in dict.fromkeys(each.service_account for each in requests if each.service_account):
-            asked.append((f"service account {account}", lambda account=account: self._account(account)))
+        for account in dict.fromkeys(
+            request.service_account for request in requests if request.service_account
+        ):
+            asked.append(
+                (f"service account {account}", lambda account=account: self._account(account))
+            )
         for zone in dict.fromkeys(each.zone for each in requests):
             asked.append((f"zone {zone}", lambda zone=zone: self._zone(zone)))
         for image in dict.fromkeys(each.image or IMAGE for each in requests):
-            disks = [each.disk_gb for each in requests if (each.image or IMAGE) == image and each.disk_gb]
+            disks = [
+                each.disk_gb for each in requests if (each.image or IMAGE) == image and each.disk_gb
+            ]
             asked.append(("image", lambda image=image, disks=disks: self._image(image, disks)))
         for network in dict.fromkeys(each.network or "default" for each in requests):
             asked.append((f"network {network}", lambda network=network: self._network(network)))
-        regions = {region: [each for each in requests if _region(each) == region] for region in map(_region, requests)}
+        regions = {
+            region: [each for each in requests if _region(each) == region]
+            for region in map(_region, requests)
+        }
         for region, here in regions.items():
             if inside := [each for each in here if not each.external_ip]:
-                asked.append((f"way out in {region}", lambda r=region, i=inside: self._way_out(r, i)))
+                asked.append(
+                    (f"way out in {region}", lambda r=region, i=inside: self._way_out(r, i))
+                )
         asked.append(("OS Login", self._os_login))
         asked.append(("organization policies", self._policies))
         for region in regions:
-            asked.append((f"quotas in {region}", lambda region=region: self._quotas(region, regions[region])))
+            asked.append(
+                (f"quotas in {region}", lambda region=region: self._quotas(region, regions[region]))
+            )
         asked.append(("quotas of the project", self._quotas_everywhere))
-        answers = await asyncio.gather(*(self._ask(subject, question) for subject, question in asked))
+        answers = await asyncio.gather(
+            *(self._ask(subject, question) for subject, question in asked)
+        )
         return [finding for found in answers for finding in found]
 
     async def _ask(self, subject: str, question: Callable[[], Awaitable[_Answer]]) -> list[Finding]:
         try:
             answer = await question()
         except _NotTold as unknown:
-            return [Finding(subject, True, f"not told: {unknown.why}. {unknown.fix}", unknown.fix, told=False)]
+            return [
+                Finding(
+                    subject,
+                    True,
+                    f"not told: {unknown.why}. {unknown.fix}",
+                    unknown.fix,
+                    told=False,
+                )
+            ]
         except CloudError as error:
             return [bad(subject, error)]
-        return [Finding(subject, True, answer)] if isinstance(answer, str) else answer
+        if isinstance(answer, str):
+            return [Finding(subject, True, answer)]
+        return answer
 
     async def _rights(self) -> str:
         wanted = needed(self._requests, firewall=self._firewall, bucket=self._bucket)
@@ -132,27 +176,47 @@ class Examination:
         except CloudError as error:
             raise _unasked(error) from error
         # A network of another project is used by a right on it, which that project gives.
-        if self._requests and all(place_of(each.network, self._project)[0] != self._project for each in self._requests):
-            missing = [each for each in missing if not each.startswith(("compute.subnetworks.", "compute.networks."))]
+        if self._requests and all(
+            place_of(request.network, self._project)[0] != self._project
+            for request in self._requests
+        ):
+            missing = [
+                each
+                for each in missing
+                if not each.startswith(("compute.subnetworks.", "compute.networks."))
+            ]
         if not missing:
             return f"all {len(wanted)} permissions that this takes"
         roles = dict.fromkeys(failures.role_of(each) for each in missing)
         raise AccessError(
             f"The credentials in use lack {_some(missing)}",
-            fix="Ask the project's owner for " + " and ".join(
-                f"{failures.NAMES[role]} (`{failures.grant(role, self._project)}`)" for role in roles
-            ) + ".",
-        )  # fmt: skip
+            fix="Ask the project's owner for "
+            + " and ".join(
+                f"{failures.NAMES[role]} (`{failures.grant(role, self._project)}`)"
+                for role in roles
+            )
+            + ".",
+        )
 
     async def _account(self, named: str) -> str:
         """Whether the credentials may give this service account to a VM."""
-        account = named if named != "default" else self._whole.default_service_account
+        if named != "default":
+            account = named
+        else:
+            account = self._whole.default_service_account
         if not account:
-            fix = "Make one by the commands of docs/accounts.md, and name it with --service-account."
-            raise CloudError(f"Compute Engine has no service account of its own in project {self._project}", fix=fix)
+            fix = (
+                "Make one by the commands of docs/accounts.md, and name it with --service-account."
+            )
+            raise CloudError(
+                f"Compute Engine has no service account of its own in project {self._project}",
+                fix=fix,
+            )
         path = f"/v1/projects/-/serviceAccounts/{account}:testIamPermissions"
         try:
-            answer = await ask(self._calls, self._project, IAM, path, {"permissions": [failures.ACT_AS]})
+            answer = await ask(
+                self._calls, self._project, IAM, path, {"permissions": [failures.ACT_AS]}
+            )
         except GoneError as error:
             fix = "Make it by the commands of docs/accounts.md, or name another."
             raise CloudError(f"There is no service account {account}", fix=fix) from error
@@ -174,7 +238,9 @@ class Examination:
         answers: list[Finding] = []
         for policy in found:
             subject = f"organization policy {policy.constraint}"
-            answers.append(bad(subject, AccessError(f"It stands in the way: {policy.why}", fix=policy.fix)))
+            answers.append(
+                bad(subject, AccessError(f"It stands in the way: {policy.why}", fix=policy.fix))
+            )
         if not answers:
             answers.append(Finding("organization policies", True, "no known policy forbids it"))
         if unasked:
@@ -193,16 +259,23 @@ class Examination:
         zone = await self._get(self._calls.clients.zones, zone=name)
         if zone.status != "UP":
             raise CloudError(f"The zone {name} is {zone.status}", fix="Choose another.")
-        here = [each for each in self._requests if each.zone == name]
+        here = [request for request in self._requests if request.zone == name]
         machines = {each.machine_type for each in here}
         cards = {each.accelerator for each in here if each.accelerator}
-        clients, ends = self._calls.clients, list[str]()
+        clients = self._calls.clients
+        ends = list[str]()
         for machine in sorted(machines):
             without = f"{name} has no machine type {machine}"
-            ends.append(await self._there(without, clients.machine_types, zone=name, machine_type=machine))
+            ends.append(
+                await self._there(without, clients.machine_types, zone=name, machine_type=machine)
+            )
         for card in sorted(cards):
             without = f"{name} has no {card}"
-            ends.append(await self._there(without, clients.accelerator_types, zone=name, accelerator_type=card))
+            ends.append(
+                await self._there(
+                    without, clients.accelerator_types, zone=name, accelerator_type=card
+                )
+            )
         return "; ".join([f"has {', '.join(sorted(machines | cards))}", *filter(None, ends)])
 
     async def _image(self, text: str, disks: Iterable[int]) -> str:
@@ -216,14 +289,19 @@ class Examination:
                     text, lambda: images.get_from_family(project=project, family=name, **PLAIN)
                 )
             else:
-                found = await self._calls.call(text, lambda: images.get(project=project, image=name, **PLAIN))
+                found = await self._calls.call(
+                    text, lambda: images.get(project=project, image=name, **PLAIN)
+                )
         except GoneError as error:
             raise CloudError(f"There is no image {text}", fix=fix) from error
         if (least := min(disks, default=0)) and least < found.disk_size_gb:
             what = f"{found.name} does not fit on a disk of {least} GB"
             raise CloudError(what, fix=f"Declare with --disk {found.disk_size_gb}GB or more.")
         purpose = next((each for each, family in FAMILIES.items() if family == found.family), "")
-        carries = f", which carries the stack for {purpose}" if purpose else ""
+        if purpose:
+            carries = f", which carries the stack for {purpose}"
+        else:
+            carries = ""
         return f"{found.name} of project {project}{carries}"
 
     async def _network(self, text: str) -> str:
@@ -231,14 +309,22 @@ class Examination:
         if self._firewall and project != self._project:
             raise across_projects(project, name)
         try:
-            network = await self._calls.call(text, lambda: networks.get(project=project, network=name, **PLAIN))
+            network = await self._calls.call(
+                text, lambda: networks.get(project=project, network=name, **PLAIN)
+            )
         except GoneError as error:
             fix = f"Name another with --network, or type `gcloud compute networks create {name} --project {project}`."
             raise CloudError(f"Project {project} has no network {name}", fix=fix) from error
         custom = "auto_create_subnetworks" in network and not network.auto_create_subnetworks
-        if custom and any(not each.subnet for each in self._requests if (each.network or "default") == text):
+        if custom and any(
+            not request.subnet
+            for request in self._requests
+            if (request.network or "default") == text
+        ):
             fix = "Name one with --subnet: `gcloud compute networks subnets list` shows them."
-            raise CloudError(f"Network {name} makes no subnetworks by itself, and none is named", fix=fix)
+            raise CloudError(
+                f"Network {name} makes no subnetworks by itself, and none is named", fix=fix
+            )
         return "is there"
 
     async def _os_login(self) -> str:
@@ -259,14 +345,18 @@ class Examination:
 
     async def _quotas_everywhere(self) -> str:
         wanted = policies.needs_everywhere(self._requests)
-        return policies.compare(self._whole.quotas, wanted, f"of project {self._project}", self._project)
+        return policies.compare(
+            self._whole.quotas, wanted, f"of project {self._project}", self._project
+        )
 
     async def _there(self, otherwise: str, client: Any, **what: str) -> str:
         """What Compute Engine says of its end, where it is there."""
         try:
             found = await self._get(client, **what)
         except GoneError as error:
-            raise CloudError(otherwise, fix="`transient catalog GPU` lists the zones that have a GPU.") from error
+            raise CloudError(
+                otherwise, fix="`transient catalog GPU` lists the zones that have a GPU."
+            ) from error
         end = end_of(found.name, found.deprecated)
         if found.deprecated.state in WITHDRAWN:
             raise CloudError(f"{otherwise} any more: {end}", fix="Declare another.")
@@ -280,13 +370,18 @@ class Examination:
 def _unasked(error: CloudError, project: str = "", role: str = "") -> _NotTold:
     """What a question that failed leaves: not an answer. `role`: the one that allows to ask it."""
     denied = isinstance(error, AccessError) and not isinstance(error, ConsumerError)
-    fix = f"Type `{failures.grant(role, project)}` to be told." if denied and role else error.fix
+    if denied and role:
+        fix = f"Type `{failures.grant(role, project)}` to be told."
+    else:
+        fix = error.fix
     return _NotTold(error.what, fix)
 
 
 def _some(missing: Sequence[str]) -> str:
     shown = ", ".join(missing[:3])
-    return f"{shown} and {len(missing) - 3} more permissions" if len(missing) > 3 else shown
+    if len(missing) > 3:
+        return f"{shown} and {len(missing) - 3} more permissions"
+    return shown
 
 
 def _region(request: VmRequest) -> str:
@@ -303,12 +398,14 @@ def place_of(network: str, project: str) -> tuple[str, str]:
 
 
 async def way_out(calls: Calls, project: str, region: str, requests: Sequence[VmRequest]) -> str:
-    """How these VMs of a region, which have no external address, get out. Raises CloudError where they cannot."""
+    """How these VMs of a region, which have no external address, get out. Raises CloudError where
+    they cannot.
+    """
     owner, network = place_of(requests[0].network or "default", project)
     subnet = await _subnetwork(calls, owner, region, network, requests[0].subnet)
     if await _nat(calls, owner, region, network, subnet):
         return "by Cloud NAT"
-    if any(not each.image for each in requests):
+    if any(not request.image for request in requests):
         router = f"--region {region} --project {owner}"
         raise CloudError(
             f"VMs without an external address install their software from the internet, and network {network} has no "
@@ -324,47 +421,76 @@ async def way_out(calls: Calls, project: str, region: str, requests: Sequence[Vm
             fix=f"Type `gcloud compute networks subnets update {subnet.name} --region {region} --project {owner} "
             "--enable-private-ip-google-access`.",
         )
-    return "to Google's services by Private Google Access" if subnet is not None else "not known: no subnetwork is told"
+    if subnet is not None:
+        return "to Google's services by Private Google Access"
+    return "not known: no subnetwork is told"
 
 
-async def _subnetwork(calls: Calls, owner: str, region: str, network: str, asked: str) -> compute_v1.Subnetwork | None:
-    """The subnetwork that VMs of a region get; None where the network has none there, or it cannot be told which."""
+async def _subnetwork(
+    calls: Calls, owner: str, region: str, network: str, asked: str
+) -> compute_v1.Subnetwork | None:
+    """The subnetwork that VMs of a region get; None where the network has none there, or it cannot
+    be told which.
+    """
     if asked:
         owner, name = place_of(asked, owner)
     else:
         networks = calls.clients.networks
-        found = await calls.call(network, lambda: networks.get(project=owner, network=network, **PLAIN))
-        here = [each for each in found.subnetworks if f"/regions/{region}/" in each]
+        found = await calls.call(
+            network, lambda: networks.get(project=owner, network=network, **PLAIN)
+        )
+        here = [
+            subnetwork for subnetwork in found.subnetworks if f"/regions/{region}/" in subnetwork
+        ]
         if len(here) != 1:
             return None
         name = here[0].rpartition("/")[2]
-    clients, place = calls.clients.subnetworks, {"project": owner, "region": region, "subnetwork": name}
+    clients = calls.clients.subnetworks
+    place = {"project": owner, "region": region, "subnetwork": name}
     try:
         return await calls.call(name, lambda: clients.get(**place, **PLAIN))
     except GoneError as error:
         fix = "`gcloud compute networks subnets list` shows those that there are."
-        raise CloudError(f"Network {network} has no subnetwork {name} in {region}", fix=fix) from error
+        raise CloudError(
+            f"Network {network} has no subnetwork {name} in {region}", fix=fix
+        ) from error
 
 
-async def _nat(calls: Calls, owner: str, region: str, network: str, subnet: compute_v1.Subnetwork | None) -> bool:
+async def _nat(
+    calls: Calls, owner: str, region: str, network: str, subnet: compute_v1.Subnetwork | None
+) -> bool:
     routers = calls.clients.routers
-    found = await calls.call(f"routers of {region}", lambda: list(routers.list(project=owner, region=region, **PLAIN)))
-    nats = [nat for router in found if router.network.rpartition("/")[2] == network for nat in router.nats]
-    return any(nat.source_subnetwork_ip_ranges_to_nat in _ALL or _lists(nat, subnet) for nat in nats)
+    found = await calls.call(
+        f"routers of {region}", lambda: list(routers.list(project=owner, region=region, **PLAIN))
+    )
+    nats = [
+        nat
+        for router in found
+        if router.network.rpartition("/")[2] == network
+        for nat in router.nats
+    ]
+    return any(
+        nat.source_subnetwork_ip_ranges_to_nat in _ALL or _lists(nat, subnet) for nat in nats
+    )
 
 
 def _lists(nat: compute_v1.RouterNat, subnet: compute_v1.Subnetwork | None) -> bool:
-    return subnet is not None and any(each.name.rpartition("/")[2] == subnet.name for each in nat.subnetworks)
+    return subnet is not None and any(
+        subnetwork.name.rpartition("/")[2] == subnet.name for subnetwork in nat.subnetworks
+    )
 
 
-# Which permissions a declaration takes, by the calls that are made for it (`calling/permissions.py`).
+# Which permissions a declaration takes, by the calls that are made for it
+# (`calling/permissions.py`).
 #
-# `lacking` asks Google which of them the credentials in use have. Rights on a single bucket count, rights on a single
-# network or image do not show in the project's answer.
+# `lacking` asks Google which of them the credentials in use have. Rights on a single bucket count,
+# rights on a single network or image do not show in the project's answer.
 
 
 def needed(requests: Sequence[VmRequest], *, firewall: bool, bucket: str) -> tuple[str, ...]:
-    """The permissions in the project that VMs like these take, with or without firewall rules and a bucket."""
+    """The permissions in the project that VMs like these take, with or without firewall rules and a
+    bucket.
+    """
     own_image = any(request.image and not _elsewhere(request.image) for request in requests)
     purposes = {Purpose.RUN, Purpose.DECLARE}
     if own_image:
@@ -387,7 +513,9 @@ async def lacking(calls: Calls, project: str, wanted: Sequence[str], bucket: str
     path = f"/v1/projects/{project}:testIamPermissions"
     granted: set[str] = set()
     for at in range(0, len(wanted), _MOST):
-        answer = await ask(calls, project, RESOURCE_MANAGER, path, {"permissions": list(wanted[at : at + _MOST])})
+        answer = await ask(
+            calls, project, RESOURCE_MANAGER, path, {"permissions": list(wanted[at : at + _MOST])}
+        )
         granted.update(answer.get("permissions", ()))
     missing = [each for each in wanted if each not in granted]
     if bucket and (stored := [each for each in missing if each.startswith("storage.")]):
@@ -399,7 +527,9 @@ async def _of_bucket(calls: Calls, project: str, bucket: str, wanted: Iterable[s
     """What of this the credentials have in the bucket itself; one that is there needs not be made."""
     query = [("permissions", each) for each in wanted if each not in _MAKING]
     try:
-        answer = await ask(calls, project, STORAGE, f"/storage/v1/b/{bucket}/iam/testPermissions", query=query)
+        answer = await ask(
+            calls, project, STORAGE, f"/storage/v1/b/{bucket}/iam/testPermissions", query=query
+        )
     except CloudError:  # there is none, or nothing is told of it: what the project says holds
         return set()
     return {*answer.get("permissions", ()), *_MAKING}

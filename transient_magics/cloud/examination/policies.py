@@ -1,10 +1,11 @@
 """What an organization's policies and a project's quotas leave to a request.
 
-The Organization Policy API v2 is asked first (`policies.getEffectivePolicy`). It alone knows the managed constraints
-(`compute.managed.*`), which organizations made since 2025 get ("Managed constraints",
-docs.cloud.google.com/compute/docs/access/managed-constraints, read 2026-11-27). Where that API is not enabled, Cloud
-Resource Manager v1 is asked (`getEffectiveOrgPolicy`), which takes the same right (`orgpolicy.policy.get`); the managed
-constraints are then not asked, and the answer says so. One of those shows when it refuses (`failures`).
+The Organization Policy API v2 is asked first (`policies.getEffectivePolicy`). It alone knows the
+managed constraints (`compute.managed.*`), which organizations made since 2025 get ("Managed
+constraints", docs.cloud.google.com/compute/docs/access/managed-constraints, read 2026-11-27). Where
+that API is not enabled, Cloud Resource Manager v1 is asked (`getEffectiveOrgPolicy`), which takes
+the same right (`orgpolicy.policy.get`); the managed constraints are then not asked, and the answer
+says so. One of those shows when it refuses (`failures`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ from ..values import IMAGE, VmRequest
 
 log = logging.getLogger(__name__)
 
-OS_LOGIN, EXTERNAL_IP = "compute.requireOsLogin", "compute.vmExternalIpAccess"
-GUEST_ATTRIBUTES, SHIELDED = "compute.disableGuestAttributesAccess", "compute.requireShieldedVm"
-IMAGES, LOCATIONS = "compute.trustedImageProjects", "gcp.resourceLocations"
-OWN_KEYS, RETENTION = "gcp.restrictNonCmekServices", "storage.retentionPolicySeconds"
+OS_LOGIN = "compute.requireOsLogin"
+EXTERNAL_IP = "compute.vmExternalIpAccess"
+GUEST_ATTRIBUTES = "compute.disableGuestAttributesAccess"
+SHIELDED = "compute.requireShieldedVm"
+IMAGES = "compute.trustedImageProjects"
+LOCATIONS = "gcp.resourceLocations"
+OWN_KEYS = "gcp.restrictNonCmekServices"
+RETENTION = "storage.retentionPolicySeconds"
 MANAGED = {
     OS_LOGIN: "compute.managed.requireOsLogin",
     EXTERNAL_IP: "compute.managed.vmExternalIpAccess",
@@ -39,18 +44,31 @@ SERVICE = "orgpolicy.googleapis.com"
 
 _SHARED_CORE = ("e2-micro", "e2-small", "e2-medium")
 _BAKED_GB = 50  # of an image whose size nobody asked for
-_GPUS = ("K80", "P100", "V100", "P4", "T4", "L4", "A100", "A100_80GB")  # and H100, as preemptible only
+_GPUS = (
+    "K80",
+    "P100",
+    "V100",
+    "P4",
+    "T4",
+    "L4",
+    "A100",
+    "A100_80GB",
+)  # and H100, as preemptible only
 _FAMILIES = ("A2", "C2", "C2D", "C3", "M1", "M2", "M3", "N2", "N2D", "T2A", "T2D")
 _IN_CPUS = ("n1", "e2")
 EVERYWHERE = ("GPUS_ALL_REGIONS", "CPUS_ALL_REGIONS")
 
 Metrics = tuple[str, ...]
-"""Of the quotas that may count, the preemptible one first. One without a metric has `no quota of ...` in its place."""
+"""Of the quotas that may count, the preemptible one first. One without a metric has `no quota of
+...` in its place.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Forbidden:
-    """A policy that stands in the way: its constraint, why it does (a clause), and what mends it (a sentence)."""
+    """A policy that stands in the way: its constraint, why it does (a clause), and what mends it (a
+    sentence).
+    """
 
     constraint: str
     why: str
@@ -80,7 +98,9 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What Cloud Resource Manager answers about one constraint, by the names that it gives to the fields."""
+    """What Cloud Resource Manager answers about one constraint, by the names that it gives to the
+    fields.
+    """
 
     booleanPolicy: _Boolean = field(default_factory=_Boolean)
     listPolicy: _List = field(default_factory=_List)
@@ -107,12 +127,16 @@ class _Spec:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedPolicy:
-    """What the Organization Policy API v2 answers about one constraint, by the names that it gives to the fields."""
+    """What the Organization Policy API v2 answers about one constraint, by the names that it gives
+    to the fields.
+    """
 
     spec: _Spec = field(default_factory=_Spec)
 
     def as_before(self) -> Policy:
-        """Return the same as Cloud Resource Manager v1 writes it. An effective policy has no conditions."""
+        """Return the same as Cloud Resource Manager v1 writes it. An effective policy has no
+        conditions.
+        """
         rules = self.spec.rules
         allowed = tuple(value for rule in rules for value in rule.values.allowedValues)
         denied = tuple(value for rule in rules for value in rule.values.deniedValues)
@@ -127,7 +151,8 @@ _Ask = Callable[[str], Awaitable[Policy]]
 
 
 async def forbidden(calls: Calls, wanted: Wanted) -> tuple[list[Forbidden], list[str]]:
-    """Return the effective policies that forbid some of it, and the constraints that could not be asked.
+    """Return the effective policies that forbid some of it, and the constraints that could not be
+    asked.
 
     Raises CloudError where no policy is told.
     """
@@ -162,7 +187,8 @@ class _Newer:
     """Questions to the Organization Policy API v2."""
 
     def __init__(self, calls: Calls, project: str) -> None:
-        self._calls, self._project = calls, project
+        self._calls = calls
+        self._project = project
 
     async def effective(self, name: str) -> Policy:
         path = f"/v2/projects/{self._project}/policies/{name}:getEffectivePolicy"
@@ -174,7 +200,8 @@ class _Older:
     """Questions to Cloud Resource Manager v1."""
 
     def __init__(self, calls: Calls, project: str) -> None:
-        self._calls, self._project = calls, project
+        self._calls = calls
+        self._project = project
 
     async def effective(self, name: str) -> Policy:
         path = f"/v1/projects/{self._project}:getEffectiveOrgPolicy"
@@ -184,7 +211,9 @@ class _Older:
 
 
 async def _or_none(effective: _Ask, name: str) -> Policy | None:
-    """Return the policy of a constraint, or None where it cannot be asked, or is no longer one of Google's."""
+    """Return the policy of a constraint, or None where it cannot be asked, or is no longer one of
+    Google's.
+    """
     try:
         return await effective(name)
     except CloudError as error:
@@ -216,22 +245,27 @@ def _managed_questions(wanted: Wanted) -> dict[str, _Check]:
 
 def _enforced(name: str, why: str, fix: str) -> _Check:
     def check(policy: Policy) -> Forbidden | None:
-        return Forbidden(name, why, fix) if policy.booleanPolicy.enforced else None
+        if policy.booleanPolicy.enforced:
+            return Forbidden(name, why, fix)
+        return None
 
     return check
 
 
 def _questions(wanted: Wanted) -> dict[str, _Check]:
-    project, requests = wanted.project, wanted.requests
+    project = wanted.project
+    requests = wanted.requests
 
     def enforced(name: str, why: str) -> _Check:
         return _enforced(name, why, lift(name, project))
 
-    zones = dict.fromkeys(each.zone for each in requests)
+    zones = dict.fromkeys(request.zone for request in requests)
     found: dict[str, _Check] = {
         OS_LOGIN: enforced(OS_LOGIN, _NO_KEYS),
         GUEST_ATTRIBUTES: enforced(GUEST_ATTRIBUTES, _NO_GUEST_ATTRIBUTES),
-        SHIELDED: enforced(SHIELDED, _SECURE_BOOT_GPU if any(map(gpus_of, requests)) else _SECURE_BOOT),
+        SHIELDED: enforced(
+            SHIELDED, _SECURE_BOOT_GPU if any(map(gpus_of, requests)) else _SECURE_BOOT
+        ),
         IMAGES: lambda policy: _images(policy, wanted),
         LOCATIONS: lambda policy: _locations(policy, list(zones), project),
         OWN_KEYS: lambda policy: _own_keys(policy, wanted),
@@ -245,7 +279,9 @@ def _questions(wanted: Wanted) -> dict[str, _Check]:
 
 _NO_KEYS = "VMs take the cluster's SSH key from their metadata, which OS Login would ignore"
 
-_NO_GUEST_ATTRIBUTES = "VMs report their SSH host keys and the steps of their boot in guest attributes"
+_NO_GUEST_ATTRIBUTES = (
+    "VMs report their SSH host keys and the steps of their boot in guest attributes"
+)
 
 _NO_ADDRESSES = "VMs with an external address are not allowed, or single ones by name"
 
@@ -253,16 +289,17 @@ _WITHOUT_ADDRESS = "Declare with --no-external-ip (that takes Cloud NAT, or a ba
 
 _SECURE_BOOT = "it demands Secure Boot, which these VMs are asked for without"
 
-_SECURE_BOOT_GPU = (
-    "it demands Secure Boot, which refuses the GPU's driver: that is built on the VM and signed by nobody"
-)
+_SECURE_BOOT_GPU = "it demands Secure Boot, which refuses the GPU's driver: that is built on the VM and signed by nobody"
 
 
 def _listed(policy: Policy) -> tuple[bool, list[str], list[str]]:
-    """Whether everything is denied, what alone is allowed (nothing: all that is not denied), and what is denied."""
+    """Whether everything is denied, what alone is allowed (nothing: all that is not denied), and
+    what is denied.
+    """
     rules = policy.listPolicy
     allowed, denied = (
-        [each.removeprefix("is:") for each in values] for values in (rules.allowedValues, rules.deniedValues)
+        [value.removeprefix("is:") for value in values]
+        for values in (rules.allowedValues, rules.deniedValues)
     )
     return rules.allValues == "DENY", allowed, denied
 
@@ -276,14 +313,18 @@ def _external(policy: Policy) -> Forbidden | None:
 
 def _images(policy: Policy, wanted: Wanted) -> Forbidden | None:
     denied, allowed, refused = _listed(policy)
-    for image in dict.fromkeys(each.image or IMAGE for each in wanted.requests):
+    for image in dict.fromkeys(request.image or IMAGE for request in wanted.requests):
         parts = image.split("/")
         owner = f"projects/{parts[parts.index('projects') + 1] if 'projects' in parts else wanted.project}"
-        vague = any(each.startswith("under:") and not each.startswith("under:projects/") for each in allowed)
+        vague = any(
+            each.startswith("under:") and not each.startswith("under:projects/") for each in allowed
+        )
         fits = not allowed or vague or owner in allowed or f"under:{owner}" in allowed
         if denied or owner in refused or not fits:
             fix = f"{lift(IMAGES, wanted.project, owner)} Or name an image of another project with --image."
-            return Forbidden(IMAGES, f"images of {owner.removeprefix('projects/')} are not trusted", fix)
+            return Forbidden(
+                IMAGES, f"images of {owner.removeprefix('projects/')} are not trusted", fix
+            )
     return None
 
 
@@ -293,22 +334,32 @@ def _locations(policy: Policy, zones: Sequence[str], project: str) -> Forbidden 
         if not (denied or covers(refused, zone) or (allowed and covers(allowed, zone) is False)):
             continue
         region = zone.rpartition("-")[0]
-        where = f"; allowed: {', '.join(allowed)}" if allowed else ""
+        if allowed:
+            where = f"; allowed: {', '.join(allowed)}"
+        else:
+            where = ""
         fix = f"Name an allowed --zone. {lift(LOCATIONS, project, f'in:{region}-locations')}"
         return Forbidden(LOCATIONS, f"nothing may be in {zone}{where}", fix)
     return None
 
 
 def covers(values: Sequence[str], zone: str) -> bool | None:
-    """Whether a zone is among these locations (zones, regions, groups of them); None where no answer is known."""
-    region, unsure = zone.rpartition("-")[0], False
+    """Whether a zone is among these locations (zones, regions, groups of them); None where no
+    answer is known.
+    """
+    region = zone.rpartition("-")[0]
+    unsure = False
     for value in values:
         if value in (zone, region):
             return True
-        group = value.removeprefix("in:").removesuffix("-locations") if value.startswith("in:") else ""
+        if value.startswith("in:"):
+            group = value.removeprefix("in:").removesuffix("-locations")
+        else:
+            group = ""
         if group and (region == group or region.startswith(f"{group}-")):
             return True
-        # Of the groups that have no region's or continent's name, such as `eu`, only Google knows the members.
+        # Of the groups that have no region's or continent's name, such as `eu`, only Google knows
+        # the members.
         unsure |= bool(group) and "-" not in group and group not in _CONTINENTS
     return None if unsure else False
 
@@ -319,11 +370,15 @@ _CONTINENTS = ("us", "europe", "asia", "northamerica", "southamerica", "australi
 def _own_keys(policy: Policy, wanted: Wanted) -> Forbidden | None:
     denied, _, refused = _listed(policy)
     services = ["compute.googleapis.com", *(["storage.googleapis.com"] if wanted.bucket else [])]
-    hit = [each for each in services if denied or each in refused]
+    hit = [service for service in services if denied or service in refused]
     if not hit:
         return None
     why = f"{' and '.join(hit)} must encrypt with keys of your own (CMEK), which nothing here does"
-    return Forbidden(OWN_KEYS, why, "Use another project, or ask the organization's administrator to except this one.")
+    return Forbidden(
+        OWN_KEYS,
+        why,
+        "Use another project, or ask the organization's administrator to except this one.",
+    )
 
 
 def _retention(policy: Policy, project: str) -> Forbidden | None:
@@ -336,37 +391,45 @@ def _retention(policy: Policy, project: str) -> Forbidden | None:
 
 # How much of which quota VMs take, and whether a region or a project has that much left.
 #
-# The metrics are those of Compute Engine's own enumeration. A Spot VM takes the preemptible quota where the project
-# has been given one (its limit is above 0), and the ordinary one else. GPUs and vCPUs count once more for the whole
-# project. Newer machine families have quotas that neither a region nor the project lists.
+# The metrics are those of Compute Engine's own enumeration. A Spot VM takes the preemptible quota
+# where the project has been given one (its limit is above 0), and the ordinary one else. GPUs and
+# vCPUs count once more for the whole project. Newer machine families have quotas that neither a
+# region nor the project lists.
 
 
 def needs(requests: Sequence[VmRequest]) -> dict[Metrics, float]:
     """How much of which quota of a region these VMs take."""
     wanted: Counter[Metrics] = Counter()
-    for each in requests:
-        transient = each.provisioning_model != "standard"
-        if gpus := gpus_of(each):
-            wanted[_metrics(_gpu_metric(gpus[0]), f"PREEMPTIBLE_NVIDIA_{gpus[0]}_GPUS", transient)] += gpus[1]
-        if cores := vcpus(each.machine_type):
-            wanted[_metrics(_cpu_metric(each.machine_type), "PREEMPTIBLE_CPUS", transient)] += cores
-        if each.external_ip:
+    for request in requests:
+        transient = request.provisioning_model != "standard"
+        if gpus := gpus_of(request):
+            wanted[
+                _metrics(_gpu_metric(gpus[0]), f"PREEMPTIBLE_NVIDIA_{gpus[0]}_GPUS", transient)
+            ] += gpus[1]
+        if cores := vcpus(request.machine_type):
+            wanted[_metrics(_cpu_metric(request.machine_type), "PREEMPTIBLE_CPUS", transient)] += (
+                cores
+            )
+        if request.external_ip:
             wanted["IN_USE_ADDRESSES",] += 1
-        wanted[_disk_metric(each.disk_type),] += each.disk_gb or _BAKED_GB
+        wanted[_disk_metric(request.disk_type),] += request.disk_gb or _BAKED_GB
         wanted["INSTANCES",] += 1
     return {metrics: float(count) for metrics, count in wanted.items()}
 
 
 def needs_everywhere(requests: Sequence[VmRequest]) -> dict[Metrics, float]:
     """How much of the project's own quotas these VMs take."""
-    gpus = sum(found[1] for each in requests if (found := gpus_of(each)))
+    gpus = sum(found[1] for request in requests if (found := gpus_of(request)))
     cores = sum(vcpus(each.machine_type) for each in requests)
     counts = zip(EVERYWHERE, (gpus, cores), strict=True)
     return {(metric,): float(count) for metric, count in counts if count}
 
 
-def compare(listed: Iterable[Any], wanted: Mapping[Metrics, float], place: str, project: str) -> str:
-    """What is left of each quota beside what is wanted, in one line. CloudError for those that have too little.
+def compare(
+    listed: Iterable[Any], wanted: Mapping[Metrics, float], place: str, project: str
+) -> str:
+    """What is left of each quota beside what is wanted, in one line. CloudError for those that have
+    too little.
 
     `listed`: the quotas of a region or project, as Compute Engine tells them.
     """
@@ -388,7 +451,10 @@ def compare(listed: Iterable[Any], wanted: Mapping[Metrics, float], place: str, 
     ]
     if short:
         page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
-        elsewhere = "" if counts.keys() <= set(EVERYWHERE) else "choose another region, "
+        if counts.keys() <= set(EVERYWHERE):
+            elsewhere = ""
+        else:
+            elsewhere = "choose another region, "
         raise CloudError(
             f"The {'; the '.join(short)}",
             fix=f"Declare fewer, {elsewhere}or ask for more at {page} (a free trial's are not raised: upgrade the "
@@ -399,7 +465,9 @@ def compare(listed: Iterable[Any], wanted: Mapping[Metrics, float], place: str, 
 
 
 def gpus_of(request: VmRequest) -> tuple[str, int] | None:
-    """The kind of a VM's GPUs as quotas call it (`T4`, `A100_80GB`), attached or part of its machine, and how many."""
+    """The kind of a VM's GPUs as quotas call it (`T4`, `A100_80GB`), attached or part of its
+    machine, and how many.
+    """
     if request.accelerator:
         return _kind(request.accelerator), request.accelerator_count or 1
     machine = MACHINE_TYPES.get(request.machine_type)
@@ -409,14 +477,21 @@ def gpus_of(request: VmRequest) -> tuple[str, int] | None:
 
 
 def vcpus(machine_type: str) -> int:
-    """vCPUs of `n1-standard-4` (4), `n1-custom-4-16384` (4), `e2-small` (2); 0 where the name does not tell."""
+    """vCPUs of `n1-standard-4` (4), `n1-custom-4-16384` (4), `e2-small` (2); 0 where the name does
+    not tell.
+    """
     if machine_type in _SHARED_CORE:
         return 2
     if known := MACHINE_TYPES.get(machine_type):
         return known.vcpus
     parts = machine_type.split("-")
-    number = parts[2] if len(parts) > 2 else ""
-    return int(number) if number.isdigit() else 0
+    if len(parts) > 2:
+        number = parts[2]
+    else:
+        number = ""
+    if number.isdigit():
+        return int(number)
+    return 0
 
 
 def _kind(name: str) -> str:
@@ -425,19 +500,27 @@ def _kind(name: str) -> str:
 
 
 def _gpu_metric(kind: str) -> str:
-    return f"NVIDIA_{kind}_GPUS" if kind in _GPUS else f"the quota of {kind} on demand"
+    if kind in _GPUS:
+        return f"NVIDIA_{kind}_GPUS"
+    return f"the quota of {kind} on demand"
 
 
 def _disk_metric(disk_type: str) -> str:
-    return "DISKS_TOTAL_GB" if disk_type == "pd-standard" else "SSD_TOTAL_GB"
+    if disk_type == "pd-standard":
+        return "DISKS_TOTAL_GB"
+    return "SSD_TOTAL_GB"
 
 
 def _cpu_metric(machine_type: str) -> str:
     family = machine_type.partition("-")[0]
     if family in _IN_CPUS:
         return "CPUS"
-    return f"{family.upper()}_CPUS" if family.upper() in _FAMILIES else f"the quota of {family.upper()} vCPUs"
+    if family.upper() in _FAMILIES:
+        return f"{family.upper()}_CPUS"
+    return f"the quota of {family.upper()} vCPUs"
 
 
 def _metrics(metric: str, preemptible: str, transient: bool) -> Metrics:
-    return (preemptible, metric) if transient else (metric,)
+    if transient:
+        return (preemptible, metric)
+    return (metric,)

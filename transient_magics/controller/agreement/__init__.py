@@ -1,1 +1,3 @@
-"""What this machine's user agreed to, where others write what is wanted: lines of a VM sifted, requests compared."""
+"""What this machine's user agreed to, where others write what is wanted: lines of a VM sifted,
+requests compared.
+"""

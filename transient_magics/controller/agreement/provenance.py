@@ -1,8 +1,9 @@
 """Which lines of a journal count once this machine takes a cluster back from a controller on a VM.
 
-A VM may write what it likes. So of the time in which it was in charge the facts count, and an intention counts only
-where files of this machine say the same: the declarations of runs, jobs and studies, and the commands that were passed
-on. Such an intention is made again from those files. All others are left out of the journal and kept beside it.
+A VM may write what it likes. So of the time in which it was in charge the facts count, and an
+intention counts only where files of this machine say the same: the declarations of runs, jobs and
+studies, and the commands that were passed on. Such an intention is made again from those files. All
+others are left out of the journal and kept beside it.
 """
 
 from __future__ import annotations
@@ -66,18 +67,24 @@ class Sifted:
 
 
 def sifted_until(history: Sequence[Event]) -> int:
-    """Return how many events of a journal need no sifting: all of them where no VM was in charge since then.
+    """Return how many events of a journal need no sifting: all of them where no VM was in charge
+    since then.
 
     All that stands before a `cluster.taken_back` of this machine was sifted when that was written.
     """
-    end, elsewhere, pending = 0, False, False
+    end = 0
+    elsewhere = False
+    pending = False
     for place, event in enumerate(history, 1):
         if isinstance(event, events.ControllerMoved):
             elsewhere = bool(event.vm)
             pending = pending or elsewhere
         elif isinstance(event, events.ClusterTakenBack) and not elsewhere:
-            end, pending = place, False
-    return end if pending else len(history)
+            end = place
+            pending = False
+    if pending:
+        return end
+    return len(history)
 
 
 def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sifted:
@@ -138,7 +145,9 @@ class Sieve:
                 ArithmeticError,
                 TransientError,
             ) as error:
-                log.warning("a %s event of a VM makes no sense: %s", event.kind, error)  # as `fold` has it
+                log.warning(
+                    "a %s event of a VM makes no sense: %s", event.kind, error
+                )  # as `fold` has it
                 found = None
         elif event.provenance != FACT:
             found = None
@@ -177,7 +186,10 @@ def _(sieve: Sieve, event: events.VmRequested) -> Event:
     line = sieve.agreed.known_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
         return event
-    hourly = line.on_demand_hourly if event.provisioning_model == "standard" else line.hourly
+    if event.provisioning_model == "standard":
+        hourly = line.on_demand_hourly
+    else:
+        hourly = line.hourly
     return replace(event, hourly=hourly, on_demand_hourly=line.on_demand_hourly)
 
 
@@ -185,16 +197,21 @@ def _(sieve: Sieve, event: events.VmRequested) -> Event:
 def _(sieve: Sieve, event: events.VmMachineAsked) -> Event | None:
     """A change to a machine that this machine would allow counts, at this machine's prices."""
     own = asked(sieve.state, event.vm, event.machine_type, event.at)
-    return replace(own, seq=event.seq, time=event.time) if own else None
+    if own:
+        return replace(own, seq=event.seq, time=event.time)
+    return None
 
 
 @_rule(events.WorkDeclared)
 def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
     """Count a declaration once, as this machine has it where `declared` of the kind's part says so.
 
-    Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay visible.
+    Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay
+    visible.
     """
     if event.work in sieve.state.of_kind(event.of):
         return None
     declared = getattr(find(event.of, "provenance"), "declared", None)
-    return declared(sieve, event) if declared else event
+    if declared:
+        return declared(sieve, event)
+    return event

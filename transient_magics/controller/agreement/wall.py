@@ -1,8 +1,9 @@
-"""The last look at a VM before it is requested: nothing that this machine's user has not agreed to is rented.
+"""The last look at a VM before it is requested: nothing that this machine's user has not agreed to
+is rented.
 
-What is requested follows from the state, and the state from the journal. The agreement is read from files that no
-journal writes (`journal/declared.py`). Each request is compared with it whole, so a feature that rents something new is
-refused until its agreement is noted. Pure.
+What is requested follows from the state, and the state from the journal. The agreement is read from
+files that no journal writes (`journal/declared.py`). Each request is compared with it whole, so a
+feature that rents something new is refused until its agreement is noted. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSp
 from ...spec.cluster import PriceLine
 
 
-def agreed_spec(agreement: Agreement, event: events.VmRequested, there: Iterable[VmState]) -> ClusterSpec:
+def agreed_spec(
+    agreement: Agreement, event: events.VmRequested, there: Iterable[VmState]
+) -> ClusterSpec:
     """Return the declaration of the agreement in which the VM has a place.
 
     Parameters
@@ -48,8 +51,12 @@ def agreed_spec(agreement: Agreement, event: events.VmRequested, there: Iterable
     return next(spec for spec, why in zip(specs, whys, strict=True) if not why)
 
 
-def compare(agreement: Agreement, event: events.VmRequested, request: VmRequest, agreed: VmRequest) -> None:
-    """Raise AgreementError where the request is another one than the agreement makes of the same VM."""
+def compare(
+    agreement: Agreement, event: events.VmRequested, request: VmRequest, agreed: VmRequest
+) -> None:
+    """Raise AgreementError where the request is another one than the agreement makes of the same
+    VM.
+    """
     names = [field.name for field in fields(VmRequest)]
     other = [name for name in names if getattr(request, name) != getattr(agreed, name)]
     if other:
@@ -94,9 +101,13 @@ def _zones(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -
     if event.role == PARAMETER_SERVER and not event.accelerator:
         if not spec.parameter_servers:
             return ()
-        return (spec.parameter_server_zone,) if spec.parameter_server_zone else spec.all_zones
+        if spec.parameter_server_zone:
+            return (spec.parameter_server_zone,)
+        return spec.all_zones
     if event.role == PREPARATION and event.accelerator == CPU:
-        return (spec.home_zone,) if spec.preparation else ()
+        if spec.preparation:
+            return (spec.home_zone,)
+        return ()
     if event.role != WORKER:
         return ()
     groups = [group for group in spec.groups if group.accelerator == event.accelerator]
@@ -133,8 +144,8 @@ def _most(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) ->
 def _is_alike(agreement: Agreement, vm: VmState, event: events.VmRequested) -> bool:
     """Return whether both VMs are counted together: of workers those with the same GPU.
 
-    A deadline may have workers of several kinds. There those on the same terms count together, as in
-    `decisions.core.worker_places`.
+    A deadline may have workers of several kinds. There those on the same terms count together, as
+    in `decisions.core.worker_places`.
     """
     if vm.role != event.role:
         return False

@@ -1,13 +1,15 @@
-"""Whether a run fits beside others on the parameter servers: by the memory of their VMs, and by their link.
+"""Whether a run fits beside others on the parameter servers: by the memory of their VMs, and by
+their link.
 
-All servers of a cluster are alike, and a run's variables are spread over them; so one is looked at, and what a run
-takes of each is its part. Nothing here is certain, and so:
+All servers of a cluster are alike, and a run's variables are spread over them; so one is looked at,
+and what a run takes of each is its part. Nothing here is certain, and so:
 
-- memory is what a run's process was measured to have taken at most; before there is a measurement it is estimated from
-  what the check counted, by a formula that lies up to 14 % above four models of 10 to 190 MB (2 workers, 1 server);
-- the link carries each parameter to a worker and its gradient back in every step, as often as the run was measured to
-  step in its last minutes; before that, as its pace or a run of the same model on this cluster tells. What is not known
-  takes nothing.
+- memory is what a run's process was measured to have taken at most; before there is a measurement
+  it is estimated from what the check counted, by a formula that lies up to 14 % above four models
+  of 10 to 190 MB (2 workers, 1 server);
+- the link carries each parameter to a worker and its gradient back in every step, as often as the
+  run was measured to step in its last minutes; before that, as its pace or a run of the same model
+  on this cluster tells. What is not known takes nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +25,32 @@ from ...spec import BYTES_EACH_WAY, ClusterSpec
 
 GB = 2**30
 _OTHERS = 1.5 * GB
-"""Of a parameter server's VM: its system, the agent and its fork server, an evaluation beside the training."""
-_PROCESS, _TIMES_VARIABLES, _TIMES_VALUES = 1.0 * GB, 4.0, 6.0
-"""TensorFlow's server with its buffers (half of it is there without a model), what it takes for each byte of variables
-(the optimizer's too; a checkpoint is written from copies), and for each byte of parameters that comes and goes."""
+"""Of a parameter server's VM: its system, the agent and its fork server, an evaluation beside the
+training.
+"""
+_PROCESS = 1.0 * GB
+_TIMES_VARIABLES = 4.0
+_TIMES_VALUES = 6.0
+"""TensorFlow's server with its buffers (half of it is there without a model), what it takes for
+each byte of variables (the optimizer's too; a checkpoint is written from copies), and for each byte
+of parameters that comes and goes.
+"""
 _USUAL_SLOTS = 3
 """So many variables for each parameter where they were not counted, as Adam has."""
 _LATEST = 30
-"""So many points of a run's speed, ten seconds apart, are the last minutes: a worker that is replaced is no relief."""
+"""So many points of a run's speed, ten seconds apart, are the last minutes: a worker that is
+replaced is no relief.
+"""
 _USED_UP = 0.9
-MEMORY, LINK = "memory", "link"
+MEMORY = "memory"
+LINK = "link"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What one parameter server's VM has for runs: `memory` in bytes, `link` in bytes per second each way."""
+    """What one parameter server's VM has for runs: `memory` in bytes, `link` in bytes per second
+    each way.
+    """
 
     memory: float = math.inf
     link: float = math.inf
@@ -54,17 +67,22 @@ class Need:
 def server(spec: ClusterSpec, link: float | None = None, memory: float | None = None) -> Server:
     """What a parameter server of this cluster has.
 
-    `link` and `memory` are what this machine gives an emulated one, in bytes per second each way and in bytes; of a
-    real one the catalog tells.
+    `link` and `memory` are what this machine gives an emulated one, in bytes per second each way
+    and in bytes; of a real one the catalog tells.
     """
     try:
-        machine = server_machine(spec.parameter_server_machine or parameter_server_machine(spec.parameter_server_cores))
+        machine = server_machine(
+            spec.parameter_server_machine or parameter_server_machine(spec.parameter_server_cores)
+        )
     except DeclarationError:  # of a version that knew of more machines than this one
         return Server()
     there = machine.memory_gb * GB
     if spec.emulated:
         return Server(min(there, memory or math.inf) - _OTHERS, link or math.inf)
-    return Server(there - _OTHERS, egress(machine.name.partition("-")[0].replace("custom", "n1"), machine.vcpus))
+    return Server(
+        there - _OTHERS,
+        egress(machine.name.partition("-")[0].replace("custom", "n1"), machine.vcpus),
+    )
 
 
 def need(run: RunState, state: ClusterState, workers: int) -> Need:
@@ -78,7 +96,8 @@ def need(run: RunState, state: ClusterState, workers: int) -> Need:
 
 
 def shortage(room: Server, begun: Sequence[Need], more: Sequence[Need]) -> str:
-    """Of what there is too little for `more` beside those that have begun: memory, link, or nothing of either.
+    """Of what there is too little for `more` beside those that have begun: memory, link, or nothing
+    of either.
 
     A link that is used up by those that have begun has nothing left for one that may need little.
     """
@@ -92,7 +111,9 @@ def shortage(room: Server, begun: Sequence[Need], more: Sequence[Need]) -> str:
 
 
 def why(short: str, room: Server, begun: Mapping[str, Need], own: Need) -> str:
-    """The clause that says of what there is too little, how much there is, who has it and how much is needed."""
+    """The clause that says of what there is too little, how much there is, who has it and how much
+    is needed.
+    """
     names = _and(begun)
     if short == MEMORY:
         used = sum(each.memory for each in begun.values())
@@ -100,19 +121,30 @@ def why(short: str, room: Server, begun: Mapping[str, Need], own: Need) -> str:
             f"a parameter server has {_gb(room.memory)} of memory for runs, {names} {_takes(begun)} {_gb(used)} of it, "
             f"this one needs about {_gb(own.memory)}"
         )
-    used = min(sum(each.link for each in begun.values()), room.link)  # it may have been faster a minute ago
-    needs = f"this one needs about {_mbit(own.link)}" if own.link else "what this one needs is not known"
+    used = min(
+        sum(each.link for each in begun.values()), room.link
+    )  # it may have been faster a minute ago
+    if own.link:
+        needs = f"this one needs about {_mbit(own.link)}"
+    else:
+        needs = "what this one needs is not known"
     link = f"a parameter server's link carries {_mbit(room.link)} each way"
     return f"{link}, {names} {_takes(begun)} {_mbit(used)} of it, {needs}"
 
 
 def _exchanges(run: RunState, state: ClusterState, workers: int) -> float:
-    """How often in a second a worker of the run takes all values and gives all gradients; 0 where it is not known."""
+    """How often in a second a worker of the run takes all values and gives all gradients; 0 where
+    it is not known.
+    """
     if measured := _measured(run, workers):
         return measured
     if run.spec.pace_seconds:
         return workers / run.spec.pace_seconds
-    alike = [each for each in state.of(RunState).values() if each.name != run.name and _what(each) == _what(run)]
+    alike = [
+        each
+        for each in state.of(RunState).values()
+        if each.name != run.name and _what(each) == _what(run)
+    ]
     return next((found for each in reversed(alike) if (found := _measured(each, workers))), 0.0)
 
 
@@ -123,12 +155,22 @@ def _measured(run: RunState, workers: int) -> float:
 
 def _what(run: RunState) -> tuple[object, ...]:
     spec = run.spec
-    return run.parameters, spec.model, spec.hparams_set, spec.hparams, spec.problem, spec.mode, spec.pace_seconds
+    return (
+        run.parameters,
+        spec.model,
+        spec.hparams_set,
+        spec.hparams,
+        spec.problem,
+        spec.mode,
+        spec.pace_seconds,
+    )
 
 
 def _and(names: Iterable[str]) -> str:
     *some, last = names
-    return f"{', '.join(some)} and {last}" if some else last
+    if some:
+        return f"{', '.join(some)} and {last}"
+    return last
 
 
 def _takes(begun: Mapping[str, Need]) -> str:

@@ -1,23 +1,27 @@
-"""Where to ask for a VM next: what Compute Engine's refusals teach, as a pure function of the journal.
+"""Where to ask for a VM next: what Compute Engine's refusals teach, as a pure function of the
+journal.
 
 The rules:
 
-- a stockout closes its zone for that machine, for half a minute at first, twice as long after every further one, a
-  quarter of an hour at most (VMs that were asked for together meet one stockout together); a VM that came to run there
-  opens it again;
-- a quota that is used up closes the whole region for that machine, five minutes at first; one of all regions closes
-  every zone, on whatever terms; a VM that was asked for before opens nothing, because it has its part of the quota;
-- a VM under notice holds its quota until it is gone: a refusal for quota until then closes only until that VM's end,
-  sends its replacement to no other region, and does not start the time of `--fallback`;
-- zones that a stockout named as having capacity are asked first for a while, then the declared order holds again, as
-  far as advice on Spot capacity does not change it (`ranking.ranked`);
-- a right that is missing or a policy lets the place in the cluster wait until somebody has mended it: half a minute at
-  first, a quarter of an hour at most; any other refusal two seconds at first, five minutes at most;
-- with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot being the second choice,
-  unless its GPU is sold as Spot only.
+- a stockout closes its zone for that machine, for half a minute at first, twice as long after every
+  further one, a quarter of an hour at most (VMs that were asked for together meet one stockout
+  together); a VM that came to run there opens it again;
+- a quota that is used up closes the whole region for that machine, five minutes at first; one of
+  all regions closes every zone, on whatever terms; a VM that was asked for before opens nothing,
+  because it has its part of the quota;
+- a VM under notice holds its quota until it is gone: a refusal for quota until then closes only
+  until that VM's end, sends its replacement to no other region, and does not start the time of
+  `--fallback`;
+- zones that a stockout named as having capacity are asked first for a while, then the declared
+  order holds again, as far as advice on Spot capacity does not change it (`ranking.ranked`);
+- a right that is missing or a policy lets the place in the cluster wait until somebody has mended
+  it: half a minute at first, a quarter of an hour at most; any other refusal two seconds at first,
+  five minutes at most;
+- with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot
+  being the second choice, unless its GPU is sold as Spot only.
 
-Waits are spread by a quarter either way, by the VM's name rather than by chance, so that a controller which takes over
-waits for the same moments.
+Waits are spread by a quarter either way, by the VM's name rather than by chance, so that a
+controller which takes over waits for the same moments.
 """
 
 from __future__ import annotations
@@ -32,11 +36,15 @@ from ...journal import VmState, events
 from ...spec import ClusterSpec, price_kind
 from .ranking import ranked
 
-STOCKOUT, QUOTA, QUOTA_EVERYWHERE, ACCESS = "stockout", "quota", "quota everywhere", "access"
+STOCKOUT = "stockout"
+QUOTA = "quota"
+QUOTA_EVERYWHERE = "quota everywhere"
+ACCESS = "access"
 _HINT_SECONDS = 300.0
 # The first wait and the longest, in seconds.
 _CLOSED = {STOCKOUT: (30.0, 900.0), QUOTA: (300.0, 3600.0), QUOTA_EVERYWHERE: (300.0, 3600.0)}
-_DELAYED, _DENIED = (2.0, 300.0), (30.0, 900.0)
+_DELAYED = (2.0, 300.0)
+_DENIED = (30.0, 900.0)
 _TERMS = ("spot", "preemptible", "standard")
 _FREED_SECONDS = 5.0
 """From the end of a VM until its quota can be used again."""
@@ -53,7 +61,8 @@ class Offer:
 
 
 class Capacity:
-    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for so far.
+    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for
+    so far.
 
     `advice`: what Compute Engine advised, by GPU.
     """
@@ -71,7 +80,9 @@ class Capacity:
         self._open_at: dict[tuple[str, str, str], float] = {}
         self._hints: dict[str, tuple[str, ...]] = {}
         self._places: dict[tuple[str, int, str], list[VmState]] = {}
-        rows: dict[tuple[str, str, str], tuple[int, float]] = {}  # how many in a row, and when the last was
+        rows: dict[
+            tuple[str, str, str], tuple[int, float]
+        ] = {}  # how many in a row, and when the last was
         used_up_at: dict[tuple[str, str, str], float] = {}
         vms = list(vms)
         self._noticed = [vm for vm in vms if vm.noticed_at]
@@ -89,19 +100,29 @@ class Capacity:
                 trail.append(vm)
                 self._learn(vm, rows)
                 if vm.cause in (QUOTA, QUOTA_EVERYWHERE) and self._quota_is_free_at(vm) is None:
-                    used_up_at[price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone] = vm.ended_at
+                    used_up_at[
+                        price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone
+                    ] = vm.ended_at
 
-    def offer(self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str) -> Offer | None:
-        """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where it may be."""
+    def offer(
+        self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str
+    ) -> Offer | None:
+        """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where
+        it may be.
+        """
         trail = self._places.get((role, slot, gpu), [])
         if self._now < self._place_opens_at.get((role, slot, gpu), self._now):
             return None
         others = [vm for vm in trail if vm.cause not in _CLOSED]
         if others:
-            last, bounds = others[-1], _DENIED if others[-1].cause == ACCESS else _DELAYED
+            last = others[-1]
+            bounds = _DENIED if others[-1].cause == ACCESS else _DELAYED
             if self._now < last.ended_at + _wait(bounds, len(others), last.name):
                 return None
-        models = ("standard", provisioning_model) if self._falls_back(trail, gpu) else (provisioning_model,)
+        if self._falls_back(trail, gpu):
+            models = ("standard", provisioning_model)
+        else:
+            models = (provisioning_model,)
         kind = price_kind(role, gpu)
         hinted = [zone for zone in self._hints.get(kind, ()) if zone in zones]
         for model in models:
@@ -131,27 +152,36 @@ class Capacity:
             self._hints[kind] = vm.hints
 
     def _quota_is_free_at(self, refused: VmState) -> float | None:
-        """Return when the first VM under notice frees the quota that a request lacked; None if no VM held it."""
+        """Return when the first VM under notice frees the quota that a request lacked; None if no
+        VM held it.
+        """
         if refused.cause not in (QUOTA, QUOTA_EVERYWHERE):
             return None
         ends: list[float] = []
         for vm in self._noticed:
             end = (vm.ended_at or vm.noticed_at + _MOST_HELD_SECONDS) + _FREED_SECONDS
             same_quota = refused.cause == QUOTA_EVERYWHERE or (
-                vm.provisioning_model == refused.provisioning_model and region(vm.zone) == region(refused.zone)
+                vm.provisioning_model == refused.provisioning_model
+                and region(vm.zone) == region(refused.zone)
             )
-            if vm.accelerator == refused.accelerator and same_quota and vm.noticed_at <= refused.ended_at < end:
+            if (
+                vm.accelerator == refused.accelerator
+                and same_quota
+                and vm.noticed_at <= refused.ended_at < end
+            ):
                 ends.append(end)
         return min(ends, default=None)
 
     def _close(self, vm: VmState, until: float) -> None:
         """Close what a refused request says has no room, for VMs of its kind."""
         kind = price_kind(vm.role, vm.accelerator)
-        closed, terms = [vm.zone], (vm.provisioning_model,)
+        closed = [vm.zone]
+        terms = (vm.provisioning_model,)
         if vm.cause == QUOTA:
             closed += [zone for zone in self._spec.all_zones if region(zone) == region(vm.zone)]
         if vm.cause == QUOTA_EVERYWHERE:
-            closed, terms = [*closed, *self._spec.all_zones], _TERMS
+            closed = [*closed, *self._spec.all_zones]
+            terms = _TERMS
         for zone, model in itertools.product(closed, terms):
             key = (kind, model, zone)
             self._open_at[key] = max(until, self._open_at.get(key, until))
@@ -166,7 +196,9 @@ class Capacity:
 
 
 def _answered_at(vm: VmState) -> float:
-    """When its request taught something: of two that were made together, the later answer is the newer knowledge."""
+    """When its request taught something: of two that were made together, the later answer is the
+    newer knowledge.
+    """
     return vm.running_at or vm.ended_at
 
 

@@ -1,21 +1,25 @@
-"""What to do next, as a pure function: the cluster's state and the moment go in, decisions come out.
+"""What to do next, as a pure function: the cluster's state and the moment go in, decisions come
+out.
 
-Nothing here does I/O or remembers anything, so a controller that was killed decides the same from the journal as one
-that was not, and every decision can be replayed from the journal in a test. The rules, in order:
+Nothing here does I/O or remembers anything, so a controller that was killed decides the same from
+the journal as one that was not, and every decision can be replayed from the journal in a test. The
+rules, in order:
 
 - a cluster that is being deleted gets rid of every VM, once its runs and jobs are over;
 - limits on hours and cost end it, idleness sends the workers home and then everything;
-- each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a number never used,
-  the controller's own among them where it is to run on one;
-- but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit comes before one
-  has booted, and no worker where that is so of a parameter server: they would be paid for nothing, and workers that
-  are there idle;
+- each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a
+  number never used, the controller's own among them where it is to run on one;
+- but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit
+  comes before one has booted, and no worker where that is so of a parameter server: they would be
+  paid for nothing, and workers that are there idle;
 - VMs prepare mini-batches for runs that have them (`preparation`), as transient as workers are;
-- VMs in places that are no longer declared are deleted, and those that will never answer, or answer no more, or that
-  a bag gave up and that can be replaced;
-- while the cluster moves, VMs are asked for where it is to be, and none of the old is replaced (`moving`);
+- VMs in places that are no longer declared are deleted, and those that will never answer, or answer
+  no more, or that a bag gave up and that can be replaced;
+- while the cluster moves, VMs are asked for where it is to be, and none of the old is replaced
+  (`moving`);
 - once every declared VM answers, the cluster is ready;
-- one that is to have its controller on a VM of its own is given into its charge once that VM answers.
+- one that is to have its controller on a VM of its own is given into its charge once that VM
+  answers.
 """
 
 from __future__ import annotations
@@ -46,10 +50,11 @@ LEAVE_SECONDS = 300.0
 class Situation:
     """All that a decision depends on: what is known, and what is seen at this moment.
 
-    `now` in seconds since 1970; `ahead` is how many seconds the clock by which events are dated is ahead of it.
-    `answering`: VMs whose agents answer; `silent`: those that answer no more, for good (`silence`). `here`: the VM on
-    which this controller runs, empty on the machine of whoever declared the cluster; `isolated`: whether VMs have a
-    network of their own. `unprepared`: VMs rented where the cluster is to be that have not all ready for its runs.
+    `now` in seconds since 1970; `ahead` is how many seconds the clock by which events are dated is
+    ahead of it. `answering`: VMs whose agents answer; `silent`: those that answer no more, for good
+    (`silence`). `here`: the VM on which this controller runs, empty on the machine of whoever
+    declared the cluster; `isolated`: whether VMs have a network of their own. `unprepared`: VMs
+    rented where the cluster is to be that have not all ready for its runs.
     """
 
     now: float
@@ -119,7 +124,17 @@ class StayHere:
     why: str
 
 
-Decision = RequestVm | DeleteVm | BeginDeletion | SaveAhead | TellReady | HandOver | StayHere | Arrive | Stay
+Decision = (
+    RequestVm
+    | DeleteVm
+    | BeginDeletion
+    | SaveAhead
+    | TellReady
+    | HandOver
+    | StayHere
+    | Arrive
+    | Stay
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +149,26 @@ class Place:
     fixed: bool = False
     """Whether the user has said where, so that one elsewhere is not what is wanted."""
     terms: str = ""
-    """`spot` or `standard` (on demand), where a deadline decides that; else as the cluster was declared."""
+    """`spot` or `standard` (on demand), where a deadline decides that; else as the cluster was
+    declared.
+    """
 
     def fits(self, vm: VmState) -> bool:
         """Whether this is what was asked for here."""
-        terms = not self.terms or (self.terms == "standard") == (vm.provisioning_model == "standard")
-        return terms and vm.accelerator == self.accelerator and (not self.fixed or vm.zone in self.zones)
+        terms = not self.terms or (self.terms == "standard") == (
+            vm.provisioning_model == "standard"
+        )
+        return (
+            terms
+            and vm.accelerator == self.accelerator
+            and (not self.fixed or vm.zone in self.zones)
+        )
 
 
 def decide(situation: Situation) -> list[Decision]:
-    """The decisions of this moment. Calling it again before they are carried out gives the same ones again."""
+    """The decisions of this moment. Calling it again before they are carried out gives the same
+    ones again.
+    """
     state = situation.state
     if state.spec is None or state.over:
         return []
@@ -157,7 +182,11 @@ def decide(situation: Situation) -> list[Decision]:
         return [BeginDeletion(reason)]
     decisions: list[Decision] = []
     left = state.seconds_left(situation.now)
-    if left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4) and state.active_run and not situation.saved_ahead:
+    if (
+        left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4)
+        and state.active_run
+        and not situation.saved_ahead
+    ):
         decisions.append(SaveAhead(left))
     if state.relocation:
         return [*decisions, *_move(situation, state.relocation)]
@@ -170,16 +199,22 @@ def decide(situation: Situation) -> list[Decision]:
 
 
 def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
-    """What is next while the cluster moves: VMs for the places that it is to have, and the step that follows."""
+    """What is next while the cluster moves: VMs for the places that it is to have, and the step
+    that follows.
+    """
     state = situation.state
     useless = {each.vm: each for each in _useless(situation)}
     yield from useless.values()
     places = list(_elsewhere_wanted(situation, relocation.spec))
     filled = [(place, _there(state, place, useless)) for place in places]
-    missing = list(_missing(situation, relocation.spec, [place for place, vm in filled if vm is None]))
+    missing = list(
+        _missing(situation, relocation.spec, [place for place, vm in filled if vm is None])
+    )
     asked = {(each.role, each.slot) for each in missing}
     known = [
-        moving.Wanted(each.role, each.slot, each.accelerator, each.zones, vm, (each.role, each.slot) in asked)
+        moving.Wanted(
+            each.role, each.slot, each.accelerator, each.zones, vm, (each.role, each.slot) in asked
+        )
         for each, vm in filled
     ]
     if step := moving.step(state, relocation, known, situation.now, situation.unprepared):
@@ -191,17 +226,28 @@ def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
 def _elsewhere_wanted(situation: Situation, spec: ClusterSpec) -> Iterator[Place]:
     """The places that the cluster is to have when it has moved, in its zones and no others.
 
-    One that is left empty, because who had it was revoked and nobody is to be replaced, is none of them.
+    One that is left empty, because who had it was revoked and nobody is to be replaced, is none of
+    them.
     """
     state = situation.state
-    places = [replace(each, fixed=True) for each in wanted(situation, spec) if each.role != PREPARATION]
+    places = [
+        replace(each, fixed=True) for each in wanted(situation, spec) if each.role != PREPARATION
+    ]
     workers = [each for each in places if each.role == WORKER]
     present = [
-        vm for vm in state.living
+        vm
+        for vm in state.living
         if vm.role == WORKER and not vm.left and any(place.fits(vm) for place in workers)
-    ]  # fmt: skip
-    for place in (*(each for each in places if each.role != WORKER), *_kept(state, workers, present)):
-        there = [vm for vm in state.vms.values() if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)]
+    ]
+    for place in (
+        *(each for each in places if each.role != WORKER),
+        *_kept(state, workers, present),
+    ):
+        there = [
+            vm
+            for vm in state.vms.values()
+            if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)
+        ]
         gone = [vm for vm in there if vm.state == "revoked" and not vm.left and not vm.coming]
         if spec.replace or place.role != WORKER or not gone or any(vm.living for vm in there):
             yield place
@@ -209,8 +255,15 @@ def _elsewhere_wanted(situation: Situation, spec: ClusterSpec) -> Iterator[Place
 
 def _there(state: ClusterState, place: Place, useless: Collection[str]) -> VmState | None:
     """The VM that is in a place that the cluster is to have, and can stay."""
-    mine = (vm for vm in state.living if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm))
-    return next((vm for vm in mine if not vm.left and vm.state != "leaving" and vm.name not in useless), None)
+    mine = (
+        vm
+        for vm in state.living
+        if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)
+    )
+    return next(
+        (vm for vm in mine if not vm.left and vm.state != "leaving" and vm.name not in useless),
+        None,
+    )
 
 
 def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Place]:
@@ -220,16 +273,23 @@ def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Pl
     near = home_first(spec.all_zones, spec.home_zone)
     if spec.controller_vm:
         yield Place(CONTROLLER, 0, "", near)
-    servers = (spec.parameter_server_zone,) if spec.parameter_server_zone else near
+    if spec.parameter_server_zone:
+        servers = (spec.parameter_server_zone,)
+    else:
+        servers = near
     for slot in range(spec.parameter_servers):
         yield Place(PARAMETER_SERVER, slot, "", servers)
     if CPU in spec.prices:
         slots = (slot for run in preparing(situation.state) for slot in run.preparation.slots)
-        for slot in itertools.islice(slots, spec.preparation):  # the limit on money is computed with these
+        for slot in itertools.islice(
+            slots, spec.preparation
+        ):  # the limit on money is computed with these
             yield Place(PREPARATION, slot, CPU, (spec.home_zone,))
     if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
         return
-    yield from _kept(situation.state, list(worker_places(situation.state, spec)), _present(situation.state))
+    yield from _kept(
+        situation.state, list(worker_places(situation.state, spec)), _present(situation.state)
+    )
 
 
 def _present(state: ClusterState) -> list[VmState]:
@@ -240,46 +300,68 @@ def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
     """The places of workers that `spec` has, or those that a deadline asks for."""
     slots = itertools.count()
     if state.steered is not None and (run := state.due or state.run):
-        room = dict.fromkeys(("spot", "standard"), spec.max_workers or spec.worker_count)  # whatever the journal says
+        room = dict.fromkeys(
+            ("spot", "standard"), spec.max_workers or spec.worker_count
+        )  # whatever the journal says
         for gpu, terms, count in state.steered:
-            wanted_ = min(count, room[terms]) if gpu in spec.prices else 0
+            if gpu in spec.prices:
+                wanted_ = min(count, room[terms])
+            else:
+                wanted_ = 0
             room[terms] -= wanted_
             for _ in range(wanted_):
                 yield Place(WORKER, next(slots), gpu, zones_for(spec, run.spec, gpu), terms=terms)
         return
     for group in spec.groups:
-        zones = (group.zone,) if group.zone else spec.zones_for(group.accelerator)
+        if group.zone:
+            zones = (group.zone,)
+        else:
+            zones = spec.zones_for(group.accelerator)
         for _ in range(group.count):
             yield Place(WORKER, next(slots), group.accelerator, zones, fixed=bool(group.zone))
 
 
 def _kept(state: ClusterState, places: list[Place], present: list[VmState]) -> list[Place]:
-    """The same places under the numbers of VMs that fit them: a resize keeps the VMs that are still wanted.
+    """The same places under the numbers of VMs that fit them: a resize keeps the VMs that are still
+    wanted.
 
-    They stay as they are where every VM fits the place of its number, as it does until a mixed cluster is resized.
+    They stay as they are where every VM fits the place of its number, as it does until a mixed
+    cluster is resized.
     """
     declared = {place.slot: place for place in places}
     if all(vm.slot in declared and declared[vm.slot].fits(vm) for vm in present):
         return places
     by_slot = {vm.slot: vm for vm in sorted(present, key=lambda vm: vm.state != "leaving")}
-    lost = {(vm.slot, vm.accelerator) for vm in state.vms.values() if vm.role == WORKER and vm.state == "revoked"}
+    lost = {
+        (vm.slot, vm.accelerator)
+        for vm in state.vms.values()
+        if vm.role == WORKER and vm.state == "revoked"
+    }
     kept: dict[int, int] = {}  # by the place's own number
     for place in sorted(places, key=lambda each: not each.fixed):
-        fitting = [slot for slot, vm in by_slot.items() if slot not in kept.values() and place.fits(vm)]
+        fitting = [
+            slot for slot, vm in by_slot.items() if slot not in kept.values() and place.fits(vm)
+        ]
         if fitting:
             kept[place.slot] = min(fitting, key=lambda slot: (slot != place.slot, slot))
     for place in places:
         if place.slot not in kept:
             free = (slot for slot in itertools.count() if slot not in kept.values())
             some = list(itertools.islice(free, len(places)))
-            kept[place.slot] = min(some, key=lambda slot: ((slot, place.accelerator) not in lost, slot))
+            kept[place.slot] = min(
+                some, key=lambda slot: ((slot, place.accelerator) not in lost, slot)
+            )
     return [replace(place, slot=kept[place.slot]) for place in places]
 
 
 def idle_seconds(situation: Situation) -> float:
-    """Seconds for which the cluster has been ready without a run, or without a parameter server that it could have."""
+    """Seconds for which the cluster has been ready without a run, or without a parameter server
+    that it could have.
+    """
     since = situation.state.unused_since
-    return situation.now - since if since else 0.0
+    if since:
+        return situation.now - since
+    return 0.0
 
 
 def _sent_home(state: ClusterState) -> bool:
@@ -292,10 +374,13 @@ def _is_busy(state: ClusterState) -> bool:
 
 
 def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
-    state, now = situation.state, situation.now
+    state = situation.state
+    now = situation.now
     if state.clock.between(spec.declared_at, now) >= spec.max_seconds:
         return f"the limit of {render_duration(spec.max_seconds)} is reached"
-    if spec.max_cost is not None and (state.seconds_left(now) <= 0 or total(state, now) >= spec.max_cost):
+    if spec.max_cost is not None and (
+        state.seconds_left(now) <= 0 or total(state, now) >= spec.max_cost
+    ):
         return f"the limit of ${spec.max_cost:.2f} is reached"
     if idle_seconds(situation) >= spec.idle_end_seconds:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
@@ -304,7 +389,9 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     if last := next((work.name for work in state.works.values() if work.ends_cluster), ""):
         return f"{last} is over"
     run = state.run
-    return f"{run.name} is over" if run and run.spec.when_done == "cluster" else ""
+    if run and run.spec.when_done == "cluster":
+        return f"{run.name} is over"
+    return ""
 
 
 def _unused(state: ClusterState) -> str:
@@ -332,7 +419,11 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
             yield DeleteVm(vm.name, "no longer declared")
         elif vm.name in useless:
             yield useless[vm.name]
-        elif vm.name in given_up and spec.replace and left >= least_boot_seconds(spec, vm.accelerator):
+        elif (
+            vm.name in given_up
+            and spec.replace
+            and left >= least_boot_seconds(spec, vm.accelerator)
+        ):
             yield DeleteVm(vm.name, given_up[vm.name])
 
 
@@ -351,15 +442,25 @@ def _useless(situation: Situation) -> Iterator[DeleteVm]:
 def _gone(situation: Situation) -> Iterator[DeleteVm]:
     """VMs that are there, and nothing more will come of them."""
     for vm in situation.state.living:
-        if vm.state == "leaving" and situation.now + situation.ahead - vm.noticed_at > LEAVE_SECONDS:
+        if (
+            vm.state == "leaving"
+            and situation.now + situation.ahead - vm.noticed_at > LEAVE_SECONDS
+        ):
             yield DeleteVm(vm.name, "it was to be preempted and is still there")
         elif vm.name in situation.silent:
             yield DeleteVm(vm.name, "it does not answer")
 
 
 def _ready(state: ClusterState, spec: ClusterSpec) -> Iterator[TellReady]:
-    ready = [vm.role for vm in state.living if vm.state == "ready" and vm.role not in (CONTROLLER, PREPARATION)]
-    workers = spec.worker_count if state.steered is None else sum(count for *_, count in state.steered)
+    ready = [
+        vm.role
+        for vm in state.living
+        if vm.state == "ready" and vm.role not in (CONTROLLER, PREPARATION)
+    ]
+    if state.steered is None:
+        workers = spec.worker_count
+    else:
+        workers = sum(count for *_, count in state.steered)
     if state.phase == "provisioning" and len(ready) >= workers + spec.parameter_servers:
         yield TellReady(ready.count(WORKER))
 
@@ -380,12 +481,19 @@ def _elsewhere(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | S
 
 def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
     state = situation.state
-    numbers = {role: _next_number(state, role) for role in (CONTROLLER, PARAMETER_SERVER, WORKER, PREPARATION)}
+    numbers = {
+        role: _next_number(state, role)
+        for role in (CONTROLLER, PARAMETER_SERVER, WORKER, PREPARATION)
+    }
     left = state.seconds_left(situation.now)
     unneeded: set[int] = set()
     for given_up in having("given_up"):
         unneeded.update(given_up.empty(state))
-    alone = spec if state.steered is None else replace(spec, fallback_seconds=None)  # the deadline decides it
+    # the deadline decides it
+    if state.steered is None:
+        alone = spec
+    else:
+        alone = replace(spec, fallback_seconds=None)
     capacity = Capacity(alone, state.vms.values(), situation.now, state.advice)
     before: dict[tuple[str, int], list[VmState]] = {}
     for vm in state.vms.values():
@@ -407,7 +515,10 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         transient = place.role in (WORKER, PREPARATION)
         if lost and transient and not spec.replace:
             continue
-        model = spec.provisioning_model if transient and place.terms != "standard" else "standard"
+        if transient and place.terms != "standard":
+            model = spec.provisioning_model
+        else:
+            model = "standard"
         offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
         if offer is None:
             continue
@@ -425,7 +536,11 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
 
 def _needs_no_server(state: ClusterState) -> bool:
     """Whether work goes on for which workers alone do."""
-    return any(work.leases and not KINDS[work.kind].needs_server for work in state.works.values() if not work.over)
+    return any(
+        work.leases and not KINDS[work.kind].needs_server
+        for work in state.works.values()
+        if not work.over
+    )
 
 
 def _next_number(state: ClusterState, role: str) -> int:

@@ -1,30 +1,37 @@
-"""Who has which workers (runs, jobs, Dask clusters): a pure function of the state, and of the places there may be.
+"""Who has which workers (runs, jobs, Dask clusters): a pure function of the state, and of the
+places there may be.
 
-A run asks for so many workers at least and at most; without a number it asks for all. Runs begin in the order in which
-they were declared. The first that waits (the head) begins once its least is free; one behind it begins earlier only
-where that cannot delay the head, whichever of the runs before it end first (`_delays`). Those that have begun keep
-their least, and what is left goes to them in order, up to the most of each.
+A run asks for so many workers at least and at most; without a number it asks for all. Runs begin in
+the order in which they were declared. The first that waits (the head) begins once its least is
+free; one behind it begins earlier only where that cannot delay the head, whichever of the runs
+before it end first (`_delays`). Those that have begun keep their least, and what is left goes to
+them in order, up to the most of each.
 
-What is leased is the place of a worker (its slot), not the VM in it: so a replacement goes to whoever lost a VM. A
-place changes hands only where its run has too many, or where a job waits for a VM, as between two attempts, while
-another one is ready and free: it takes that one, and the place that it leaves is free. A VM has one place, or several
-for trials of one study that share it (`sharing`): these are one claim. A further one of them begins at once, unless
-somebody waits for a worker.
+What is leased is the place of a worker (its slot), not the VM in it: so a replacement goes to
+whoever lost a VM. A place changes hands only where its run has too many, or where a job waits for a
+VM, as between two attempts, while another one is ready and free: it takes that one, and the place
+that it leaves is free. A VM has one place, or several for trials of one study that share it
+(`sharing`): these are one claim. A further one of them begins at once, unless somebody waits for a
+worker.
 
-A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated, the next one has
-them. The head begins ahead, some seconds before those that it waits for have their steps, by the speeds that were told
-last: its parameter servers are there when workers come free, of which it has none until it has its least. Runs that
-have begun are in the memory of the parameter servers' VMs: none begins beside more made ones than there are workers.
+A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated,
+the next one has them. The head begins ahead, some seconds before those that it waits for have their
+steps, by the speeds that were told last: its parameter servers are there when workers come free, of
+which it has none until it has its least. Runs that have begun are in the memory of the parameter
+servers' VMs: none begins beside more made ones than there are workers.
 
-A run whose machines were named takes these and no others (`pool`): it has none until all of them are free.
+A run whose machines were named takes these and no others (`pool`): it has none until all of them
+are free.
 
-A job is a claim like a run: it takes as many workers as it was declared with, no more and no fewer, and nothing of the
-parameter servers. One that wants more than there are places has none, and nobody waits for it. A Dask cluster is one,
-too; where there are fewer places than it wants it does with those.
+A job is a claim like a run: it takes as many workers as it was declared with, no more and no fewer,
+and nothing of the parameter servers. One that wants more than there are places has none, and nobody
+waits for it. A Dask cluster is one, too; where there are fewer places than it wants it does with
+those.
 
-Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A run begins beside
-others only where their memory and their link have room for it, too (`admission`); so it is checked first, which counts
-its parameters. Alone it begins always, so nobody waits for ever. Nobody passes a run that is held by any of these.
+Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A
+run begins beside others only where their memory and their link have room for it, too (`admission`);
+so it is checked first, which counts its parameters. Alone it begins always, so nobody waits for
+ever. Nobody passes a run that is held by any of these.
 """
 
 from __future__ import annotations
@@ -46,20 +53,25 @@ from .sharing import guests, has_seat, hosts, seated
 
 CHECK = "check"
 AHEAD_SECONDS = 15.0
-"""So long before its workers come free a run begins: what it takes to start a parameter server on a busy VM."""
+"""So long before its workers come free a run begins: what it takes to start a parameter server on a
+busy VM.
+"""
 MOST_MADE = 2
-"""Runs that have their steps and are not over, beside which another may begin; as many as there are workers, where
-those are more: trials that began together make their last steps together, and are evaluated one after the other."""
+"""Runs that have their steps and are not over, beside which another may begin; as many as there are
+workers, where those are more: trials that began together make their last steps together, and are
+evaluated one after the other.
+"""
 _READINESS = ("ready", "booting", "requested", "stopping", "stopped", "leaving")
 """States of the VMs in free places, those that a run takes first at the front."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Who has what: the numbers of the ports of runs that have begun, and the runs and jobs in workers' places.
+    """Who has what: the numbers of the ports of runs that have begun, and the runs and jobs in
+    workers' places.
 
-    `held`: what runs wait for that would have enough workers (check, memory, link), and why, a clause. `ahead`: which
-    run makes ready in a slot, to have its worker next.
+    `held`: what runs wait for that would have enough workers (check, memory, link), and why, a
+    clause. `ahead`: which run makes ready in a slot, to have its worker next.
     """
 
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -74,42 +86,57 @@ def leases(
     server: Server = Server(),  # noqa: B008 - frozen
     now: float = math.inf,
 ) -> Leases:
-    """The leases of this moment (`now`, in seconds since 1970), where workers may be in `slots`, each with its GPU, and
-    parameter servers have what `server` says.
+    """The leases of this moment (`now`, in seconds since 1970), where workers may be in `slots`,
+    each with its GPU, and parameter servers have what `server` says.
 
-    The same again from a state that has them, unless machines were named, since what one has more of it can leave, or
-    trials share VMs: one that lost its own may be another's guest.
+    The same again from a state that has them, unless machines were named, since what one has more
+    of it can leave, or trials share VMs: one that lost its own may be another's guest.
     """
     pool = Pool(slots)
     ports, jobs, held = _begun(state, pool, server, now)
-    begun = [each for each in state.claims if (each.name in ports or each.name in jobs) and not _is_made(each)]
+    begun = [
+        claim
+        for claim in state.claims
+        if (claim.name in ports or claim.name in jobs) and not _is_made(claim)
+    ]
     there = {slot for slot, rank in _readiness(state).items() if rank == 0 and slot in pool.gpus}
     known = {slot: name for slot, name in state.ahead.items() if slot in there}
     going = ready_first(hosts(begun, state), state, known)
     shares = _shares(going, pool, {*state.leases.values()})
     workers = seated(_handed_out(state, pool, going, shares, known), guests(begun, state), state)
-    waiting, coming = _waiting(begun, workers, pool), _coming(begun, workers, there, now)
-    return Leases(ports, workers, _as_told(state, ports, held), ready(state, known, workers, waiting, coming))
+    waiting = _waiting(begun, workers, pool)
+    coming = _coming(begun, workers, there, now)
+    return Leases(
+        ports, workers, _as_told(state, ports, held), ready(state, known, workers, waiting, coming)
+    )
 
 
 def to_conduct(state: ClusterState) -> list[RunState]:
     """The runs that are given machines and followed.
 
-    One that trains is followed also where the cluster is being deleted, until its results are home; none begins then.
+    One that trains is followed also where the cluster is being deleted, until its results are home;
+    none begins then.
     """
     ending = state.phase == "deleting"
-    return [run for run in state.turns if run.phase == "running" or (state.has_begun(run) and not ending)]
+    return [
+        run
+        for run in state.turns
+        if run.phase == "running" or (state.has_begun(run) and not ending)
+    ]
 
 
 def to_check(state: ClusterState) -> RunState | None:
     """The run that waits and is to be checked meanwhile: one at a time, in their order.
 
-    Not a trial while another one of its study is checked as it begins: what that finds may hold for it, too.
+    Not a trial while another one of its study is checked as it begins: what that finds may hold for
+    it, too.
     """
     unchecked = [run for run in state.turns if _unchecked(run) and not _began(run)]
     under_way = [run.spec for run in unchecked if run.spec.study and state.has_begun(run)]
     waits = [run for run in unchecked if not state.has_begun(run)]
-    return next((run for run in waits if not any(_as_trial(run.spec, each) for each in under_way)), None)
+    return next(
+        (run for run in waits if not any(_as_trial(run.spec, each) for each in under_way)), None
+    )
 
 
 def _as_trial(other: RunSpec, trial: RunSpec) -> bool:
@@ -120,9 +147,12 @@ def _unchecked(run: RunState) -> bool:
     return run.spec.check and not run.checked
 
 
-def has_room(state: ClusterState, slots: Mapping[int, str], now: float, workers: int, machines: Machines) -> bool:
-    """Whether a run with so many workers, or these machines, would have them once it is ready: some of those that have
-    them now will have their steps by then. Of a job nobody knows when it ends."""
+def has_room(
+    state: ClusterState, slots: Mapping[int, str], now: float, workers: int, machines: Machines
+) -> bool:
+    """Whether a run with so many workers, or these machines, would have them once it is ready: some
+    of those that have them now will have their steps by then. Of a job nobody knows when it ends.
+    """
     lasting = hosts(_lasting(state.claims, now), state)
     return Pool(slots).has_room(lasting, workers, machines, state.leases)
 
@@ -134,7 +164,11 @@ def has_place(study: StudyState, state: ClusterState, now: float) -> bool:
 
 def _lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
     """Those that keep their workers for longer than a run that begins now takes to be ready."""
-    return [each for each in claims if not _is_made(each) and _seconds_left(each, now) > AHEAD_SECONDS]
+    return [
+        claim
+        for claim in claims
+        if not _is_made(claim) and _seconds_left(claim, now) > AHEAD_SECONDS
+    ]
 
 
 def _is_made(claim: Claim) -> bool:
@@ -142,18 +176,23 @@ def _is_made(claim: Claim) -> bool:
 
 
 def _seconds_left(claim: Claim, now: float) -> float:
-    return claim.seconds_left(now) if isinstance(claim, RunState) else math.inf
+    if isinstance(claim, RunState):
+        return claim.seconds_left(now)
+    return math.inf
 
 
 def _began(run: RunState) -> bool:
-    return run.phase == "running"  # also in the journal of an earlier version, which knew of no leases
+    return (
+        run.phase == "running"
+    )  # also in the journal of an earlier version, which knew of no leases
 
 
 def _begun(
     state: ClusterState, pool: Pool, server: Server, now: float
 ) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
-    """The ports of runs that have begun, or begin now; the jobs that have; and what holds the runs that would have
-    enough workers."""
+    """The ports of runs that have begun, or begin now; the jobs that have; and what holds the runs
+    that would have enough workers.
+    """
     active = state.claims
     ports = {run.name: state.ports[run.name] for run in active if run.name in state.ports}
     for run in active:
@@ -173,7 +212,9 @@ def _begun(
             full = not fits
         else:
             ahead = not (fits or head) and _fits(run, _lasting(training, now), pool, state)
-            full = len(ports) >= MOST_RUNS or beside > max(MOST_MADE, pool.size) or not (fits or ahead)
+            full = (
+                len(ports) >= MOST_RUNS or beside > max(MOST_MADE, pool.size) or not (fits or ahead)
+            )
         if full:
             head = head or run
             continue
@@ -193,21 +234,33 @@ def _begun(
 
 
 def _fits(run: Claim, beside: Sequence[Claim], pool: Pool, state: ClusterState) -> bool:
-    """Whether it has the workers that it has to have when these have theirs, or is the guest of one of them."""
+    """Whether it has the workers that it has to have when these have theirs, or is the guest of one
+    of them.
+    """
     found = guests([*beside, run], state)
     others = [each for each in beside if each.name not in found]
-    return run.name in found or pool.has_room(others, pool.least(run), machines_of(run), state.leases)
+    return run.name in found or pool.has_room(
+        others, pool.least(run), machines_of(run), state.leases
+    )
 
 
-def _delays(run: Claim, head: Claim, begun: Sequence[Claim], pool: Pool, state: ClusterState) -> bool:
+def _delays(
+    run: Claim, head: Claim, begun: Sequence[Claim], pool: Pool, state: ClusterState
+) -> bool:
     """Whether the head might have to wait for the run, too: with a guest its VM comes free later."""
     return run.name in guests([*begun, run], state) or pool.delays(hosts(begun, state), run, head)
 
 
 def _short(
-    run: RunState, head: Claim | None, going: Sequence[RunState], state: ClusterState, pool: Pool, server: Server
+    run: RunState,
+    head: Claim | None,
+    going: Sequence[RunState],
+    state: ClusterState,
+    pool: Pool,
+    server: Server,
 ) -> tuple[str, str] | None:
-    """What keeps the run from beginning beside those that have begun (`going`), and why; nothing where it may.
+    """What keeps the run from beginning beside those that have begun (`going`), and why; nothing
+    where it may.
 
     Behind a head there has to be room for both.
     """
@@ -237,12 +290,15 @@ def _names(runs: Iterable[RunState]) -> str:
 def _as_told(
     state: ClusterState, ports: Mapping[str, int], held: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[str, str]]:
-    """The same in the words in which it was told, as long as those go on beside which it does not fit: what is measured
-    of them is another number every ten seconds."""
+    """The same in the words in which it was told, as long as those go on beside which it does not
+    fit: what is measured of them is another number every ten seconds.
+    """
     if ports != state.ports:
         return dict(held)
-    return {name: told if (told := state.held.get(name, short))[0] == short[0] else short
-            for name, short in held.items()}  # fmt: skip
+    return {
+        name: told if (told := state.held.get(name, short))[0] == short[0] else short
+        for name, short in held.items()
+    }
 
 
 def _free_port(taken: Collection[int]) -> int:
@@ -252,14 +308,18 @@ def _free_port(taken: Collection[int]) -> int:
 def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[str, int]:
     """How many workers each has: its least, in order, then runs more, in order.
 
-    A run that has begun ahead, which is none of those that have any, has no fewer than its least; nor has a job.
+    A run that has begun ahead, which is none of those that have any, has no fewer than its least;
+    nor has a job.
     """
     shares: dict[str, int] = {}
     left = len(pool.gpus)
     for run in going:
         least = pool.keeps(run)
         some = run.name in has and (isinstance(run, RunState) or run.begins_with_fewer)
-        shares[run.name] = min(least, left) if some or least <= left else 0
+        if some or least <= left:
+            shares[run.name] = min(least, left)
+        else:
+            shares[run.name] = 0
         left -= shares[run.name]
     for run in [each for each in going if isinstance(each, RunState)]:
         more = min(pool.most(run) - shares[run.name], left)
@@ -272,11 +332,16 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
 def _handed_out(
     state: ClusterState, pool: Pool, going: Sequence[Claim], shares: Mapping[str, int], ahead: Ahead
 ) -> dict[int, str]:
-    """Each keeps what it has, and has more of what is free. Those with named machines choose first, and a run that has
-    too many leaves what they want."""
+    """Each keeps what it has, and has more of what is free. Those with named machines choose first,
+    and a run that has too many leaves what they want.
+    """
     readiness = _readiness(state)
     order = sorted(pool.gpus, key=lambda slot: (readiness.get(slot, len(_READINESS)), slot))
-    named = {each.name: Counter(pool.in_reach(machines)) for each in going if (machines := machines_of(each))}
+    named = {
+        each.name: Counter(pool.in_reach(machines))
+        for each in going
+        if (machines := machines_of(each))
+    }
     had: dict[str, list[int]] = {}
     wanted: Counter[str] = Counter()
     for name in sorted(shares, key=lambda name: name not in named):
@@ -293,7 +358,9 @@ def _handed_out(
             more = _picked(free, pool, named[name], owned)
         else:
             there = [slot for slot in free if readiness.get(slot) == 0]
-            more = [*by_readiness(there, name, ahead), *free[len(there) :]][: shares[name] - len(owned)]
+            more = [*by_readiness(there, name, ahead), *free[len(there) :]][
+                : shares[name] - len(owned)
+            ]
         if name in named and not owned and len(more) < shares[name]:
             continue
         owned += more
@@ -302,9 +369,15 @@ def _handed_out(
     return {slot: name for name in shares for slot in sorted(had[name])}
 
 
-def _exchange(state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapping[str, list[int]]) -> None:
+def _exchange(
+    state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapping[str, list[int]]
+) -> None:
     """Exchange places without a ready VM, of jobs that wait to begin, for free ones that have one."""
-    fit = {vm.slot for vm in state.serving if vm.role == WORKER and vm.state == "ready" and not vm.failure}
+    fit = {
+        vm.slot
+        for vm in state.serving
+        if vm.role == WORKER and vm.state == "ready" and not vm.failure
+    }
     taken = {slot for owned in had.values() for slot in owned}
     spare = [slot for slot in sorted(pool.gpus) if slot in fit and slot not in taken]
     for job in going:
@@ -316,30 +389,48 @@ def _exchange(state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapp
 
 
 def _waiting(begun: Sequence[Claim], workers: Mapping[int, str], pool: Pool) -> dict[str, int]:
-    """The runs that have none of their workers yet, and with how many they will begin; of those that take any."""
+    """The runs that have none of their workers yet, and with how many they will begin; of those
+    that take any.
+    """
     has = {*workers.values()}
     runs = [each for each in begun if isinstance(each, RunState) and each.name not in has]
     fit = [run.spec.per_vm < 2 and not (run.spec.machines or run.spec.stalls) for run in runs]
     return {run.name: pool.least(run) for run, fits in zip(runs, fit, strict=True) if fits}
 
 
-def _coming(begun: Sequence[Claim], workers: Mapping[int, str], there: Collection[int], now: float) -> list[int]:
-    """The slots of VMs that are there and free, then of those whose runs have their steps soon, the soonest first."""
+def _coming(
+    begun: Sequence[Claim], workers: Mapping[int, str], there: Collection[int], now: float
+) -> list[int]:
+    """The slots of VMs that are there and free, then of those whose runs have their steps soon, the
+    soonest first.
+    """
     left = {
-        each.name: _seconds_left(each, now) for each in begun if isinstance(each, RunState) and each.spec.per_vm < 2
+        each.name: _seconds_left(each, now)
+        for each in begun
+        if isinstance(each, RunState) and each.spec.per_vm < 2
     }
-    seconds = {slot: left.get(workers[slot], math.inf) if slot in workers else 0.0 for slot in sorted(there)}
-    return sorted((slot for slot, each in seconds.items() if each <= AHEAD_SECONDS), key=lambda slot: seconds[slot])
+    seconds = {
+        slot: left.get(workers[slot], math.inf) if slot in workers else 0.0
+        for slot in sorted(there)
+    }
+    return sorted(
+        (slot for slot, each in seconds.items() if each <= AHEAD_SECONDS),
+        key=lambda slot: seconds[slot],
+    )
 
 
-def _kept(own: list[int], pool: Pool, share: int, machines: Counter[str] | None, wanted: Counter[str]) -> list[int]:
+def _kept(
+    own: list[int], pool: Pool, share: int, machines: Counter[str] | None, wanted: Counter[str]
+) -> list[int]:
     """Which of its places one keeps."""
     if machines is not None:
         return _picked(own, pool, machines, [])[:share]
     return sorted(own, key=lambda slot: wanted[pool.gpus[slot]] > 0)[:share]
 
 
-def _picked(slots: Sequence[int], pool: Pool, machines: Counter[str], has: Sequence[int]) -> list[int]:
+def _picked(
+    slots: Sequence[int], pool: Pool, machines: Counter[str], has: Sequence[int]
+) -> list[int]:
     """The first of these slots that make up the machines, with those that it has."""
     missing = machines - Counter(pool.gpus[slot] for slot in has)
     found: list[int] = []

@@ -1,15 +1,18 @@
-"""How a cluster moves, as a pure function: whole VMs of where it is to be come first, then its runs, then the old go.
+"""How a cluster moves, as a pure function: whole VMs of where it is to be come first, then its
+runs, then the old go.
 
-A move has two phases that the journal tells. From `cluster.relocating` on VMs are rented for every place of what the
-cluster is to be, beside those that go on; what fits a place already stays in it, and nothing that is lost of the old is
-replaced. Once a ready VM is in every place, each with all prepared that the runs need there, these are handed over:
-their workers end, they are saved, the parameter servers end, `cluster.relocated`.
-From then on the new spec holds, and VMs that have been left are deleted as any that is not wanted. Until that event
-all that there was is still there and trains, so whatever goes wrong before it leaves the old cluster, whole:
-`cluster.stayed`, and what had come is deleted.
+A move has two phases that the journal tells. From `cluster.relocating` on VMs are rented for every
+place of what the cluster is to be, beside those that go on; what fits a place already stays in it,
+and nothing that is lost of the old is replaced. Once a ready VM is in every place, each with all
+prepared that the runs need there, these are handed over: their workers end, they are saved, the
+parameter servers end, `cluster.relocated`. From then on the new spec holds, and VMs that have been
+left are deleted as any that is not wanted. Until that event all that there was is still there and
+trains, so whatever goes wrong before it leaves the old cluster, whole: `cluster.stayed`, and what
+had come is deleted.
 
-It stays where nobody gives the VMs: for want of capacity for so long as a zone takes to have some again or not, for a
-quota or a right at once; where VMs of a kind do not boot; and when it has taken longer than booting may.
+It stays where nobody gives the VMs: for want of capacity for so long as a zone takes to have some
+again or not, for a quota or a right at once; where VMs of a kind do not boot; and when it has taken
+longer than booting may.
 """
 
 from __future__ import annotations
@@ -28,17 +31,21 @@ from ...spec.image import boot_patience
 from .capacity import STOCKOUT
 
 CAPACITY_SECONDS = 180.0
-"""For so long a place may be without a VM because there is no capacity: both clusters are paid meanwhile."""
+"""For so long a place may be without a VM because there is no capacity: both clusters are paid
+meanwhile.
+"""
 _HAND_OVER_SECONDS = 300.0
-"""For saving, bringing what was saved there, and VMs that are revoked on the way, beside the time in which VMs boot."""
+"""For saving, bringing what was saved there, and VMs that are revoked on the way, beside the time
+in which VMs boot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrive:
     """Hand the runs over to the VMs that have come, and leave these others.
 
-    `save`: whether what the parameter servers have is to be saved for the next ones. It is not where all of them stay,
-    nor where one is lost: then the runs go on from their last checkpoints.
+    `save`: whether what the parameter servers have is to be saved for the next ones. It is not
+    where all of them stay, nor where one is lost: then the runs go on from their last checkpoints.
     """
 
     leaves: tuple[str, ...]
@@ -54,7 +61,9 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A place of what the cluster is to be, and the VM that is in it; without one whether it is `asked` for now."""
+    """A place of what the cluster is to be, and the VM that is in it; without one whether it is
+    `asked` for now.
+    """
 
     role: str
     slot: int
@@ -69,44 +78,65 @@ class Wanted:
         return self.role, self.slot, self.accelerator
 
 
-def meant(state: ClusterState, wanted: ClusterSpec, now: float, dollars: float = 0.0) -> ClusterSpec:
-    """What the cluster is to be: as it is, but with the machines of `wanted`, their zones, prices and number.
+def meant(
+    state: ClusterState, wanted: ClusterSpec, now: float, dollars: float = 0.0
+) -> ClusterSpec:
+    """What the cluster is to be: as it is, but with the machines of `wanted`, their zones, prices
+    and number.
 
-    Raises ClusterError where it cannot move, or the money would not last. As long as a move may take both clusters are
-    paid, and `dollars` for what follows; where what is left of the money would then be spent sooner than the old VMs
-    end, the new ones end sooner: Compute Engine moves no end of a VM that runs.
+    Raises ClusterError where it cannot move, or the money would not last. As long as a move may
+    take both clusters are paid, and `dollars` for what follows; where what is left of the money
+    would then be spent sooner than the old VMs end, the new ones end sooner: Compute Engine moves
+    no end of a VM that runs.
     """
     known = state.spec
     if known is None or state.phase != "ready":
-        raise ClusterError(f"{state.name} is not ready, and does not move", fix="Try again when it is.")
+        raise ClusterError(
+            f"{state.name} is not ready, and does not move", fix="Try again when it is."
+        )
     if state.relocation:
         raise ClusterError(f"{known.name} moves already", fix="Try again when it has.")
     if known.controller_vm:
         what = f"{known.name} has its controller on a VM of its own, and does not move"
         raise ClusterError(what, fix="Declare another cluster there, and resume its runs.")
-    if holding := [work.name for work in state.works.values() if not work.over and not KINDS[work.kind].moves]:
-        raise ClusterError(f"{known.name} does not move while {holding[0]} has VMs of it", fix="Wait for its end.")
+    if holding := [
+        work.name for work in state.works.values() if not work.over and not KINDS[work.kind].moves
+    ]:
+        raise ClusterError(
+            f"{known.name} does not move while {holding[0]} has VMs of it", fix="Wait for its end."
+        )
     if state.steered is not None or state.due:
         what = f"{known.name} does not move while a deadline decides which workers it has"
-        raise ClusterError(what, fix="Name the zones in which it may have them with %%train --zones.")
+        raise ClusterError(
+            what, fix="Name the zones in which it may have them with %%train --zones."
+        )
     if known.subnet and region(wanted.home_zone) != region(known.home_zone):
         what = f"The subnet {known.subnet} of {known.name} is in {region(known.home_zone)}"
         raise ClusterError(what, fix="Name a zone of that region.")
     new = replace(
-        known, groups=wanted.groups, zones=wanted.zones, candidates=wanted.candidates,
-        prices={**known.prices, **wanted.prices}, transfer_prices=wanted.transfer_prices,
-        parameter_servers=wanted.parameter_servers, parameter_server_zone=wanted.parameter_server_zone,
+        known,
+        groups=wanted.groups,
+        zones=wanted.zones,
+        candidates=wanted.candidates,
+        prices={**known.prices, **wanted.prices},
+        transfer_prices=wanted.transfer_prices,
+        parameter_servers=wanted.parameter_servers,
+        parameter_server_zone=wanted.parameter_server_zone,
         end_hourly=known.end_hourly or known.most_hourly,
-    )  # fmt: skip
+    )
     if _is_there(state, known, new):
-        raise ClusterError(f"{known.name} is there already", fix="Name another zone, or another GPU.")
+        raise ClusterError(
+            f"{known.name} is there already", fix="Name another zone, or another GPU."
+        )
     return _within_limits(state, known, new, now, dollars)
 
 
 def _is_there(state: ClusterState, known: ClusterSpec, new: ClusterSpec) -> bool:
     """Whether it is what it is to be already, whatever zones it could be in."""
-    before, after = (Counter(group.accelerator for group in spec.groups for _ in range(group.count))
-                     for spec in (known, new))  # fmt: skip
+    before, after = (
+        Counter(group.accelerator for group in spec.groups for _ in range(group.count))
+        for spec in (known, new)
+    )
     here = all(vm.zone in new.all_zones for vm in state.serving)
     return here and before == after and known.parameter_servers == new.parameter_servers
 
@@ -116,18 +146,29 @@ def _within_limits(
 ) -> ClusterSpec:
     """`new` with the end that its limits leave it. Raises ClusterError where that comes too soon."""
     passed = state.clock.between(known.declared_at, now)
-    left = known.ends_at - known.declared_at - passed  # these three in seconds of the emulated clock, if there is one
+    left = (
+        known.ends_at - known.declared_at - passed
+    )  # these three in seconds of the emulated clock, if there is one
     together = patience(new) * state.clock.rate
     if left <= together:
         what = f"{known.name} ends in {render_duration(state.seconds_left(now))} at the latest, and a move may take "
-        raise ClusterError(what + render_duration(patience(new)), fix="Declare another cluster there.")
+        raise ClusterError(
+            what + render_duration(patience(new)), fix="Declare another cluster there."
+        )
     if known.max_cost is None:
         return new
     spent = total(state, now) + dollars + known.most_hourly * together / 3600
     # VMs that stay keep the end that they have, which lies behind one that comes sooner.
-    stay = [(vm.hourly, (vm.ends or known.ends_at) - known.declared_at - passed) for vm in _staying(state, new)]
+    stay = [
+        (vm.hourly, (vm.ends or known.ends_at) - known.declared_at - passed)
+        for vm in _staying(state, new)
+    ]
     spent += sum(hourly * until for hourly, until in stay) / 3600
-    lasts = 3600 * (known.max_cost - spent) / max(new.most_hourly - sum(hourly for hourly, _ in stay), 1e-9)
+    lasts = (
+        3600
+        * (known.max_cost - spent)
+        / max(new.most_hourly - sum(hourly for hourly, _ in stay), 1e-9)
+    )
     if lasts >= left:
         return new
     if lasts <= together:
@@ -140,7 +181,9 @@ def _within_limits(
 
 
 def _staying(state: ClusterState, new: ClusterSpec) -> list[VmState]:
-    """The VMs that can stay in a place of what the cluster is to be; of more than it has places the dearest."""
+    """The VMs that can stay in a place of what the cluster is to be; of more than it has places the
+    dearest.
+    """
     places = Counter({(PARAMETER_SERVER, ""): new.parameter_servers})
     for group in new.groups:
         places[WORKER, group.accelerator] += group.count
@@ -154,13 +197,19 @@ def _staying(state: ClusterState, new: ClusterSpec) -> list[VmState]:
 
 
 def patience(spec: ClusterSpec) -> float:
-    """Seconds after which a move to `spec` is given up: for so long both clusters may have to be paid."""
+    """Seconds after which a move to `spec` is given up: for so long both clusters may have to be
+    paid.
+    """
     kinds = ["", *(group.accelerator for group in spec.groups)]
     return max(boot_patience(spec, kind) for kind in kinds) + _HAND_OVER_SECONDS
 
 
 def step(
-    state: ClusterState, relocation: Relocation, wanted: Sequence[Wanted], now: float, unprepared: Collection[str] = ()
+    state: ClusterState,
+    relocation: Relocation,
+    wanted: Sequence[Wanted],
+    now: float,
+    unprepared: Collection[str] = (),
 ) -> Arrive | Stay | None:
     """What is next in a move, but for VMs that are still to be rented; `now` in seconds since 1970.
 
@@ -172,12 +221,18 @@ def step(
     if len(there) < len(wanted) or not there.keys().isdisjoint(unprepared):
         return None
     staying = [vm for vm in state.living if not vm.left and vm.role != CONTROLLER]
-    return Arrive(tuple(vm.name for vm in staying if vm.name not in there), _to_be_saved(state, there))
+    return Arrive(
+        tuple(vm.name for vm in staying if vm.name not in there), _to_be_saved(state, there)
+    )
 
 
 def _to_be_saved(state: ClusterState, there: Mapping[str, VmState]) -> bool:
-    before, after = _servers(state.serving), _servers(there.values())
-    whole = state.spec is not None and sum(vm.state == "ready" for vm in before) >= state.spec.parameter_servers
+    before = _servers(state.serving)
+    after = _servers(there.values())
+    whole = (
+        state.spec is not None
+        and sum(vm.state == "ready" for vm in before) >= state.spec.parameter_servers
+    )
     return whole and {vm.name for vm in before} != {vm.name for vm in after}
 
 
@@ -185,13 +240,17 @@ def _servers(vms: Iterable[VmState]) -> list[VmState]:
     return [vm for vm in vms if vm.role == PARAMETER_SERVER]
 
 
-def _hopeless(state: ClusterState, relocation: Relocation, wanted: Iterable[Wanted], now: float) -> str:
+def _hopeless(
+    state: ClusterState, relocation: Relocation, wanted: Iterable[Wanted], now: float
+) -> str:
     """Why what the cluster is to be will not be there, a clause, or nothing."""
     passed = now - relocation.began_at
     for place in wanted:
         if place.vm:
             continue
-        known = [vm for vm in state.vms.values() if (vm.role, vm.slot, vm.accelerator) == place.what]
+        known = [
+            vm for vm in state.vms.values() if (vm.role, vm.slot, vm.accelerator) == place.what
+        ]
         there = [vm for vm in known if vm.zone in place.zones]
         if failed := [vm for vm in there if vm.coming and vm.boots_as in state.given_up]:
             return f"VMs there do not boot: {failed[-1].failure or failed[-1].reason or 'they do not answer'}"
@@ -199,8 +258,13 @@ def _hopeless(state: ClusterState, relocation: Relocation, wanted: Iterable[Want
         if [vm for vm in refused if vm.coming and vm.cause != STOCKOUT] or (
             passed >= CAPACITY_SECONDS and not place.asked
         ):
-            why = f": {refused[-1].reason.rstrip('.')}" if refused else ""
+            if refused:
+                why = f": {refused[-1].reason.rstrip('.')}"
+            else:
+                why = ""
             return f"a VM that it needs there cannot be had{why}"
     if passed >= patience(relocation.spec):
-        return f"its VMs there had not all ready within {render_duration(patience(relocation.spec))}"
+        return (
+            f"its VMs there had not all ready within {render_duration(patience(relocation.spec))}"
+        )
     return ""

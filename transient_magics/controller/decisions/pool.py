@@ -1,9 +1,10 @@
 """The places that workers may take, each with its GPU, and what a run or job asks of them.
 
-Most runs take any workers, so many at least and at most. A run whose machines were named (`k80x2+p100x1`, as those of a
-study with `--on`) takes exactly these and no other: it waits where there are fewer free, and nobody waits for it where
-the cluster has fewer altogether. Other work, such as a job, takes as many as it was declared with, of any GPU, and a
-Dask cluster takes as many as there are where there are fewer.
+Most runs take any workers, so many at least and at most. A run whose machines were named
+(`k80x2+p100x1`, as those of a study with `--on`) takes exactly these and no other: it waits where
+there are fewer free, and nobody waits for it where the cluster has fewer altogether. Other work,
+such as a job, takes as many as it was declared with, of any GPU, and a Dask cluster takes as many
+as there are where there are fewer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ NONE: Machines = {}
 
 
 class Pool:
-    """The places of a cluster's workers: by slot, the GPU of the worker that belongs there (`cpu`: none)."""
+    """The places of a cluster's workers: by slot, the GPU of the worker that belongs there (`cpu`:
+    none).
+    """
 
     def __init__(self, gpus: Mapping[int, str]) -> None:
         self.gpus = gpus
@@ -43,13 +46,17 @@ class Pool:
                 return min(claim.worker_count, self.size)
             return claim.worker_count if claim.worker_count <= self.size else 0
         if machines := machines_of(claim):
-            return sum(machines.values()) if self.holds(machines) or not self.gpus else 0
+            if self.holds(machines) or not self.gpus:
+                return sum(machines.values())
+            return 0
         return min(claim.spec.least_workers or self.size, self.size)
 
     def keeps(self, claim: Claim) -> int:
         """How many of them one that has begun keeps where the cluster has become smaller."""
         machines = machines_of(claim)
-        return sum(self.in_reach(machines).values()) if machines else self.least(claim)
+        if machines:
+            return sum(self.in_reach(machines).values())
+        return self.least(claim)
 
     def most(self, claim: Claim) -> int:
         """How many it takes where they are free."""
@@ -61,11 +68,14 @@ class Pool:
         """As many of these as there are."""
         return {gpu: min(count, self.counts[gpu]) for gpu, count in machines.items()}
 
-    def has_room(self, beside: Iterable[Claim], workers: int, machines: Machines, had: Mapping[int, str]) -> bool:
-        """Whether so many workers, and of them these machines, are left when all of `beside` have their least.
+    def has_room(
+        self, beside: Iterable[Claim], workers: int, machines: Machines, had: Mapping[int, str]
+    ) -> bool:
+        """Whether so many workers, and of them these machines, are left when all of `beside` have
+        their least.
 
-        `had`: who has which place now. A run that takes any workers keeps the places that it has, and of those as many
-        as it has to.
+        `had`: who has which place now. A run that takes any workers keeps the places that it has,
+        and of those as many as it has to.
         """
         claims = list(beside)
         if sum(map(self.keeps, claims)) + workers > self.size:
@@ -78,9 +88,9 @@ class Pool:
     def delays(self, begun: Sequence[Claim], another: Claim, head: Claim) -> bool:
         """Whether the head might have to wait for `another`, too, besides those that have begun.
 
-        It might where some of them can be left with which the head alone would fit, and both would not. Among runs with
-        named machines that is so for one GPU or another; where some take any workers, nobody knows which they will
-        have kept by then, and so nobody passes the head.
+        It might where some of them can be left with which the head alone would fit, and both would
+        not. Among runs with named machines that is so for one GPU or another; where some take any
+        workers, nobody knows which they will have kept by then, and so nobody passes the head.
         """
         named = [machines_of(each) for each in (*begun, another, head)]
         if len(self.counts) < 2 or not any(named):
@@ -106,11 +116,15 @@ class Pool:
 def machines_of(claim: Claim) -> Machines:
     """The machines that it takes and no others; nothing: any."""
     named = claim.spec.machines if isinstance(claim, RunState) else ""
-    return parse_machines(named) if named else NONE
+    if named:
+        return parse_machines(named)
+    return NONE
 
 
 def _within(begun: Iterable[int], another: int, head: int, places: int) -> bool:
-    """Whether a sum of some of these leasts lies within the last `another` places that the head leaves."""
+    """Whether a sum of some of these leasts lies within the last `another` places that the head
+    leaves.
+    """
     sums = {0}
     for least in begun:
         sums |= {each + least for each in sums}

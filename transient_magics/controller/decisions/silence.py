@@ -1,11 +1,13 @@
 """Which VMs have fallen silent for good, as far as can be told from here.
 
-A VM that Compute Engine calls running and that has not answered for a minute is given up. But silence may also be this
-machine's own: while Compute Engine is not heard either nobody learns anything from it, and where no VM answers at all
-(an address that the firewall does not let in any more, a network that lets no SSH out) that is likelier than that all
-of them have died at once. They train on then, and nothing is deleted.
+A VM that Compute Engine calls running and that has not answered for a minute is given up. But
+silence may also be this machine's own: while Compute Engine is not heard either nobody learns
+anything from it, and where no VM answers at all (an address that the firewall does not let in any
+more, a network that lets no SSH out) that is likelier than that all of them have died at once. They
+train on then, and nothing is deleted.
 
-All times are seconds of a clock that stands still while this machine sleeps: after waking up VMs get their time.
+All times are seconds of a clock that stands still while this machine sleeps: after waking up VMs
+get their time.
 """
 
 from __future__ import annotations

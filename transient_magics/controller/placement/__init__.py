@@ -1,3 +1,5 @@
-"""A controller on a VM of its cluster (`--controller cluster`): put there, followed, attached to, taken back."""
+"""A controller on a VM of its cluster (`--controller cluster`): put there, followed, attached to,
+taken back.
+"""
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Following a cluster that another machine declared: the folder for it here.
 
-Its controller runs on one of its VMs, which Compute Engine knows by a label. Whoever may change that VM's metadata may
-come in: a key of this machine's own is added there, and what is needed to follow the cluster is copied.
+Its controller runs on one of its VMs, which Compute Engine knows by a label. Whoever may change
+that VM's metadata may come in: a key of this machine's own is added there, and what is needed to
+follow the cluster is copied.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from .seat import Seat
 
 
 async def attach(name: str, project: str | None) -> Path:
-    """Make the folder of the cluster `name`. Raises ClusterError where there is none to follow, or CloudError."""
+    """Make the folder of the cluster `name`. Raises ClusterError where there is none to follow, or
+    CloudError.
+    """
     directory = places.cluster(name)
     fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=places.private(places.clusters())))
     try:
@@ -47,18 +50,25 @@ async def attach(name: str, project: str | None) -> Path:
 
 async def the_seat(access: Access, name: str, project: str | None) -> Vm:
     """The one VM of this owner with the controller of cluster `name`. Raises ClusterError."""
-    where, found = project or "the emulator", await find(access, name)
+    where = project or "the emulator"
+    found = await find(access, name)
     if not found:
         what = f"There is no cluster {name} on this machine, and no VM with its controller"
-        fix = "Only clusters declared with --controller cluster can be followed from another machine."
+        fix = (
+            "Only clusters declared with --controller cluster can be followed from another machine."
+        )
         raise ClusterError(what, where=where, fix=fix)
     owner = (await whose(access.engine))[OWNER_LABEL]
     listed = "; ".join(f"{vm.name} (id {vm.id}) in {vm.zone}, owner {_owner(vm)}" for vm in found)
     if not (ours := [vm for vm in found if vm.labels.get(OWNER_LABEL) == owner]):
-        raise ClusterError(f"The cluster {name} is somebody else's, not {owner}'s: {listed}", where=where)
+        raise ClusterError(
+            f"The cluster {name} is somebody else's, not {owner}'s: {listed}", where=where
+        )
     if len(ours) > 1:
         what = f"More than one VM says that it has the controller of {name}: {listed}"
-        raise ClusterError(what, where=where, fix="Delete the one that is not yours, then try again.")
+        raise ClusterError(
+            what, where=where, fix="Delete the one that is not yours, then try again."
+        )
     return ours[0]
 
 
@@ -71,7 +81,9 @@ def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSp
     try:
         spec = agreed(folder)
     except DeclarationError as error:
-        raise ClusterError(f"The declaration of {name} on {seat.name} cannot be read: {error}") from error
+        raise ClusterError(
+            f"The declaration of {name} on {seat.name} cannot be read: {error}"
+        ) from error
     if (spec.name, spec.id, spec.project) != (name, seat.labels.get(ID_LABEL, ""), project):
         what = f"{seat.name} says that it belongs to another cluster: {spec.name} {spec.id}"
         raise ClusterError(what, where=seat.zone)
@@ -79,13 +91,16 @@ def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSp
 
 
 async def find(access: Access, cluster: str) -> list[Vm]:
-    """The VMs that run and were made for the controller of `cluster`: one, or none. Raises CloudError."""
+    """The VMs that run and were made for the controller of `cluster`: one, or none. Raises
+    CloudError.
+    """
     found = await access.engine.list({LABEL: cluster, **SEAT_LABEL})
     return [vm for vm in found if vm.status == "RUNNING"]
 
 
 async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
-    """Come in by `key` (made if there is none), and bring what tells the cluster's state into `folder`.
+    """Come in by `key` (made if there is none), and bring what tells the cluster's state into
+    `folder`.
 
     Raises CloudError or RemoteError.
     """

@@ -1,7 +1,9 @@
-"""What the work of a cluster has left on the VM of its controller, in the cluster's bucket: that VM may be lost.
+"""What the work of a cluster has left on the VM of its controller, in the cluster's bucket: that VM
+may be lost.
 
-Runs keep their checkpoints there by themselves. Archives of jobs, what jobs said, and what bags returned and learnt are
-copied beside the journal, under the names that they have in the cluster's folder.
+Runs keep their checkpoints there by themselves. Archives of jobs, what jobs said, and what bags
+returned and learnt are copied beside the journal, under the names that they have in the cluster's
+folder.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Copies:
         """By name: the size and the moment of change of what was copied."""
 
     async def renew(self, directory: Path) -> None:
-        """Copy what has changed since the last time, and forget archives that newer ones have replaced.
+        """Copy what has changed since the last time, and forget archives that newer ones have
+        replaced.
 
         Raises CloudError.
         """
@@ -39,7 +42,9 @@ class Copies:
         for name, known in found.items():
             if self._there.get(name) != known:
                 try:
-                    await self._storage.upload(self._bucket, f"{self._path}{name}", directory / name)
+                    await self._storage.upload(
+                        self._bucket, f"{self._path}{name}", directory / name
+                    )
                 except FileNotFoundError:  # an archive that a newer one has just replaced
                     continue
                 self._there[name] = known
@@ -48,7 +53,8 @@ class Copies:
             del self._there[name]
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
-        """Bring one as `target`; False where it is not there, or larger than `most` bytes. Raises CloudError.
+        """Bring one as `target`; False where it is not there, or larger than `most` bytes. Raises
+        CloudError.
 
         What a run left lies in the run's own place, which has the run's name.
         """
@@ -64,7 +70,9 @@ class Copies:
 
 
 async def keep_copies(copies: Copies, directory: Path) -> str:
-    """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do then: work goes on."""
+    """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do
+    then: work goes on.
+    """
     try:
         await copies.renew(directory)
     except (CloudError, OSError) as error:

@@ -1,8 +1,10 @@
-"""Results of a cluster whose controller is on a VM, brought from that VM into the cluster's folder here.
+"""Results of a cluster whose controller is on a VM, brought from that VM into the cluster's folder
+here.
 
-The journal says what there is. An artifact is brought when the journal tells of it, or when the VM is reached again,
-and from the bucket where the VM is gone. It is checked here as it was there. What work of a kind leaves, its `Sync`
-says: the module `artifacts` of the kind's package has it under this name in capitals.
+The journal says what there is. An artifact is brought when the journal tells of it, or when the VM
+is reached again, and from the bucket where the VM is gone. It is checked here as it was there. What
+work of a kind leaves, its `Sync` says: the module `artifacts` of the kind's package has it under
+this name in capitals.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ Action = Callable[[], Awaitable[None]]
 
 
 class Host(Protocol):
-    """The program that follows the controller: its connection, its copy of the journal as it is now, its tasks."""
+    """The program that follows the controller: its connection, its copy of the journal as it is
+    now, its tasks.
+    """
 
     @property
     def state(self) -> ClusterState: ...
@@ -54,7 +58,9 @@ class Sync(Generic[_Work]):
     kind: ClassVar[str]
     """The name of the kind in `kinds.KINDS`."""
     in_bucket: ClassVar[tuple[str, ...]] = ()
-    """Patterns of files that the controller on a VM copies into the cluster's bucket, within the cluster's folder."""
+    """Patterns of files that the controller on a VM copies into the cluster's bucket, within the
+    cluster's folder.
+    """
 
     def __init__(self, home: Homecoming) -> None:
         self.home = home
@@ -72,7 +78,8 @@ class Sync(Generic[_Work]):
 
     @classmethod
     def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
-        """Make what the controller on the VM needs with a declaration. Raises OSError or ValueError.
+        """Make what the controller on the VM needs with a declaration. Raises OSError or
+        ValueError.
 
         Parameters
         ----------
@@ -93,14 +100,17 @@ class Sync(Generic[_Work]):
         return iter(())
 
     def tells(self, event: Event) -> bool:
-        """Return whether the work may have left something, or another file grows, after an event about it."""
+        """Return whether the work may have left something, or another file grows, after an event
+        about it.
+        """
         return True
 
     def tidy(self, work: _Work) -> None:
         """Delete what the work does not need here any more."""
 
     def makes(self, name: str) -> bool:
-        """Make the folder of work that work of this kind has begun; False where it has begun none of this name.
+        """Make the folder of work that work of this kind has begun; False where it has begun none
+        of this name.
 
         Raises ClusterError where the folder cannot be made.
         """
@@ -130,7 +140,9 @@ class Sync(Generic[_Work]):
             self.begin(name)
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what was left and is not here, as far as there is room for it. Raises what the source does."""
+        """Bring what was left and is not here, as far as there is room for it. Raises what the
+        source does.
+        """
         for name in self.works:
             for what, action in self.pending(name, source).items():
                 try:
@@ -162,11 +174,15 @@ class Sync(Generic[_Work]):
         return missing
 
     async def _bring(self, name: str, what: str, source: Source, *, due: bool) -> None:
-        """Bring the artifacts of a piece of work that are called so; what the source lacks is requested later."""
+        """Bring the artifacts of a piece of work that are called so; what the source lacks is
+        requested later.
+        """
         absent: set[Artifact] = set()
         while True:
             # Asked for again after each round: the work may have left more meanwhile.
-            missing = [found for found in self._missing(name, due=due, what=what) if found not in absent]
+            missing = [
+                found for found in self._missing(name, due=due, what=what) if found not in absent
+            ]
             if not missing:
                 break
             for artifact in missing:
@@ -191,7 +207,9 @@ class Homecoming:
         self._done: set[Artifact] = set()
         """Artifacts that came since this program began, or were refused."""
         self._absences: dict[Artifact, tuple[int, float]] = {}
-        """How many times the source lacked an artifact, and when (`time.monotonic`) it is asked again."""
+        """How many times the source lacked an artifact, and when (`time.monotonic`) it is asked
+        again.
+        """
         self._syncs: list[Sync[Any]] = [part.SYNC(self) for part in having("artifacts")]
 
     @property
@@ -210,8 +228,9 @@ class Homecoming:
         self.do("what was left", self._keep_up)
 
     async def _keep_up(self) -> None:
-        """Bring what was left before the VM was reached, and now and then what did not come when it was told of. Until
-        cancelled."""
+        """Bring what was left before the VM was reached, and now and then what did not come when it
+        was told of. Until cancelled.
+        """
         while True:
             for sync in self._syncs:
                 sync.keep_up()
@@ -223,7 +242,9 @@ class Homecoming:
             sync.react(event)
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what was left and is not here, as far as there is room for it. Raises what the source does."""
+        """Bring what was left and is not here, as far as there is room for it. Raises what the
+        source does.
+        """
         for sync in self._syncs:
             await sync.bring_all(source)
 
@@ -238,7 +259,8 @@ class Homecoming:
         self._host.cancel(what)
 
     def makes(self, name: str) -> bool:
-        """Make the folder of work that other work has begun, from this machine's files; False where none has.
+        """Make the folder of work that other work has begun, from this machine's files; False where
+        none has.
 
         Raises ClusterError where the folder cannot be made.
         """
@@ -248,14 +270,18 @@ class Homecoming:
         """Whether an artifact is here, or was refused."""
         if artifact in self._done:
             return True
-        return artifact.version is None and all((self.directory / name).exists() for name in artifact.files)
+        return artifact.version is None and all(
+            (self.directory / name).exists() for name in artifact.files
+        )
 
     def is_due(self, artifact: Artifact) -> bool:
         """Return whether an artifact that the source lacked may be there by now."""
         return artifact not in self._absences or time.monotonic() >= self._absences[artifact][1]
 
     async def take(self, artifact: Artifact, source: Source) -> bool:
-        """Bring an artifact. Return False where the source lacks it; one that is refused is not asked for again."""
+        """Bring an artifact. Return False where the source lacks it; one that is refused is not
+        asked for again.
+        """
         for file in artifact.files:
             self.cancel(_following(file))
         try:

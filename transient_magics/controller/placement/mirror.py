@@ -1,11 +1,12 @@
-"""The local end of a cluster whose controller runs on a VM of its own: its journal followed, its commands passed on.
+"""The local end of a cluster whose controller runs on a VM of its own: its journal followed, its
+commands passed on.
 
-Everything that reads the local journal or writes to the local socket finds here what it finds beside a controller. A
-mirror decides nothing about VMs, and its death costs nobody anything. Of the journal it keeps an exact copy from the
-first byte on; nobody but the controller in charge adds to it. Where the VM has lost the end of its journal, what it
-writes now replaces ours from there on, and ours is kept beside it. There is one exception: when Compute Engine says
-that the controller's VM runs no more, nobody is in charge, and the cluster is taken back by the machine that declared
-it.
+Everything that reads the local journal or writes to the local socket finds here what it finds
+beside a controller. A mirror decides nothing about VMs, and its death costs nobody anything. Of the
+journal it keeps an exact copy from the first byte on; nobody but the controller in charge adds to
+it. Where the VM has lost the end of its journal, what it writes now replaces ours from there on,
+and ours is kept beside it. There is one exception: when Compute Engine says that the controller's
+VM runs no more, nobody is in charge, and the cluster is taken back by the machine that declared it.
 """
 
 from __future__ import annotations
@@ -68,14 +69,18 @@ log = logging.getLogger(__name__)
 LOST = "journal.lost.jsonl"
 """The end of a journal that only this machine had."""
 TO_END = "to-end"
-"""Why the cluster is to end, where its controller could not be told: this machine has said that it will."""
+"""Why the cluster is to end, where its controller could not be told: this machine has said that it
+will.
+"""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
 _MOST_JOURNAL = 256 * 2**20  # bytes
 _NOT_FROM_A_VM = (events.ControllerMoved, events.ClusterDeleted, events.ClusterTakenBack)
-"""Who is in charge and that nothing is left, the machine writes that asked Compute Engine: a controller does not
-outlive its own VM."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+"""Who is in charge and that nothing is left, the machine writes that asked Compute Engine: a
+controller does not outlive its own VM.
+"""
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 10.0
 _CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is there
 _LOOK_SECONDS = 10.0
 _PATIENCE = 120.0
@@ -91,14 +96,18 @@ class Mirror:
         self._journal = directory / layout.JOURNAL
         history = read(self._journal)
         self.state: ClusterState = replay(history)
-        self._spec = agreed(directory, history)  # whatever the journal says of it since it was written elsewhere
+        self._spec = agreed(
+            directory, history
+        )  # whatever the journal says of it since it was written elsewhere
         self._home = Homecoming(directory, self._spec, self)
         self._vm = _seat(history)
         self._access = Access(self._spec)
         self._there: tuple[Connection, Seat] | None = None
         self._connected = asyncio.Event()
         self._to_end = _read(directory / TO_END)
-        self._trouble, self._trouble_there, self._silent_since = "", "", 0.0
+        self._trouble = ""
+        self._trouble_there = ""
+        self._silent_since = 0.0
         self._no_room: dict[str, str] = {}
         """What cannot be written here now, and why, in one sentence."""
         self._parted = ""
@@ -106,7 +115,9 @@ class Mirror:
         self._tasks: Tasks | None = None
 
     async def run(self) -> None:
-        """Follow until the controller's VM is gone; the journal says then that the cluster is this machine's again."""
+        """Follow until the controller's VM is gone; the journal says then that the cluster is this
+        machine's again.
+        """
         async with serve(command_socket(self._directory), self._command), self._access:
             pause = _FIRST_PAUSE
             while self._directory.exists():
@@ -121,7 +132,10 @@ class Mirror:
                     self._trouble = f"The controller on {self._vm.name} cannot be reached: {group.exceptions[0]}"
                     self._silent_since = self._silent_since or time.monotonic()
                     log.warning("%s", self._trouble)
-                pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+                if time.monotonic() - began > _LONGEST_PAUSE:
+                    pause = _FIRST_PAUSE
+                else:
+                    pause = min(2 * pause, _LONGEST_PAUSE)
                 await asyncio.sleep(pause)
 
     @property
@@ -132,13 +146,20 @@ class Mirror:
     # When nobody is there
 
     async def _is_vacant(self) -> bool:
-        """Whether nobody is in charge: Compute Engine has to say that the VM is gone, silence alone means nothing."""
+        """Whether nobody is in charge: Compute Engine has to say that the VM is gone, silence alone
+        means nothing.
+        """
         name = instance_name(self._spec, self._vm.name)
         vm = await self._access.engine.get(self._vm.zone, name)
         if vm is None or vm.id != self._vm.vm_id or vm.status in _GONE:
             return True
-        silent = time.monotonic() - self._silent_since if self._silent_since else 0.0
-        if self._to_end and silent > _PATIENCE:  # the end does not wait for a controller that does not hear of it
+        if self._silent_since:
+            silent = time.monotonic() - self._silent_since
+        else:
+            silent = 0.0
+        if (
+            self._to_end and silent > _PATIENCE
+        ):  # the end does not wait for a controller that does not hear of it
             await self._access.engine.delete(self._vm.zone, name, labels(self._spec))
             return True
         if vm.status == "STOPPING":
@@ -150,8 +171,9 @@ class Mirror:
 
         ControllerError where it is up to another machine and has not happened yet.
 
-        Where no VM of the cluster is left it was ended, whatever our copy of the journal says: a controller deletes its
-        own VM last. Else the machine that declared the cluster takes it back, and only that: there are never two.
+        Where no VM of the cluster is left it was ended, whatever our copy of the journal says: a
+        controller deletes its own VM last. Else the machine that declared the cluster takes it
+        back, and only that: there are never two.
         """
         await self._complete_journal()
         await self._complete_work()
@@ -162,7 +184,9 @@ class Mirror:
         if left and (self._directory / ATTACHED).exists():
             await self._follow_another()
             return False
-        reason = self._to_end or ("" if left else f"{self._vm.name}, on which its controller ran, was its last VM")
+        reason = self._to_end or (
+            "" if left else f"{self._vm.name}, on which its controller ran, was its last VM"
+        )
         with Journal(self._journal) as journal:
             journal.append(events.ControllerMoved(vm=""))
             if reason and self.state.phase != "deleting":
@@ -172,21 +196,27 @@ class Mirror:
 
     async def _follow_another(self) -> None:
         """Follow the controller on the VM that has taken the place of the one that is gone."""
-        name, project = self._spec.name, self._spec.project
+        name = self._spec.name
+        project = self._spec.project
         found = await attaching.find(self._access, name)
         if not found or found[-1].name == instance_name(self._spec, self._vm.name):
             what = "It is gone, and the machine that declared the cluster has to take it back"
-            raise ControllerError(what, fix="To end the cluster from here: `transient cluster sweep --all-machines`.")
+            raise ControllerError(
+                what, fix="To end the cluster from here: `transient cluster sweep --all-machines`."
+            )
         seat = await attaching.the_seat(self._access, name, project)
         with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
             await attaching.copy(self._access, seat, self._directory / layout.KEY, Path(fresh))
             attaching.fitting(Path(fresh), seat, name, project)
             state = replay(read(Path(fresh) / layout.JOURNAL))
             if state.seat not in state.vms:
-                raise ControllerError(f"{seat.name} does not say that it is in charge of {name}", fix="Try again.")
+                raise ControllerError(
+                    f"{seat.name} does not say that it is in charge of {name}", fix="Try again."
+                )
             (Path(fresh) / layout.JOURNAL).replace(self._journal)
             name_twice(self._journal)
-        self.state, self._vm = state, replace(state.vms[state.seat], vm_id=str(seat.id))
+        self.state = state
+        self._vm = replace(state.vms[state.seat], vm_id=str(seat.id))
 
     async def _complete_journal(self) -> None:
         """What the controller wrote while nobody followed it, from the cluster's bucket."""
@@ -195,7 +225,8 @@ class Mirror:
             return
         jsonl.cut_torn_line(self._journal)
         bucket, path = split(store)
-        name, whole = f"{path}{layout.JOURNAL}", self._journal.with_name(f".{layout.JOURNAL}.whole")
+        name = f"{path}{layout.JOURNAL}"
+        whole = self._journal.with_name(f".{layout.JOURNAL}.whole")
         try:
             there = await self._access.storage.list(bucket, name, most=1)
             if not there or there[0].name != name or there[0].size > _MOST_JOURNAL:
@@ -203,7 +234,8 @@ class Mirror:
             await self._access.storage.download(bucket, name, whole, generation=there[0].generation)
         except GoneError:
             return
-        ours, theirs = self._journal.read_bytes(), whole.read_bytes()
+        ours = self._journal.read_bytes()
+        theirs = whole.read_bytes()
         if theirs.startswith(ours) and not any(map(_is_forged, theirs[len(ours) :].splitlines())):
             whole.replace(self._journal)
             name_twice(self._journal)
@@ -225,14 +257,20 @@ class Mirror:
         ) as connection:
             seat = Seat(connection, self._spec, self._vm.name)
             await seat.furnish(self._directory)
-            self._there, self._trouble, self._silent_since = (connection, seat), "", 0.0
+            self._there = (connection, seat)
+            self._trouble = ""
+            self._silent_since = 0.0
             self._connected.set()
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = Tasks(group, lambda: None, lambda key, what: log.warning("%s: %s", key, what))
+                    tasks = Tasks(
+                        group, lambda: None, lambda key, what: log.warning("%s: %s", key, what)
+                    )
                     self._tasks = tasks
                     tasks.do("controller", lambda: self._look_after(seat))
-                    following = group.create_task(self._with_room("journal", lambda: self._follow_journal(connection)))
+                    following = group.create_task(
+                        self._with_room("journal", lambda: self._follow_journal(connection))
+                    )
                     self._home.catch_up()
                     await connection.closed.wait()
                     following.cancel()
@@ -256,7 +294,9 @@ class Mirror:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _unheard(self) -> list[Declare]:
-        """Return commands for declared work that no controller has recorded: their clients reached none."""
+        """Return commands for declared work that no controller has recorded: their clients reached
+        none.
+        """
         return [
             Declare(kind=kind.name, name=name)
             for kind in KINDS.values()
@@ -284,7 +324,9 @@ class Mirror:
         new = self._spec
         if isinstance(command, ExtendStudy | Move):
             note_asked(self._directory, command)
-        if isinstance(command, Resize):  # what is passed on is nothing that this machine would not take back
+        if isinstance(
+            command, Resize
+        ):  # what is passed on is nothing that this machine would not take back
             new = resized(self._spec, ClusterSpec.from_dict(command.spec), self.state, now())
             command = Resize(spec=new.to_dict(), give_up=command.give_up)
         try:
@@ -320,12 +362,16 @@ class Mirror:
     # What it writes
 
     def do(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Begin it, unless it is under way, and begin it again while this machine has no room for what it writes."""
+        """Begin it, unless it is under way, and begin it again while this machine has no room for
+        what it writes.
+        """
         if self._tasks:
             self._tasks.do(what, lambda: self._with_room(what, work))
 
     async def _with_room(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work, and again while there is no room for what it writes: commands are passed on meanwhile."""
+        """Do the work, and again while there is no room for what it writes: commands are passed on
+        meanwhile.
+        """
         try:
             while True:
                 try:
@@ -351,7 +397,9 @@ class Mirror:
         self._no_room.pop(what, None)
 
     async def _follow_journal(self, connection: Connection) -> None:
-        """From our last line on, by which we see that it is still the one that we have; else from its first line on."""
+        """From our last line on, by which we see that it is still the one that we have; else from
+        its first line on.
+        """
         restore(self._journal)
         jsonl.cut_torn_line(self._journal)
         there = f"{Seat.folder(self.state.name)}/{layout.JOURNAL}"
@@ -359,9 +407,13 @@ class Mirror:
         start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
         while True:
             whole = start == 0
-            async with aclosing(connection.follow(there, start, allowance=Allowance(_MOST_JOURNAL, start))) as lines:
+            async with aclosing(
+                connection.follow(there, start, allowance=Allowance(_MOST_JOURNAL, start))
+            ) as lines:
                 async for offset, line in lines:
-                    whole = whole or offset == len(line) + 1  # a shorter file is read from its first line on
+                    whole = (
+                        whole or offset == len(line) + 1
+                    )  # a shorter file is read from its first line on
                     if not whole and self._differs(offset, line):
                         break
                     self._copy(offset, line)
@@ -373,16 +425,24 @@ class Mirror:
         with self._journal.open("rb") as file:
             file.seek(begin)
             ours = file.read(len(line) + 1)
-        # This machine's own lines, which the VM was given, are forged only where another machine writes them.
+        # This machine's own lines, which the VM was given, are forged only where another machine
+        # writes them.
         return bool(ours) and ours not in (line + b"\n", _as_copied(line) + b"\n")
 
     def _part(self, begin: int) -> None:
-        """Go on from byte `begin`, up to where our copy and the VM's journal are the same. Ours is kept beside it."""
+        """Go on from byte `begin`, up to where our copy and the VM's journal are the same. Ours is
+        kept beside it.
+        """
         content = self._journal.read_bytes()
         state = replay(decode_lines(content[:begin])[0])
-        if state.seat != self._vm.name:  # what this machine wrote before it gave the cluster away, no VM replaces
-            raise JournalError(f"The journal on {self._vm.name} is not the one that is followed", where=str(begin))
-        kept, common = self._journal.with_name(LOST), self._journal.with_name(f".{layout.JOURNAL}.common")
+        if (
+            state.seat != self._vm.name
+        ):  # what this machine wrote before it gave the cluster away, no VM replaces
+            raise JournalError(
+                f"The journal on {self._vm.name} is not the one that is followed", where=str(begin)
+            )
+        kept = self._journal.with_name(LOST)
+        common = self._journal.with_name(f".{layout.JOURNAL}.common")
         for path, lines in ((kept, content[begin:]), (common, content[:begin])):
             path.unlink(missing_ok=True)
             jsonl.append_lines(path, lines)
@@ -396,44 +456,60 @@ class Mirror:
         log.warning("%s", self._parted)
 
     def _copy(self, offset: int, line: bytes) -> None:
-        begin, size = offset - len(line) - 1, self._journal.stat().st_size
+        begin = offset - len(line) - 1
+        size = self._journal.stat().st_size
         if begin < size:
             if not self._differs(offset, line):
                 return
             self._part(begin)
-        elif begin > size:  # a line that is too long to be one: here it is as long, and says nothing
+        elif (
+            begin > size
+        ):  # a line that is too long to be one: here it is as long, and says nothing
             os.truncate(self._journal, begin - 1)
             jsonl.append_lines(self._journal, b"\n")
         if _is_forged(line):
-            log.warning("%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80])
+            log.warning(
+                "%s says what only Compute Engine's answer could tell: %s", self._vm.name, line[:80]
+            )
             line = _as_copied(line)
         self.append("journal", self._journal, line + b"\n")
         try:
             event = decode(line)
             self.state = fold(self.state, event)
-        except JournalError as error:  # as one that a crash tore apart; everybody who reads it passes it over
+        except (
+            JournalError
+        ) as error:  # as one that a crash tore apart; everybody who reads it passes it over
             log.warning("%s", error)
             return
         self._home.react(event)
 
 
 def _seat(history: Sequence[Event]) -> VmState:
-    """Return the controller's VM as it was when it got the cluster: what it writes of itself since is its own word.
+    """Return the controller's VM as it was when it got the cluster: what it writes of itself since
+    is its own word.
 
     By the id in there this machine knows whether Compute Engine still has it.
     """
-    moves = [place for place, event in enumerate(history) if isinstance(event, events.ControllerMoved) and event.vm]
+    moves = [
+        place
+        for place, event in enumerate(history)
+        if isinstance(event, events.ControllerMoved) and event.vm
+    ]
     state = replay(history[: moves[-1] + 1])
     return state.vms[state.seat]
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    return ""
 
 
 def _as_copied(line: bytes) -> bytes:
     """As our copy has it: blanks for what is forged."""
-    return b" " * len(line) if _is_forged(line) else line
+    if _is_forged(line):
+        return b" " * len(line)
+    return line
 
 
 def _is_forged(line: bytes) -> bool:

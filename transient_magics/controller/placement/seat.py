@@ -1,8 +1,10 @@
-"""The VM on which a cluster's controller runs: what it is brought, how it is started there, how it is spoken to.
+"""The VM on which a cluster's controller runs: what it is brought, how it is started there, how it
+is spoken to.
 
-It is the same program as on the user's machine, with the same folder, below a home of its own on the VM. systemd there
-(a shell where there is none) starts it again whenever it does not end by itself. The journal comes last, and only where
-there is none: from its first line on a journal on the VM is ahead of every copy.
+It is the same program as on the user's machine, with the same folder, below a home of its own on
+the VM. systemd there (a shell where there is none) starts it again whenever it does not end by
+itself. The journal comes last, and only where there is none: from its first line on a journal on
+the VM is ahead of every copy.
 """
 
 from __future__ import annotations
@@ -38,10 +40,14 @@ _HANG_SECONDS = 30.0
 
 
 class Seat:
-    """A cluster's controller on the VM `vm`, at the other end of a connection. All of it may raise RemoteError."""
+    """A cluster's controller on the VM `vm`, at the other end of a connection. All of it may raise
+    RemoteError.
+    """
 
     def __init__(self, connection: Connection, spec: ClusterSpec, vm: str) -> None:
-        self._connection, self._spec, self._vm = connection, spec, vm
+        self._connection = connection
+        self._spec = spec
+        self._vm = vm
         self._folder = self.folder(spec.name)
 
     @staticmethod
@@ -52,17 +58,30 @@ class Seat:
     async def check(self) -> None:
         """See that the VM can run the controller. CommandError says why not."""
         settings = [f"{name}={value}" for name, value in (await self._settings()).items()]
-        program = ["env", *settings, "transient-python", "-m", "transient_magics.controller.programs.self_check"]
-        await self._connection.run(program, timeout=_CHECK_SECONDS, input=json.dumps(self._spec.to_dict()).encode())
+        program = [
+            "env",
+            *settings,
+            "transient-python",
+            "-m",
+            "transient_magics.controller.programs.self_check",
+        ]
+        await self._connection.run(
+            program, timeout=_CHECK_SECONDS, input=json.dumps(self._spec.to_dict()).encode()
+        )
 
     async def furnish(self, directory: Path) -> None:
-        """Bring what the controller goes on from: once, as it is in `directory` at the end of the one before it."""
+        """Bring what the controller goes on from: once, as it is in `directory` at the end of the
+        one before it.
+        """
         if await self._connection.exists(f"{self._folder}/{layout.JOURNAL}"):
             return
         for kind in KINDS.values():
             for name in declared_below(directory / kind.folder, kind.file):
                 await self.bring(directory, kind.name, name)
-        for name in filter(lambda name: (directory / name).exists(), (layout.SPEC, OWNER, layout.KEY, layout.JOURNAL)):
+        for name in filter(
+            lambda name: (directory / name).exists(),
+            (layout.SPEC, OWNER, layout.KEY, layout.JOURNAL),
+        ):
             await self._connection.put_files({name: directory / name}, below=self._folder)
 
     async def bring(self, directory: Path, kind: str, name: str) -> None:
@@ -77,7 +96,9 @@ class Seat:
         there = f"{self._folder}/{KINDS[kind].folder}/{name}"
         if await self._connection.exists(f"{there}/{last}"):
             return
-        files = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        files = {
+            str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()
+        }
         declaration = {last: files.pop(last)}
         await self._connection.put_files(files, below=there)
         await self._connection.put_files(declaration, below=there)
@@ -91,25 +112,35 @@ class Seat:
             async with asyncio.timeout(_HANG_SECONDS):
                 return clipped(str((await self.ask(Ping())).get("trouble", "")))
         except TimeoutError:
-            await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')  # it is started again where it is
+            await self._connection.run(
+                f'kill -9 "$(cat {self._folder}/{LOCK})"'
+            )  # it is started again where it is
         except RemoteError:
             await self._supervise(await self._settings())
         return ""
 
     async def _supervise(self, settings: Mapping[str, str]) -> None:
         """Have the controller started, and started again whenever it fails."""
-        name, log = self._spec.name, f"{self._folder}/{layout.CONTROLLER_LOG}"
+        name = self._spec.name
+        log = f"{self._folder}/{layout.CONTROLLER_LOG}"
         # What an emulated VM sees of systemd is that of the machine which it is emulated on.
-        user = "" if self._spec.emulated else (await self._connection.run(_USER_WITH_SYSTEMD)).strip()
+        if self._spec.emulated:
+            user = ""
+        else:
+            user = (await self._connection.run(_USER_WITH_SYSTEMD)).strip()
         if user:
             unit = controller_unit(name, user, settings, f"{await self._connection.home()}/{log}")
             await self._connection.run(_INSTALL_UNIT.format(name=name), input=unit.encode())
         else:
-            command = f"until transient-python -m transient_magics.controller {name}; do sleep 2; done"
+            command = (
+                f"until transient-python -m transient_magics.controller {name}; do sleep 2; done"
+            )
             await self._connection.start_detached(command, log, environment=settings)
 
     async def ask(self, command: Command) -> dict[str, Any]:
-        """The controller's answer to a command, yet to be `granted`. Raises RemoteError where none can be read."""
+        """The controller's answer to a command, yet to be `granted`. Raises RemoteError where none
+        can be read.
+        """
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
         try:
             writer.write(command.encoded)
@@ -122,11 +153,16 @@ class Seat:
         try:
             return parsed_object(line)
         except ValueError as error:
-            raise RemoteError(f"The controller on {self._vm} does not make sense: {error}") from error
+            raise RemoteError(
+                f"The controller on {self._vm} does not make sense: {error}"
+            ) from error
 
     async def _settings(self) -> dict[str, str]:
-        """The environment of the controller. It makes VMs in the name of the user who declared the cluster."""
-        home, sha = await self._connection.home(), await push_bundle(self._connection, whole=True)
+        """The environment of the controller. It makes VMs in the name of the user who declared the
+        cluster.
+        """
+        home = await self._connection.home()
+        sha = await push_bundle(self._connection, whole=True)
         return {
             "PYTHONPATH": f"{home}/{layout.CODE_ON_VM}/{sha}",
             "TRANSIENT_MAGICS_HOME": f"{home}/{_HOME}",

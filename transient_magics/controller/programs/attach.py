@@ -1,6 +1,7 @@
 """`python -m ...programs.attach NAME [PROJECT]`: follow what another machine declared.
 
-Prints one JSON object: `{"folder": path}` or `{"error": sentence}`. Without a project it looks on the emulator.
+Prints one JSON object: `{"folder": path}` or `{"error": sentence}`. Without a project it looks on
+the emulator.
 """
 
 from __future__ import annotations

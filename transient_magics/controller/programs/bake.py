@@ -1,7 +1,7 @@
 """`python -m ...programs.bake NAME`: bake the image that `builds/NAME/spec.json` declares.
 
-Started detached, so that it outlives the notebook; what it does is in `journal.jsonl` beside the declaration. Asked to
-end (SIGTERM), it deletes its VM first. Ends at once where another is at it.
+Started detached, so that it outlives the notebook; what it does is in `journal.jsonl` beside the
+declaration. Asked to end (SIGTERM), it deletes its VM first. Ends at once where another is at it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ log = logging.getLogger(__name__)
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0: the image is there, or somebody else is at it; 1: it failed, and the journal says why."""
+    """Exit code 0: the image is there, or somebody else is at it; 1: it failed, and the journal
+    says why.
+    """
     directory = places.build(arguments[0])
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
     if take(directory) is None:
         return 0
     return asyncio.run(_bake(directory))
@@ -59,7 +65,11 @@ async def _bake(directory: Path) -> int:
             log.warning("%s", error)
             journal.append(events.ImageFailed(reason=str(error)))
             return 1
-        journal.append(events.ImageBuilt(image=spec.name, seconds=time.time() - spec.declared_at, image_id=image))
+        journal.append(
+            events.ImageBuilt(
+                image=spec.name, seconds=time.time() - spec.declared_at, image_id=image
+            )
+        )
     return 0
 
 

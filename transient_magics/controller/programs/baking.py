@@ -1,8 +1,8 @@
 """From a base image to one that carries a stack: a VM installs it, and its disk becomes the image.
 
-The VM is on demand, nobody can log in to it, and Compute Engine itself deletes it after an hour. It is deleted with its
-disk in any case: when the image is there, when anything failed, when this program is asked to end. Should even that
-fail, its labels let a sweep find it.
+The VM is on demand, nobody can log in to it, and Compute Engine itself deletes it after an hour. It
+is deleted with its disk in any case: when the image is there, when anything failed, when this
+program is asked to end. Should even that fail, its labels let a sweep find it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from ...cloud import BASE_LABEL, FOR_LABEL, GPU_LABEL, LOCK_LABEL, ComputeEngine, VmRequest, request_id
+from ...cloud import (
+    BASE_LABEL,
+    FOR_LABEL,
+    GPU_LABEL,
+    LOCK_LABEL,
+    ComputeEngine,
+    VmRequest,
+    request_id,
+)
 from ...errors import AlreadyExistsError, CloudError
 from ...journal import now
 from ...spec import ImageSpec
@@ -25,27 +33,43 @@ from ..vms.startup import image_script, lock_hash
 BUILD_LABEL = "transient-magics-image"
 """On the VM of a build: the name of the image."""
 _LIFE = timedelta(hours=1)
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
 _INSERT_SECONDS = 120.0
 
 
 class Baking:
-    """One build. `say` is told what begins, as short clauses. `patience`: seconds that the installation may take."""
+    """One build. `say` is told what begins, as short clauses. `patience`: seconds that the
+    installation may take.
+    """
 
     def __init__(
-        self, spec: ImageSpec, engine: ComputeEngine, say: Callable[[str], None], *, patience: float = 3000.0
+        self,
+        spec: ImageSpec,
+        engine: ComputeEngine,
+        say: Callable[[str], None],
+        *,
+        patience: float = 3000.0,
     ) -> None:
-        self._spec, self._engine, self._say, self._patience = spec, engine, say, patience
+        self._spec = spec
+        self._engine = engine
+        self._say = say
+        self._patience = patience
         self._whose: dict[str, str] = {}
 
     async def run(self) -> str:
-        """The image's id, when it is there and the VM is gone. Raises CloudError; the VM is gone then, too."""
-        spec, engine = self._spec, self._engine
+        """The image's id, when it is there and the VM is gone. Raises CloudError; the VM is gone
+        then, too.
+        """
+        spec = self._spec
+        engine = self._engine
         await engine.check()
         self._whose = await whose(engine)
         if await engine.images.exists(spec.name):
             fix = "Name another, or delete it."
-            raise AlreadyExistsError(f"There is an image {spec.name} already", where=spec.project or "", fix=fix)
+            raise AlreadyExistsError(
+                f"There is an image {spec.name} already", where=spec.project or "", fix=fix
+            )
         try:
             self._say(f"starting a VM from {spec.base}")
             await self._start_vm()
@@ -54,9 +78,12 @@ class Baking:
             await engine.power.stop(spec.zone, spec.vm)
             self._say("making the image from its disk")
             made = await engine.images.make(
-                spec.name, disk=f"zones/{spec.zone}/disks/{spec.vm}", description=self._description(versions),
-                labels=self._labels(), family=FAMILIES[spec.purpose],
-            )  # fmt: skip
+                spec.name,
+                disk=f"zones/{spec.zone}/disks/{spec.vm}",
+                description=self._description(versions),
+                labels=self._labels(),
+                family=FAMILIES[spec.purpose],
+            )
         finally:
             self._say("deleting the VM and its disk")
             left = await self._clear_away()
@@ -69,13 +96,19 @@ class Baking:
         try:
             await asyncio.shield(insertion)
         except asyncio.CancelledError:
-            # A VM that is still being made cannot be deleted yet, and would come to be after we looked.
+            # A VM that is still being made cannot be deleted yet, and would come to be after we
+            # looked.
             await asyncio.wait([insertion], timeout=_INSERT_SECONDS)
             raise
 
     async def _installed(self) -> str:
-        """What the start-up script says of the stack once it is there. CloudError with its last lines if it failed."""
-        spec, at, seen, pause = self._spec, "starting", Told(), _FIRST_PAUSE
+        """What the start-up script says of the stack once it is there. CloudError with its last
+        lines if it failed.
+        """
+        spec = self._spec
+        at = "starting"
+        seen = Told()
+        pause = _FIRST_PAUSE
         try:
             async with asyncio.timeout(self._patience):
                 while True:
@@ -85,7 +118,9 @@ class Baking:
                     if word.kind == "failed":
                         break
                     if word != seen:
-                        seen, at, pause = word, word.words, _FIRST_PAUSE
+                        seen = word
+                        at = word.words
+                        pause = _FIRST_PAUSE
                         self._say(at)
                     await asyncio.sleep(pause)
                     pause = min(1.5 * pause, _LONGEST_PAUSE)
@@ -93,12 +128,19 @@ class Baking:
             what = f"The start-up script has not ended after {self._patience:g} s, at: {at}"
         else:
             what = f"The start-up script failed at: {word.words}"
-        raise CloudError(what, where=spec.vm, fix=await last_lines(self._engine, spec.zone, spec.vm))
+        raise CloudError(
+            what, where=spec.vm, fix=await last_lines(self._engine, spec.zone, spec.vm)
+        )
 
     async def _clear_away(self) -> str:
-        """Nothing, or what to say where the VM could not be deleted. One of its name that we did not make stays."""
+        """Nothing, or what to say where the VM could not be deleted. One of its name that we did
+        not make stays.
+        """
         spec = self._spec
-        option = f" --project {spec.project}" if spec.project else ""
+        if spec.project:
+            option = f" --project {spec.project}"
+        else:
+            option = ""
         try:
             await self._engine.delete(spec.zone, spec.vm, self._request().labels)
         except CloudError as error:

@@ -1,7 +1,8 @@
-"""`python -m ...programs.doctor < spec.json`: the checks of `transient doctor` for this declaration.
+"""`python -m ...programs.doctor < spec.json`: the checks of `transient doctor` for this
+declaration.
 
-Nothing is created. All checks run simultaneously, each with a time limit. Prints one JSON object: `{"checks": [{name,
-question, result, found, fix}]}`, in the order in which to fix them.
+Nothing is created. All checks run simultaneously, each with a time limit. Prints one JSON object:
+`{"checks": [{name, question, result, found, fix}]}`, in the order in which to fix them.
 """
 
 from __future__ import annotations
@@ -37,11 +38,18 @@ from .sweep import sweep
 
 log = logging.getLogger(__name__)
 
-_LIMIT_SECONDS, _LONG_SECONDS = 20.0, 90.0
+_LIMIT_SECONDS = 20.0
+_LONG_SECONDS = 90.0
 _LOGIN = "gcloud auth application-default login"
-_NO_SKEW, _MOST_SKEW = 30.0, 300.0  # Google rejects signed tokens of clocks that are minutes off
-_LITTLE_BYTES, _SOME_BYTES = 1 << 30, 5 << 30
-_GRANTS = ("gcloud projects add-iam-policy-binding", "gcloud iam service-accounts add-iam-policy-binding")
+# Google rejects signed tokens of clocks that are minutes off
+_NO_SKEW = 30.0
+_MOST_SKEW = 300.0
+_LITTLE_BYTES = 1 << 30
+_SOME_BYTES = 5 << 30
+_GRANTS = (
+    "gcloud projects add-iam-policy-binding",
+    "gcloud iam service-accounts add-iam-policy-binding",
+)
 _COMMAND = re.compile(r"`([^`]+)`")
 
 
@@ -106,7 +114,9 @@ async def check_folder(_: Patient) -> Answer:
         found = f"{home} has {free / 1e6:.0f} MB left: checkpoints come here."
         return Answer(BAD, found, f"df -h {home}")
     if home.stat().st_mode & 0o077:
-        found = f"{home} holds the clusters' keys, and other accounts of this machine may look into it."
+        found = (
+            f"{home} holds the clusters' keys, and other accounts of this machine may look into it."
+        )
         return Answer(NOTE, found, f"chmod 700 {home}")
     found = f"{home} can be written, and {free / 1e9:.0f} GB are free."
     if free < _SOME_BYTES:
@@ -121,10 +131,22 @@ async def check_gcloud(patient: Patient) -> Answer | None:
     if not shutil.which("gcloud"):
         found = "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the way, is not here."
         return Answer(BAD, found, "transient doctor --ssh-from ADDRESS/32")
-    command = ["gcloud", "auth", "list", "--filter=status:ACTIVE", "--format=value(account)", "--quiet"]
+    command = [
+        "gcloud",
+        "auth",
+        "list",
+        "--filter=status:ACTIVE",
+        "--format=value(account)",
+        "--quiet",
+    ]
     try:
         ended = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, encoding="utf-8", timeout=_LIMIT_SECONDS, check=False
+            subprocess.run,
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_LIMIT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return Answer(BAD, "gcloud does not answer.", " ".join(command))
@@ -137,10 +159,12 @@ async def check_gcloud(patient: Patient) -> Answer | None:
 
 async def check_clock(patient: Patient) -> Answer:
     """How far this machine's clock is from Google's, or from the emulator's."""
-    url, whose = clock.GOOGLE, "Google's"
+    url = clock.GOOGLE
+    whose = "Google's"
     emulated = patient.connected and bool(patient.engine.endpoint)
     if emulated:
-        url, whose = f"{patient.engine.endpoint}/emulator/v1", "the emulator's"
+        url = f"{patient.engine.endpoint}/emulator/v1"
+        whose = "the emulator's"
     try:
         least, most = await asyncio.to_thread(clock.offset, url, direct=emulated)
     except (OSError, ValueError) as error:  # errors of requests are OSErrors
@@ -152,7 +176,9 @@ async def check_clock(patient: Patient) -> Answer:
     if away <= _NO_SKEW:
         return Answer(GOOD, f"{found}.")
     why = "Google takes signed tokens from some minutes off at most, and VMs end that much later or earlier than said"
-    return Answer(BAD if away > _MOST_SKEW else NOTE, f"{found}: {why}.", "sudo timedatectl set-ntp true")
+    return Answer(
+        BAD if away > _MOST_SKEW else NOTE, f"{found}: {why}.", "sudo timedatectl set-ntp true"
+    )
 
 
 async def check_credentials(patient: Patient) -> Answer:
@@ -171,7 +197,11 @@ def login_answer(login: SignedIn | None) -> Answer:
         until = datetime.fromtimestamp(login.expires, UTC).strftime("%H:%M UTC")
         found += f"; the token at hand is good until {until} and renewed automatically"
     if login.exposed:
-        return Answer(NOTE, f"{found}. Other accounts of this machine may read that file.", f"chmod 600 {login.place}")
+        return Answer(
+            NOTE,
+            f"{found}. Other accounts of this machine may read that file.",
+            f"chmod 600 {login.place}",
+        )
     return Answer(GOOD, f"{found}.")
 
 
@@ -185,7 +215,9 @@ def quota_project_answer(login: SignedIn | None, project: str) -> Answer | None:
     if login is None:
         return None
     if not login.quota_project:
-        return Answer(GOOD, "the login names none: requests are charged to the project that they are about.")
+        return Answer(
+            GOOD, "the login names none: requests are charged to the project that they are about."
+        )
     if login.quota_project == project:
         return Answer(GOOD, f"the login names {project}, as --project does.")
     found = (
@@ -196,7 +228,9 @@ def quota_project_answer(login: SignedIn | None, project: str) -> Answer | None:
 
 
 async def check_compute(patient: Patient) -> list[Check]:
-    """What Compute Engine says about the first VMs of the cluster, and whether they boot ready to train."""
+    """What Compute Engine says about the first VMs of the cluster, and whether they boot ready to
+    train.
+    """
     if not patient.spec.emulated:
         with contextlib.suppress(CloudError):  # the check of prices reports it
             await patient.read_prices()
@@ -204,7 +238,9 @@ async def check_compute(patient: Patient) -> list[Check]:
     for trouble in troubles:  # the examination meets the same, and reports it question by question
         log.info("%s", trouble)
     bucket = (spec.bucket or "").partition("/")[0]
-    found = await patient.engine.examine(first_requests(spec, *known), firewall=spec.firewall, bucket=bucket)
+    found = await patient.engine.examine(
+        first_requests(spec, *known), firewall=spec.firewall, bucket=bucket
+    )
     checks = [_check_of(finding) for finding in found]
     chosen = next((event for event in known if isinstance(event, events.ClusterImageChosen)), None)
     checks.append(_check("boot", _BOOT, _boot_answer(spec, chosen)))
@@ -216,24 +252,32 @@ def _boot_answer(spec: ClusterSpec, choice: events.ClusterImageChosen | None) ->
     if image:
         return Answer(GOOD, f"VMs boot from {image}, ready to train.")
     if spec.emulated:
-        return Answer(GOOD, "emulated VMs have this machine's packages, so they boot ready to train.")
+        return Answer(
+            GOOD, "emulated VMs have this machine's packages, so they boot ready to train."
+        )
     found = "VMs install TensorFlow at their first boot: some minutes, with a GPU 10 to 15 by estimate, each time."
     return Answer(NOTE, found, f"transient image build{_project_option(spec)}")
 
 
 async def check_bucket(patient: Patient) -> Answer:
     """Whether the bucket can be used, and who can read it."""
-    spec, access = patient.spec, patient.access
+    spec = patient.spec
+    access = patient.access
     if not spec.bucket or not access.storage:
         return Answer(NOTE, "none is used: checkpoints and results come to this machine.")
-    name, location = spec.bucket.partition("/")[0], region(spec.home_zone)
+    name = spec.bucket.partition("/")[0]
+    location = region(spec.home_zone)
     own = name == own_bucket(access.engine.project, location)
     try:
         warning = await access.storage.look(name, own=own)
     except (CredentialsError, ConsumerError):
         raise
     except AccessError as error:
-        return Answer(BAD, _without(str(error), error.fix), grant("roles/storage.admin", access.engine.project))
+        return Answer(
+            BAD,
+            _without(str(error), error.fix),
+            grant("roles/storage.admin", access.engine.project),
+        )
     if warning is None:
         return Answer(GOOD, f"{name} is not there yet; the first cluster makes it in {location}.")
     if warning:
@@ -250,7 +294,9 @@ async def check_tokens(patient: Patient) -> Answer:
 async def check_prices(patient: Patient) -> Answer:
     """Whether Google's prices of today can be read."""
     spec = patient.spec
-    sources = "; ".join(dict.fromkeys(line.source for kind, line in spec.prices.items() if "@" not in kind))
+    sources = "; ".join(
+        dict.fromkeys(line.source for kind, line in spec.prices.items() if "@" not in kind)
+    )
     if spec.emulated:
         return Answer(GOOD, f"nothing is billed; the catalog has {sources}.")
     try:
@@ -262,8 +308,13 @@ async def check_prices(patient: Patient) -> Answer:
         found = f"the catalog's dated ones are used ({sources}), because Google's could not be read: {error.what}."
         return Answer(NOTE, found, _commands(error.fix) or enable)
     if not count and learned_seconds_ago() == float("inf"):
-        return Answer(NOTE, f"Google lists none that we recognise; the catalog's are used: {sources}.")
-    read = f"Google's list of today has {count:,}" if count else "Google's list was read within the last day"
+        return Answer(
+            NOTE, f"Google lists none that we recognise; the catalog's are used: {sources}."
+        )
+    if count:
+        read = f"Google's list of today has {count:,}"
+    else:
+        read = "Google's list was read within the last day"
     return Answer(GOOD, f"{read}; its prices are used instead of the catalog's.")
 
 
@@ -297,20 +348,46 @@ class Question:
     seconds: float = _LIMIT_SECONDS
 
 
-_CREDENTIALS = Question("credentials", "Whose credentials are used, and whether they are valid.", check_credentials)
+_CREDENTIALS = Question(
+    "credentials", "Whose credentials are used, and whether they are valid.", check_credentials
+)
 _HERE = (
-    Question("this machine's folder", "Whether clusters, keys and results can be kept here.", check_folder),
-    Question("gcloud", "Whether gcloud is installed and logged in, for SSH through its tunnels.", check_gcloud),
+    Question(
+        "this machine's folder",
+        "Whether clusters, keys and results can be kept here.",
+        check_folder,
+    ),
+    Question(
+        "gcloud",
+        "Whether gcloud is installed and logged in, for SSH through its tunnels.",
+        check_gcloud,
+    ),
     Question("clock", "Whether this machine's clock agrees with Google's.", check_clock),
 )
 _AT_GOOGLE = (
     _CREDENTIALS,
-    Question("quota project", "Which project the login has requests charged to.", check_quota_project),
-    Question("Compute Engine", "Whether the project can have these VMs.", check_compute, _LONG_SECONDS),
-    Question("bucket", "Whether the bucket can be used, and is closed to the public.", check_bucket),
-    Question("tokens for VMs", "Whether VMs can be given tokens for their part of the bucket.", check_tokens),
-    Question("prices", "Whether Google's prices of today can be read.", check_prices, _LONG_SECONDS),
-    Question("left behind", "Whether VMs or firewall rules of yours belong to no cluster.", check_leftovers),
+    Question(
+        "quota project", "Which project the login has requests charged to.", check_quota_project
+    ),
+    Question(
+        "Compute Engine", "Whether the project can have these VMs.", check_compute, _LONG_SECONDS
+    ),
+    Question(
+        "bucket", "Whether the bucket can be used, and is closed to the public.", check_bucket
+    ),
+    Question(
+        "tokens for VMs",
+        "Whether VMs can be given tokens for their part of the bucket.",
+        check_tokens,
+    ),
+    Question(
+        "prices", "Whether Google's prices of today can be read.", check_prices, _LONG_SECONDS
+    ),
+    Question(
+        "left behind",
+        "Whether VMs or firewall rules of yours belong to no cluster.",
+        check_leftovers,
+    ),
 )
 _BOOT = "Whether VMs boot from an image with the training stack."
 _EXAMINED = {
@@ -369,7 +446,9 @@ async def _answered(question: Question, patient: Patient) -> list[Check]:
 
 
 def _failed(question: Question, error: TransientError) -> Check:
-    """Return the check of a question that failed. Invalid credentials fail many questions, for one reason."""
+    """Return the check of a question that failed. Invalid credentials fail many questions, for one
+    reason.
+    """
     if isinstance(error, CredentialsError):
         login = Answer(BAD, f"{error.what.rstrip('.')}.", _LOGIN)
         return _check(_CREDENTIALS.name, _CREDENTIALS.question, login)
@@ -382,7 +461,9 @@ def _check(name: str, question: str, answer: Answer) -> Check:
 
 
 def _check_of(finding: Finding) -> Check:
-    question = next((text for start, text in _EXAMINED.items() if finding.subject.startswith(start)), "")
+    question = next(
+        (text for start, text in _EXAMINED.items() if finding.subject.startswith(start)), ""
+    )
     result = GOOD if finding.told else NOTE
     if not finding.good:
         result = BAD
@@ -402,17 +483,24 @@ def _for_account(check: Check, account: str) -> Check:
     """Return the check with the account in the place of the placeholder in its command."""
     if not account:
         return check
-    kind = "serviceAccount" if account.endswith("gserviceaccount.com") else "user"
+    if account.endswith("gserviceaccount.com"):
+        kind = "serviceAccount"
+    else:
+        kind = "user"
     return replace(check, fix=check.fix.replace("user:YOU@EXAMPLE.COM", f"{kind}:{account}"))
 
 
 def _without(text: str, fix: str) -> str:
     """Return the sentence without the remedy after it."""
-    return text.removesuffix(fix).rstrip() if fix else text
+    if fix:
+        return text.removesuffix(fix).rstrip()
+    return text
 
 
 def _commands(text: str) -> str:
-    """Return the first command that a remedy names, or its page; all commands where they grant rights."""
+    """Return the first command that a remedy names, or its page; all commands where they grant
+    rights.
+    """
     commands = _COMMAND.findall(text)
     grants = [command for command in commands if command.startswith(_GRANTS)]
     if grants:
@@ -420,11 +508,15 @@ def _commands(text: str) -> str:
     if commands:
         return commands[0]
     page = re.search(r"https://\S+[^\s.,]", text)
-    return page[0] if page else ""
+    if page:
+        return page[0]
+    return ""
 
 
 def _project_option(spec: ClusterSpec) -> str:
-    return f" --project {spec.project}" if spec.project else ""
+    if spec.project:
+        return f" --project {spec.project}"
+    return ""
 
 
 def _ahead(least: float, most: float) -> str:

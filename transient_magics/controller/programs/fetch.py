@@ -1,11 +1,12 @@
 """`python -m ...programs.fetch < request`: bring a run's checkpoints (and results) from its bucket.
 
-The request is one JSON object: `store` (gs://bucket/path), `project` (null: the emulator's), `folder`, and `results`
-(false: checkpoints alone). Prints one: `{"steps": [N, ...], "refused": [sentence, ...]}` or `{"error": sentence}`. A
-checkpoint whose files are not what the manifest says is left out.
+The request is one JSON object: `store` (gs://bucket/path), `project` (null: the emulator's),
+`folder`, and `results` (false: checkpoints alone). Prints one: `{"steps": [N, ...], "refused":
+[sentence, ...]}` or `{"error": sentence}`. A checkpoint whose files are not what the manifest says
+is left out.
 
-Others may write to the bucket, the VMs of the run among them: what is taken has the name of a file that a run has, and
-the size that it is to have, before any of it is downloaded.
+Others may write to the bucket, the VMs of the run among them: what is taken has the name of a file
+that a run has, and the size that it is to have, before any of it is downloaded.
 """
 
 from __future__ import annotations
@@ -31,10 +32,17 @@ _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints
 
 
-async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: bool = True) -> dict[str, Any]:
-    """Bring what is at `store` into `folder`. Raises CloudError, or TrainingError where no checkpoint is good."""
+async def fetch(
+    storage: CloudStorage, store: str, folder: Path, *, results: bool = True
+) -> dict[str, Any]:
+    """Bring what is at `store` into `folder`. Raises CloudError, or TrainingError where no
+    checkpoint is good.
+    """
     bucket, path = manifest.split(store)
-    there = {each.name: each for each in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)}
+    there = {
+        each.name: each
+        for each in await storage.list(bucket, f"{path}checkpoints/", most=_MOST_OBJECTS)
+    }
     target = folder / layout.CHECKPOINTS
     target.mkdir(parents=True, exist_ok=True)
     known = await _manifest(storage, bucket, path, there, target)
@@ -43,12 +51,18 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
     for checkpoint in known.checkpoints:
         try:
             await _fetch_one(storage, bucket, path, checkpoint, there, target)
-        except (GoneError, ChangedError, TrainingError) as error:  # dropped for newer ones just now, or damaged
+        except (
+            GoneError,
+            ChangedError,
+            TrainingError,
+        ) as error:  # dropped for newer ones just now, or damaged
             refused.append(f"step {checkpoint.step}: {error}")
         else:
             steps.append(checkpoint.step)
     if refused and not steps:
-        raise TrainingError("every checkpoint of the run differs from its manifest", where="; ".join(refused))
+        raise TrainingError(
+            "every checkpoint of the run differs from its manifest", where="; ".join(refused)
+        )
     if here := Checkpoints(target).steps():
         (target / "checkpoint").write_text(manifest.state_file(reversed(here)), encoding="utf-8")
     if known.best and known.best.step in steps:
@@ -57,7 +71,9 @@ async def fetch(storage: CloudStorage, store: str, folder: Path, *, results: boo
         for name in sorted(load("run", "artifacts").NAMES):
             for each in await storage.list(bucket, path + name, most=1):
                 if each.name == path + name and each.size <= _MOST_BYTES:
-                    await storage.download(bucket, each.name, folder / name, generation=each.generation)
+                    await storage.download(
+                        bucket, each.name, folder / name, generation=each.generation
+                    )
     return {"steps": steps, "refused": refused}
 
 
@@ -65,7 +81,8 @@ async def _manifest(
     storage: CloudStorage, bucket: str, path: str, there: dict[str, Stored], target: Path
 ) -> manifest.Manifest:
     """What counts in the place; where the manifest is lost or damaged, what lies there whole."""
-    name, damage = path + manifest.NAME, None
+    name = path + manifest.NAME
+    damage = None
     if found := there.get(name):
         with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as temporary:
             try:
@@ -85,12 +102,17 @@ async def _manifest(
 
 
 async def _fetch_one(
-    storage: CloudStorage, bucket: str, path: str, checkpoint: manifest.Checkpoint, there: dict[str, Stored],
+    storage: CloudStorage,
+    bucket: str,
+    path: str,
+    checkpoint: manifest.Checkpoint,
+    there: dict[str, Stored],
     target: Path,
-) -> None:  # fmt: skip
+) -> None:
     with tempfile.TemporaryDirectory(dir=target, prefix=".fetching-") as temporary:
         for file in checkpoint.files:
-            place, name = Path(temporary) / file.name, f"{path}{checkpoint.folder}/{file.name}"
+            place = Path(temporary) / file.name
+            name = f"{path}{checkpoint.folder}/{file.name}"
             if name not in there:
                 raise TrainingError(f"{file.name} is missing")
             if (there[name].size, there[name].crc32c) != (file.size, file.crc32c):
@@ -109,7 +131,9 @@ async def _fetch(request: dict[str, Any]) -> dict[str, Any]:
 
         endpoint = await asyncio.to_thread(emulator.ensure)
     async with CloudStorage(request["project"] or EMULATED_PROJECT, endpoint) as storage:
-        return await fetch(storage, request["store"], Path(request["folder"]), results=request["results"])
+        return await fetch(
+            storage, request["store"], Path(request["folder"]), results=request["results"]
+        )
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """`python -m ...programs.images list|delete [--name NAME] [PROJECT]`: the images of a project.
 
-Prints one JSON object: `{"images": [...]}`, `{"deleted": true, "names": [...]}` or `{"error": sentence}`. Without a
-project it is about the emulator.
+Prints one JSON object: `{"images": [...]}`, `{"deleted": true, "names": [...]}` or `{"error":
+sentence}`. Without a project it is about the emulator.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ async def listed(project: str | None) -> dict[str, Any]:
 
 
 async def deleted(project: str | None, name: str) -> dict[str, Any]:
-    """Delete one, only one that was baked here; whether there was one of that name, and the names that there were."""
+    """Delete one, only one that was baked here; whether there was one of that name, and the names
+    that there were.
+    """
     async with to_project(project) as access:
         await access.reopen()
         names = [image.name for image in await access.engine.images.list()]
@@ -57,7 +59,9 @@ def main() -> int:
     parser.add_argument("--name", default="")
     parser.add_argument("project", nargs="?")
     asked = parser.parse_args()
-    return answer(listed(asked.project) if asked.verb == "list" else deleted(asked.project, asked.name))
+    return answer(
+        listed(asked.project) if asked.verb == "list" else deleted(asked.project, asked.name)
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""`python -m ...programs.measure NAME`: carry out the measurement that `availability/NAME/spec.json` declares.
+"""`python -m ...programs.measure NAME`: carry out the measurement that
+`availability/NAME/spec.json` declares.
 
-Started detached, so that it outlives the notebook. At every look one VM is asked for in each zone, and deleted as
-soon as it is there: whether there was one is written down. Nobody can log in to such a VM, it carries a moment at which
-Compute Engine itself deletes it, a few minutes on, and a sweep finds it by its label. So a kill costs some cents at
-most, and what could be lost so is kept back of the budget. Ends at once where another is at it.
+Started detached, so that it outlives the notebook. At every look one VM is asked for in each zone,
+and deleted as soon as it is there: whether there was one is written down. Nobody can log in to such
+a VM, it carries a moment at which Compute Engine itself deletes it, a few minutes on, and a sweep
+finds it by its label. So a kill costs some cents at most, and what could be lost so is kept back of
+the budget. Ends at once where another is at it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ from ... import places
 from ...catalog import DISK_GB, accelerator
 from ...catalog.traces import sampled, to_csv
 from ...cloud import ComputeEngine, VmRequest, request_id
-from ...errors import AccessError, CloudError, CredentialsError, GoneError, QuotaError, StockoutError, TransientError
+from ...errors import (
+    AccessError,
+    CloudError,
+    CredentialsError,
+    GoneError,
+    QuotaError,
+    StockoutError,
+    TransientError,
+)
 from ...files import write_atomically
 from ...journal.lock import take
 from ...protocol import layout
@@ -48,11 +58,15 @@ _MOST_FAILURES = 5
 
 
 class _Blind:
-    """A look that says nothing about capacity: Compute Engine did not answer, or refused for another reason."""
+    """A look that says nothing about capacity: Compute Engine did not answer, or refused for
+    another reason.
+    """
 
 
 async def measure(spec: MeasureSpec, folder: Path) -> str:
-    """Look again and again; why it ended, a clause. Raises CloudError where no look can tell anything."""
+    """Look again and again; why it ended, a clause. Raises CloudError where no look can tell
+    anything.
+    """
     failures = 0
     async with to_project(spec.project) as access:
         while True:
@@ -65,7 +79,10 @@ async def measure(spec: MeasureSpec, folder: Path) -> str:
             found = await _look(access, spec)
             write_sightings(folder, found)
             _write_traces(spec, folder)
-            failures = 0 if found else failures + 1
+            if found:
+                failures = 0
+            else:
+                failures = failures + 1
             if failures >= _MOST_FAILURES:
                 return "Compute Engine did not say whether there are VMs"
             if not found:
@@ -73,7 +90,9 @@ async def measure(spec: MeasureSpec, folder: Path) -> str:
 
 
 async def _stopped(folder: Path, until: float) -> bool:
-    """Wait until this moment (seconds since 1970), or for the wish that it ends: whether there is one."""
+    """Wait until this moment (seconds since 1970), or for the wish that it ends: whether there is
+    one.
+    """
     while not (folder / STOP).exists():
         left = until - time.time()
         if left <= 0:
@@ -85,7 +104,9 @@ async def _stopped(folder: Path, until: float) -> bool:
 async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
     try:
         await access.reopen()
-        await access.engine.check()  # it tells how far this machine's clock is from Compute Engine's, too
+        await (
+            access.engine.check()
+        )  # it tells how far this machine's clock is from Compute Engine's, too
         marks = {**await whose(access.engine), MEASURE_LABEL: spec.id}
     except (AccessError, CredentialsError):
         raise
@@ -100,18 +121,31 @@ async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
     return [each for each in found if isinstance(each, Sighting)]
 
 
-async def _probe(engine: ComputeEngine, spec: MeasureSpec, zone: str, marks: dict[str, str]) -> Sighting | _Blind:
-    """Ask for a VM in the zone, and give it back. Raises what is the same at every look: QuotaError, AccessError."""
-    gpu, began = accelerator(spec.gpu), time.time()
+async def _probe(
+    engine: ComputeEngine, spec: MeasureSpec, zone: str, marks: dict[str, str]
+) -> Sighting | _Blind:
+    """Ask for a VM in the zone, and give it back. Raises what is the same at every look:
+    QuotaError, AccessError.
+    """
+    gpu = accelerator(spec.gpu)
+    began = time.time()
     attached = gpu.compute_engine_name if not gpu.bundled else ""
     name = f"{spec.name}-{spec.zones.index(zone)}-{int(began)}"
     ends = datetime.fromtimestamp(began - engine.ahead + LIFE_SECONDS, UTC)
     request = VmRequest(
-        name=name, zone=zone, machine_type=gpu.machine_type, ssh_public_key="", accelerator=attached,
-        accelerator_count=1 if attached else 0, provisioning_model=spec.provisioning_model, labels=marks,
-        disk_gb=DISK_GB, external_ip=False, termination_time=ends,
+        name=name,
+        zone=zone,
+        machine_type=gpu.machine_type,
+        ssh_public_key="",
+        accelerator=attached,
+        accelerator_count=1 if attached else 0,
+        provisioning_model=spec.provisioning_model,
+        labels=marks,
+        disk_gb=DISK_GB,
+        external_ip=False,
+        termination_time=ends,
         request_id=request_id(spec.id, name),
-    )  # fmt: skip
+    )
     try:
         await engine.insert(request, timeout=LIFE_SECONDS)
     except (StockoutError, GoneError):
@@ -140,7 +174,12 @@ async def _give_back(engine: ComputeEngine, zone: str, name: str, marks: dict[st
 def _write_traces(spec: MeasureSpec, folder: Path) -> None:
     seen = read_sightings(folder)
     found = (
-        sampled(zone, spec.gpu, [(each.at, int(each.given)) for each in seen if each.zone == zone], spec.every_seconds)
+        sampled(
+            zone,
+            spec.gpu,
+            [(each.at, int(each.given)) for each in seen if each.zone == zone],
+            spec.every_seconds,
+        )
         for zone in spec.zones
     )
     if traces := [trace for trace in found if trace]:
@@ -164,7 +203,11 @@ async def _carry_out(spec: MeasureSpec, folder: Path) -> int:
 def main(arguments: list[str]) -> int:
     """Exit code 0; why it ended is in its folder."""
     folder = places.measurements() / arguments[0]
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
     if take(folder) is None or (folder / ENDED).exists():
         return 0
     spec = MeasureSpec.from_dict(json.loads((folder / layout.SPEC).read_text(encoding="utf-8")))

@@ -1,7 +1,7 @@
 """`python -m ...programs.preflight < spec.json`: could this cluster be made? Nothing is made.
 
-Prints one JSON object: `{"findings": [{subject, good, said, fix, told}], "spec": the declaration}`, with the zones that
-Compute Engine has. What is examined is what the controller would ask for first.
+Prints one JSON object: `{"findings": [{subject, good, said, fix, told}], "spec": the declaration}`,
+with the zones that Compute Engine has. What is examined is what the controller would ask for first.
 """
 
 from __future__ import annotations
@@ -29,16 +29,29 @@ log = logging.getLogger(__name__)
 
 
 def first_requests(spec: ClusterSpec, *later: events.Event) -> list[VmRequest]:
-    """The VMs that a controller asks for when the cluster has just been declared (and `later` has happened)."""
-    state = replay([events.ClusterDeclared(seq=1, time=int(spec.declared_at * 1e9), spec=spec.to_dict()), *later])
+    """The VMs that a controller asks for when the cluster has just been declared (and `later` has
+    happened).
+    """
+    state = replay(
+        [
+            events.ClusterDeclared(seq=1, time=int(spec.declared_at * 1e9), spec=spec.to_dict()),
+            *later,
+        ]
+    )
     assert state.spec
     decisions = decide(Situation(spec.declared_at, state))
-    wanted = [requested(spec, each) for each in decisions if isinstance(each, RequestVm)]
+    wanted = [
+        requested(spec, decision) for decision in decisions if isinstance(decision, RequestVm)
+    ]
     return [vm_request(state.spec, event, public_key="") for event in wanted]
 
 
-async def prepared(spec: ClusterSpec, engine: ComputeEngine) -> tuple[ClusterSpec, list[events.Event], list[str]]:
-    """The declaration as its controller would have it, with what it would learn first, and what it could not learn."""
+async def prepared(
+    spec: ClusterSpec, engine: ComputeEngine
+) -> tuple[ClusterSpec, list[events.Event], list[str]]:
+    """The declaration as its controller would have it, with what it would learn first, and what it
+    could not learn.
+    """
     known: list[events.Event] = []
     try:
         if priced := await live_prices.find(spec, engine):
@@ -60,13 +73,19 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
         async with Access(spec) as access:
             await access.reopen()
             spec, known, troubles = await prepared(spec, access.engine)
-            for trouble in troubles:  # the examination meets the same, and says it question by question
+            for (
+                trouble
+            ) in troubles:  # the examination meets the same, and says it question by question
                 log.warning("%s", trouble)
             bucket = (spec.bucket or "").partition("/")[0]
-            findings = await access.engine.examine(first_requests(spec, *known), firewall=spec.firewall, bucket=bucket)
+            findings = await access.engine.examine(
+                first_requests(spec, *known), firewall=spec.firewall, bucket=bucket
+            )
             if why := skew.wrong(access.engine.ahead):
                 findings.append(Finding("clock", False, why))
-            if all(each.good for each in findings) and (why := await taken(spec, access.engine)):
+            if all(finding.good for finding in findings) and (
+                why := await taken(spec, access.engine)
+            ):
                 findings.append(Finding(f"name {spec.name}", False, why))
             if all(each.good for each in findings):
                 findings += await advice.findings(access, spec)
@@ -78,7 +97,9 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
 def main() -> int:
     """Always exit code 0: what is wrong is in the findings."""
     findings, spec = asyncio.run(examine(ClusterSpec.from_dict(json.load(sys.stdin))))
-    print(json.dumps({"findings": [asdict(each) for each in findings], "spec": spec.to_dict()}))
+    print(
+        json.dumps({"findings": [asdict(finding) for finding in findings], "spec": spec.to_dict()})
+    )
     return 0
 
 

@@ -1,8 +1,8 @@
 """`python -m ...programs.self_check < spec.json`: whether the cluster's controller could run here.
 
-Everything that it imports has to be there, Compute Engine has to tell it the cluster's VMs, and there have to be tokens
-for the cluster's place in its bucket. Started on the VM that is to become its seat, before anything is handed over;
-exit code 1 with one sentence where it could not.
+Everything that it imports has to be there, Compute Engine has to tell it the cluster's VMs, and
+there have to be tokens for the cluster's place in its bucket. Started on the VM that is to become
+its seat, before anything is handed over; exit code 1 with one sentence where it could not.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
-"""`python -m ...programs.sweep [--yes] [--all-machines] [PROJECT]`: what nothing here knows any more.
+"""`python -m ...programs.sweep [--yes] [--all-machines] [PROJECT]`: what nothing here knows any
+more.
 
-Those are VMs of this user's that were made from this machine, of clusters that are over or have no folder here, of
-images that are built no more, and of measurements that nobody makes any more. With `--all-machines` they are all of
-this user's, also from other machines, and what an earlier version made in his login name; then what is younger than an
-hour is spared. A cluster whose controller runs on a VM is looked after, wherever it was declared. Only with `--yes`
-they are deleted, with the firewall rules of their clusters. Rules whose cluster has no VM any more are found and
-deleted like VMs; those of other machines after a day, because a cluster that waits for its first VM has rules already.
+Those are VMs of this user's that were made from this machine, of clusters that are over or have no
+folder here, of images that are built no more, and of measurements that nobody makes any more. With
+`--all-machines` they are all of this user's, also from other machines, and what an earlier version
+made in his login name; then what is younger than an hour is spared. A cluster whose controller runs
+on a VM is looked after, wherever it was declared. Only with `--yes` they are deleted, with the
+firewall rules of their clusters. Rules whose cluster has no VM any more are found and deleted like
+VMs; those of other machines after a day, because a cluster that waits for its first VM has rules
+already.
 
-Prints one JSON object: `{"orphans": [{name, zone, why}], "rules": [{name, why}], "deleted": bool, "unreadable":
-[sentence]}` or `{"error": sentence}`. Without a project it is about the emulator. `unreadable` has a sentence for each
-cluster's folder that cannot be read (its VMs are told and swept too, unless its controller is at work), and for rules
-that may not be looked at.
+Prints one JSON object: `{"orphans": [{name, zone, why}], "rules": [{name, why}], "deleted": bool,
+"unreadable": [sentence]}` or `{"error": sentence}`. Without a project it is about the emulator.
+`unreadable` has a sentence for each cluster's folder that cannot be read (its VMs are told and
+swept too, unless its controller is at work), and for rules that may not be looked at.
 """
 
 from __future__ import annotations
@@ -40,12 +43,15 @@ from ..vms.machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description, ruled_
 from ..vms.owner import MACHINE_LABEL, MEASURE_LABEL, OWNER_LABEL, user, whose
 from .baking import BUILD_LABEL
 
-_YOUNG, _YOUNG_RULE = timedelta(hours=1), timedelta(days=1)
+_YOUNG = timedelta(hours=1)
+_YOUNG_RULE = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What this machine knows of clusters by their folders: those that it looks after, follows, or cannot read."""
+    """What this machine knows of clusters by their folders: those that it looks after, follows, or
+    cannot read.
+    """
 
     over: Mapping[str, bool] = field(default_factory=dict[str, bool])
     """By id (by name where an earlier version gave none): whether it is over."""
@@ -60,18 +66,33 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
     async with to_project(project) as access:
         await access.reopen()
         mine = await whose(access.engine)
-        keys = (OWNER_LABEL,) if all_machines else (OWNER_LABEL, MACHINE_LABEL)
+        if all_machines:
+            keys = (OWNER_LABEL,)
+        else:
+            keys = (OWNER_LABEL, MACHINE_LABEL)
         found = await access.engine.list({key: mine[key] for key in keys})
         if all_machines:
-            found += await access.engine.list({OWNER_LABEL: user()})  # whom an earlier version took for the owner
+            found += await access.engine.list(
+                {OWNER_LABEL: user()}
+            )  # whom an earlier version took for the owner
         ruled, told = await _rules(access, {key: mine[key] for key in keys})
         here = clusters_here()
-        governed = {_identity(vm) for vm in found if vm.status == "RUNNING" and SEAT_LABEL.items() <= vm.labels.items()}
+        governed = {
+            _identity(vm)
+            for vm in found
+            if vm.status == "RUNNING" and SEAT_LABEL.items() <= vm.labels.items()
+        }
         reasons = [(vm, _why(vm, mine[MACHINE_LABEL], here, governed)) for vm in found]
-        orphans = sorted(((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name))
-        stray = [(rule, why) for rule in ruled if (why := _why_rule(rule, mine[MACHINE_LABEL], here))]
+        orphans = sorted(
+            ((vm, why) for vm, why in reasons if why), key=lambda each: (each[0].zone, each[0].name)
+        )
+        stray = [
+            (rule, why) for rule in ruled if (why := _why_rule(rule, mine[MACHINE_LABEL], here))
+        ]
         if yes:
-            await _delete(access, [vm for vm, _ in orphans], {_identity(vm) for vm, why in reasons if not why})
+            await _delete(
+                access, [vm for vm, _ in orphans], {_identity(vm) for vm, why in reasons if not why}
+            )
             await access.engine.firewall.remove([rule for rule, _ in stray])
     return {
         "orphans": [{"name": vm.name, "zone": vm.zone, "why": why} for vm, why in orphans],
@@ -81,10 +102,16 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
     }
 
 
-async def _rules(access: Access, whose: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The firewall rules with an owner like this whose clusters have no VM, and why they may not be looked at."""
+async def _rules(
+    access: Access, whose: Mapping[str, str]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The firewall rules with an owner like this whose clusters have no VM, and why they may not be
+    looked at.
+    """
     try:
-        found = await access.engine.firewall.find(lambda said: whose.items() <= ruled_by(said).items())
+        found = await access.engine.firewall.find(
+            lambda said: whose.items() <= ruled_by(said).items()
+        )
     except AccessError as error:  # with rules of his own a user needs no right to these
         return [], [f"Firewall rules were not looked for: {error}"]
     clusters = sorted({ruled_by(rule["description"])[ID_LABEL] for rule in found})
@@ -95,7 +122,8 @@ async def _rules(access: Access, whose: Mapping[str, str]) -> tuple[list[dict[st
 
 def _why_rule(rule: Mapping[str, Any], machine: str, here: Here) -> str:
     """Why nobody needs the rule, whose cluster has no VM (a clause), or nothing."""
-    marks, created = ruled_by(rule["description"]), rule["created"]
+    marks = ruled_by(rule["description"])
+    created = rule["created"]
     from_here = marks[MACHINE_LABEL] == machine
     if not from_here and (not created or datetime.now(UTC) - created < _YOUNG_RULE):
         return ""
@@ -103,16 +131,24 @@ def _why_rule(rule: Mapping[str, Any], machine: str, here: Here) -> str:
 
 
 def _why(vm: Vm, machine: str, here: Here, governed: Collection[str]) -> str:
-    """Why nobody looks after the VM (a clause), or nothing. `governed`: ids of clusters with a controller on a VM."""
+    """Why nobody looks after the VM (a clause), or nothing. `governed`: ids of clusters with a
+    controller on a VM.
+    """
     if measurement := vm.labels.get(MEASURE_LABEL):
-        return "" if measurement in _measuring() else "no process measures availability with it any more"
-    image, cluster, identity = vm.labels.get(BUILD_LABEL), vm.labels.get(LABEL), _identity(vm)
+        if measurement in _measuring():
+            return ""
+        return "no process measures availability with it any more"
+    image = vm.labels.get(BUILD_LABEL)
+    cluster = vm.labels.get(LABEL)
+    identity = _identity(vm)
     from_here = vm.labels.get(MACHINE_LABEL) == machine
     if not from_here and vm.created and datetime.now(UTC) - vm.created < _YOUNG:
         return ""
     if image:
         under_way = from_here and _building(image, identity)
-        return "" if under_way else f"no process builds the image {image} any more"
+        if under_way:
+            return ""
+        return f"no process builds the image {image} any more"
     if not cluster or (identity in governed and identity not in here.over):
         return ""
     return _why_cluster(cluster, identity, from_here, here)
@@ -127,8 +163,13 @@ def _why_cluster(cluster: str, identity: str, from_here: bool, here: Here) -> st
     if identity in here.followed:
         return f"its cluster {cluster} is only followed from here, and has no controller on a VM any more"
     if from_here and cluster in here.broken:
-        return "" if here.broken[cluster] else f"the folder of its cluster {cluster} on this machine cannot be read"
-    where = "this machine" if from_here else "this one of your machines, nor a controller on a VM"
+        if here.broken[cluster]:
+            return ""
+        return f"the folder of its cluster {cluster} on this machine cannot be read"
+    if from_here:
+        where = "this machine"
+    else:
+        where = "this one of your machines, nor a controller on a VM"
     return f"its cluster {cluster} has no folder on {where}"
 
 
@@ -146,7 +187,10 @@ def clusters_here() -> Here:
         if unreadable(folder):
             broken[folder.name] = held(folder)
         else:
-            identity = json.loads((folder / layout.SPEC).read_text(encoding="utf-8")).get("id") or folder.name
+            identity = (
+                json.loads((folder / layout.SPEC).read_text(encoding="utf-8")).get("id")
+                or folder.name
+            )
             over = replay(read(folder / layout.JOURNAL)).over
             if over or not (folder / ATTACHED).exists():
                 known[identity] = over
@@ -158,9 +202,13 @@ def clusters_here() -> Here:
 def _measuring() -> set[str]:
     """The ids of measurements that are under way on this machine."""
     found = set[str]()
-    for folder in (path.parent for path in places.measurements().glob(f"*/{layout.SPEC}") if held(path.parent)):
+    for folder in (
+        path.parent for path in places.measurements().glob(f"*/{layout.SPEC}") if held(path.parent)
+    ):
         with suppress(OSError, ValueError, DeclarationError):
-            found.add(MeasureSpec.from_dict(checks.parsed_object((folder / layout.SPEC).read_bytes())).id)
+            found.add(
+                MeasureSpec.from_dict(checks.parsed_object((folder / layout.SPEC).read_bytes())).id
+            )
     return found
 
 
@@ -176,7 +224,9 @@ def _building(image: str, identity: str) -> bool:
 
 
 async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[str]) -> None:
-    """Delete all that can be, and the rules of clusters none of whose VMs is `spared`. Raises the first CloudError."""
+    """Delete all that can be, and the rules of clusters none of whose VMs is `spared`. Raises the
+    first CloudError.
+    """
     deletions = [access.engine.delete(vm.zone, vm.name, vm.labels) for vm in orphans]
     for outcome in await asyncio.gather(*deletions, return_exceptions=True):
         if isinstance(outcome, BaseException):
@@ -185,7 +235,9 @@ async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[st
     clusters = {(vm.labels[LABEL], vm.labels.get(ID_LABEL, "")) for vm in closed}
     for name, identity in sorted(clusters):
         description = rule_description(name, identity)
-        found = await access.engine.firewall.find(lambda said, whole=description: same_owner(said, whole))
+        found = await access.engine.firewall.find(
+            lambda said, whole=description: same_owner(said, whole)
+        )
         await access.engine.firewall.remove(found)
 
 

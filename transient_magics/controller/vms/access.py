@@ -1,9 +1,11 @@
-"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM by SSH.
+"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM by
+SSH.
 
-A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through Identity-Aware Proxy where
-they have no external address. One without uses this user's emulator, started here if nobody has yet, and dials through
-the emulator's relay. A controller that runs on a VM of the cluster dials the others by their internal addresses.
-Nothing above this module knows the difference.
+A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through
+Identity-Aware Proxy where they have no external address. One without uses this user's emulator,
+started here if nobody has yet, and dials through the emulator's relay. A controller that runs on a
+VM of the cluster dials the others by their internal addresses. Nothing above this module knows the
+difference.
 """
 
 from __future__ import annotations
@@ -31,13 +33,23 @@ from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance
 
 _ANEW_SECONDS = 2.0
 _CONNECT_SECONDS = 120.0
-_PATIENCE, _EMULATED_PATIENCE = 60.0, 3.0  # seconds of retries before an emulator is taken for dead
+# seconds of retries before an emulator is taken for dead
+_PATIENCE = 60.0
+_EMULATED_PATIENCE = 3.0
 _TOKEN_PATIENCE = 15.0  # there is another attempt soon
 # Given all at once, it asks neither its own configuration nor Compute Engine before it dials.
 _IAP = (
-    "gcloud", "compute", "start-iap-tunnel", "{address}", "{port}", "--listen-on-stdin", "--quiet",
-)  # fmt: skip
-_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as Google's clients for the emulator
+    "gcloud",
+    "compute",
+    "start-iap-tunnel",
+    "{address}",
+    "{port}",
+    "--listen-on-stdin",
+    "--quiet",
+)
+_WITHOUT_PROXY = urllib.request.build_opener(
+    urllib.request.ProxyHandler({})
+)  # as Google's clients for the emulator
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
@@ -49,7 +61,9 @@ def to_project(project: str | None) -> Access:
 
 @dataclass(frozen=True)
 class WantedBack:
-    """The provider wants `number` of the VMs with these ids back, `until` then (seconds since 1970), whichever."""
+    """The provider wants `number` of the VMs with these ids back, `until` then (seconds since
+    1970), whichever.
+    """
 
     number: Annotated[int, at_least(1)]
     vms: tuple[str, ...]
@@ -58,7 +72,9 @@ class WantedBack:
 
 @dataclass(frozen=True)
 class _Weather:
-    """The part of the emulator's weather that concerns a cluster: its clock, its VMs' link, and VMs to give back."""
+    """The part of the emulator's weather that concerns a cluster: its clock, its VMs' link, and VMs
+    to give back.
+    """
 
     anchors: events.Anchors
     link_bits_per_second: Annotated[float, within(1.0, 1e15)] | None = None
@@ -66,7 +82,9 @@ class _Weather:
 
 
 class Access:
-    """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and after an outage."""
+    """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and
+    after an outage.
+    """
 
     def __init__(self, spec: ClusterSpec) -> None:
         self._spec = spec
@@ -77,7 +95,9 @@ class Access:
         self._dialler: Dialler | None = None  # to internal addresses, if there is a way
         self.isolated = True
         self.link: float | None = None
-        """What an emulated VM's network carries each way, in bytes per second, as last heard; None: as it comes."""
+        """What an emulated VM's network carries each way, in bytes per second, as last heard; None:
+        as it comes.
+        """
         self._opening = asyncio.Lock()
         self._opened_at = -_ANEW_SECONDS
 
@@ -89,7 +109,9 @@ class Access:
         await self._stack.aclose()
 
     async def reopen(self) -> None:
-        """Find Compute Engine (an emulator that was restarted may answer elsewhere). Raises CloudError."""
+        """Find Compute Engine (an emulator that was restarted may answer elsewhere). Raises
+        CloudError.
+        """
         async with self._opening:
             if time.monotonic() - self._opened_at < _ANEW_SECONDS:
                 return  # several calls failed at once; one of them opened it again
@@ -103,8 +125,10 @@ class Access:
             await self.storage.renew()
 
     async def weather(self) -> tuple[Clock, WantedBack | None]:
-        """How fast time passes for the cloud: as ever on Google, as its weather says on the emulator. And which VMs it
-        wants back, where it leaves the choice to us, as Google does not. Raises UnreachableError."""
+        """How fast time passes for the cloud: as ever on Google, as its weather says on the
+        emulator. And which VMs it wants back, where it leaves the choice to us, as Google does not.
+        Raises UnreachableError.
+        """
         if not self._spec.emulated:
             return Clock(), None
         where = f"{self.engine.endpoint}/emulator/v1/weather"
@@ -112,13 +136,19 @@ class Access:
         try:
             weather = built(_Weather, answer)
         except ValueError as error:
-            raise UnreachableError(f"The emulator's weather does not make sense: {error}", where=where) from error
+            raise UnreachableError(
+                f"The emulator's weather does not make sense: {error}", where=where
+            ) from error
         rate = weather.link_bits_per_second
-        self.link = None if rate is None else rate / 8
+        if rate is None:
+            self.link = None
+        else:
+            self.link = rate / 8
         return Clock(weather.anchors), weather.wanted_back
 
     async def protect(self, whose: Mapping[str, str]) -> None:
-        """Close the cluster's VMs, whose labels say `whose` they are, to everyone but each other, before there are any.
+        """Close the cluster's VMs, whose labels say `whose` they are, to everyone but each other,
+        before there are any.
 
         Raises CloudError.
         """
@@ -131,20 +161,25 @@ class Access:
             await self.engine.firewall.remove(firewall_rules(self._spec))
 
     async def ensure_bucket(self) -> str:
-        """See that the cluster's bucket is there, made in its region if need be, and that VMs can be let into it.
+        """See that the cluster's bucket is there, made in its region if need be, and that VMs can
+        be let into it.
 
         Returns what is not as it should be there, in one sentence, or nothing. Raises CloudError.
         """
-        spec, warning = self._spec, ""
+        spec = self._spec
+        warning = ""
         if spec.bucket and self.storage:
-            name, location = spec.bucket.partition("/")[0], region(spec.home_zone)
+            name = spec.bucket.partition("/")[0]
+            location = region(spec.home_zone)
             own = spec.project is not None and name == own_bucket(spec.project, location)
             warning = await self.storage.ensure_bucket(name, location, own=own)
         await self.try_token()
         return warning
 
     async def try_token(self) -> None:
-        """See that VMs can be given tokens for the cluster's place in its bucket, if it has one. Raises CloudError."""
+        """See that VMs can be given tokens for the cluster's place in its bucket, if it has one.
+        Raises CloudError.
+        """
         if store := cluster_store(self._spec):
             await self.bounded_token([Reach(f"{store}/", "objectUser")])
 
@@ -154,13 +189,23 @@ class Access:
         patience = _EMULATED_PATIENCE if endpoint else _TOKEN_PATIENCE
         return await bounded_token(reaches, self.engine.project, endpoint, patience=patience)
 
-    async def connect(self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS) -> Connection:
-        """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises RemoteError."""
+    async def connect(
+        self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS
+    ) -> Connection:
+        """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises
+        RemoteError.
+        """
         spec = self._spec
         outside = "" if spec.through_proxy else vm.external_address
         try:
             return await self._enter(
-                vm.zone, instance_name(spec, vm.name), vm.name, vm.role, (vm.address, outside), key, timeout
+                vm.zone,
+                instance_name(spec, vm.name),
+                vm.name,
+                vm.role,
+                (vm.address, outside),
+                key,
+                timeout,
             )
         except ConnectionLostError as error:
             if self._dialler or spec.through_proxy or not (spec.firewall and spec.ssh_from):
@@ -173,25 +218,44 @@ class Access:
 
     async def enter(self, vm: Vm, key: Path) -> Connection:
         """The same for a VM of which nothing but that is known."""
-        role, outside = vm.labels.get(ROLE_LABEL, ""), vm.external_address
+        role = vm.labels.get(ROLE_LABEL, "")
+        outside = vm.external_address
         addresses = vm.address, "" if PROXY_LABEL.items() <= vm.labels.items() else outside
         return await self._enter(vm.zone, vm.name, vm.name, role, addresses, key, _CONNECT_SECONDS)
 
     async def _enter(
-        self, zone: str, instance: str, name: str, role: str, addresses: tuple[str, str], key: Path, timeout: float
+        self,
+        zone: str,
+        instance: str,
+        name: str,
+        role: str,
+        addresses: tuple[str, str],
+        key: Path,
+        timeout: float,
     ) -> Connection:
         inside, outside = addresses
         try:
             keys = await self.engine.host_keys(zone, instance)
         except CloudError as error:
             raise RemoteError(f"The host key of {instance} is not known yet: {error}") from error
-        dialler, address = self._dialler, inside
+        dialler = self._dialler
+        address = inside
         if dialler is None and outside:
-            dialler, address = Direct(), outside
+            dialler = Direct()
+            address = outside
         elif dialler is None:
             where = f"--zone={zone}", f"--project={self._spec.project}"
-            dialler, address = ProxyCommand((*_IAP, *where)), instance
-        return await connect(dialler, address, user=account(role), key=key, host_keys=keys, name=name, timeout=timeout)
+            dialler = ProxyCommand((*_IAP, *where))
+            address = instance
+        return await connect(
+            dialler,
+            address,
+            user=account(role),
+            key=key,
+            host_keys=keys,
+            name=name,
+            timeout=timeout,
+        )
 
     @property
     def training_refused(self) -> str:
@@ -208,7 +272,10 @@ class Access:
         if here():
             # Google's client finds the VM's own credentials, and the emulator is where VMs find it.
             self._dialler = Direct()
-            endpoint = f"http://{os.environ['GCE_METADATA_HOST']}" if self._spec.emulated else None
+            if self._spec.emulated:
+                endpoint = f"http://{os.environ['GCE_METADATA_HOST']}"
+            else:
+                endpoint = None
         elif self._spec.emulated:
             from ... import emulator
 
@@ -217,7 +284,8 @@ class Access:
                 self._holds_emulator = True
             endpoint = await asyncio.to_thread(emulator.ensure)
             about = await asyncio.to_thread(_ask, f"{endpoint}/emulator/v1")
-            self._dialler, self.isolated = Relay(Path(about["relay"])), bool(about["isolated"])
+            self._dialler = Relay(Path(about["relay"]))
+            self.isolated = bool(about["isolated"])
         if self._opened_at > 0 and endpoint == self.engine.endpoint:
             return
         # The one before stays open to the end: calls that are under way in it fail by themselves.

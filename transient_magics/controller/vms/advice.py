@@ -1,6 +1,8 @@
-"""Asking for advice on Spot capacity, and keeping it: what is asked, when, and what follows is `ranking`'s.
+"""Asking for advice on Spot capacity, and keeping it: what is asked, when, and what follows is
+`ranking`'s.
 
-Where Compute Engine gives none, what was measured from this machine within the hour stands in for it.
+Where Compute Engine gives none, what was measured from this machine within the hour stands in for
+it.
 """
 
 from __future__ import annotations
@@ -21,26 +23,36 @@ async def ask(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdv
     """The advice on a GPU of the cluster, if there is any. Never raises CloudError."""
     zones = questions(spec)[kind]
     shape = shape_of(spec, kind, zones[0])
-    count = sum(group.count for group in spec.groups if group.accelerator == kind and not group.zone)
+    count = sum(
+        group.count for group in spec.groups if group.accelerator == kind and not group.zone
+    )
     found = await access.engine.advice.spot(shape, zones, count)
     chances = {zone: (chance.obtainability, chance.uptime) for zone, chance in found.items()}
-    preempted = {zone: chance.preempted for zone, chance in found.items() if chance.preempted is not None}
+    preempted = {
+        zone: chance.preempted for zone, chance in found.items() if chance.preempted is not None
+    }
     if not chances:
         return measured(spec.project, kind, zones, now())
     return events.ClusterAdvised(accelerator=kind, zones=chances, preempted=preempted)
 
 
-def measured(project: str | None, kind: str, zones: Sequence[str], at: float) -> events.ClusterAdvised | None:
-    """What was seen of these zones with the same project from this machine in the hour before `at`, if anything."""
+def measured(
+    project: str | None, kind: str, zones: Sequence[str], at: float
+) -> events.ClusterAdvised | None:
+    """What was seen of these zones with the same project from this machine in the hour before `at`,
+    if anything.
+    """
     seen = (
-        each
+        sighting
         for spec, sightings in measurements()
         if (spec.project, spec.gpu, spec.provisioning_model) == (project, kind, "spot")
-        for each in sightings
-        if each.zone in zones and at - HOLDS_SECONDS < each.at <= at
+        for sighting in sightings
+        if sighting.zone in zones and at - HOLDS_SECONDS < sighting.at <= at
     )
     found = {zone: (given / asked, 0.0) for zone, (asked, given) in shares(seen).items()}
-    return events.ClusterAdvised(accelerator=kind, zones=found, measured=True) if found else None
+    if found:
+        return events.ClusterAdvised(accelerator=kind, zones=found, measured=True)
+    return None
 
 
 async def findings(access: Access, spec: ClusterSpec) -> list[Finding]:
@@ -48,7 +60,13 @@ async def findings(access: Access, spec: ClusterSpec) -> list[Finding]:
     found: list[Finding] = []
     for kind, zones in questions(spec).items():
         if given := await ask(access, spec, kind):
-            found.append(Finding(f"advice on {kind}", True, phrase(given, ranked(spec, kind, zones, given, given.at))))
+            found.append(
+                Finding(
+                    f"advice on {kind}",
+                    True,
+                    phrase(given, ranked(spec, kind, zones, given, given.at)),
+                )
+            )
     return found
 
 
@@ -56,14 +74,17 @@ class Adviser:
     """Asks when a question is due, and records the answers."""
 
     def __init__(self, recorder: Recorder, access: Access) -> None:
-        self._recorder, self._access = recorder, access
+        self._recorder = recorder
+        self._access = access
         self._asked: dict[str, float] = {}
 
     async def keep_asking(self, now: float) -> None:
         """Ask what is due at `now` and return with the answers; nothing is due most of the time."""
         spec = self._recorder.state.spec
         for kind in due(self._recorder.state, self._asked, now):
-            self._asked[kind] = now  # also where there is no answer: it is as little there a moment later
+            self._asked[kind] = (
+                now  # also where there is no answer: it is as little there a moment later
+            )
             if spec and (given := await ask(self._access, spec, kind)):
                 self._recorder.record(given)
 

@@ -1,7 +1,9 @@
-"""What start-up scripts tell of VMs that do not answer yet, and the end of those whose script failed.
+"""What start-up scripts tell of VMs that do not answer yet, and the end of those whose script
+failed.
 
-A script says in a guest attribute how far it is (templates/tell.sh.j2), because nothing else can be asked while a VM
-installs what it needs. What it says is foreign: clipped, printable, and believed only until the VM answers.
+A script says in a guest attribute how far it is (templates/tell.sh.j2), because nothing else can be
+asked while a VM installs what it needs. What it says is foreign: clipped, printable, and believed
+only until the VM answers.
 """
 
 from __future__ import annotations
@@ -24,14 +26,21 @@ from .startup import NAMESPACE
 
 log = logging.getLogger(__name__)
 
-BOOT, IMAGE = "boot", "image"
-"""What the words are told as: those of a VM that is to train, and of one that an image is made from."""
+BOOT = "boot"
+IMAGE = "image"
+"""What the words are told as: those of a VM that is to train, and of one that an image is made
+from.
+"""
 _EVERY = 10.0
-_LINES, _WORDS, _LINE = 5, 200, 300
+_LINES = 5
+_WORDS = 200
+_LINE = 300
 
 
 class Told(NamedTuple):
-    """The latest word of a start-up script. `kind`: step, ready, failed, or nothing; `words`: a clause."""
+    """The latest word of a start-up script. `kind`: step, ready, failed, or nothing; `words`: a
+    clause.
+    """
 
     kind: str = ""
     words: str = ""
@@ -41,7 +50,9 @@ async def told(engine: ComputeEngine, zone: str, instance: str, told_as: str) ->
     """What the start-up script says now. Raises CloudError."""
     said = (await engine.guest_attributes(zone, instance, NAMESPACE)).get(told_as, "")
     kind, _, words = said.partition(": ")
-    return Told(kind, _plain(words, _WORDS)) if kind in ("step", "ready", "failed") else Told()
+    if kind in ("step", "ready", "failed"):
+        return Told(kind, _plain(words, _WORDS))
+    return Told()
 
 
 async def last_lines(engine: ComputeEngine, zone: str, instance: str) -> str:
@@ -57,7 +68,9 @@ class Boots:
     """Follows the start-up scripts of a cluster's VMs."""
 
     def __init__(self, recorder: Recorder, access: Access, tasks: Tasks) -> None:
-        self._recorder, self._access, self._tasks = recorder, access, tasks
+        self._recorder = recorder
+        self._access = access
+        self._tasks = tasks
 
     def follow(self, vm: VmState) -> None:
         """Until the VM answers, or its boot failed, which is recorded."""
@@ -79,7 +92,10 @@ class Boots:
             (vm for vm in reversed(state.vms.values()) if vm.failure and vm.boots_as in given_up),
             None,
         )
-        what = "were of no use" if last and last.ready_at else "did not boot"
+        if last and last.ready_at:
+            what = "were of no use"
+        else:
+            what = "did not boot"
         more = "more, and no workers," if state.stranded else "more"
         return (
             f"{' and '.join(sorted(given_up))}: {MOST_FAILED_BOOTS} VMs in a row {what}"
@@ -87,16 +103,20 @@ class Boots:
         )
 
     async def _follow(self, name: str) -> None:
-        # By the clock that stands still while this machine sleeps: after waking up VMs get their time to answer.
+        # By the clock that stands still while this machine sleeps: after waking up VMs get their
+        # time to answer.
         gpu = self._recorder.state.vms[name].accelerator
-        heard, longest = time.monotonic(), boot_patience(self._recorder.spec, gpu)
+        heard = time.monotonic()
+        longest = boot_patience(self._recorder.spec, gpu)
         while True:
             await asyncio.sleep(_EVERY)
             vm = self._recorder.state.vms[name]
             if vm.state != "booting":
                 return
             try:
-                word = await told(self._access.engine, vm.zone, instance_name(self._recorder.spec, name), BOOT)
+                word = await told(
+                    self._access.engine, vm.zone, instance_name(self._recorder.spec, name), BOOT
+                )
             except CloudError as error:
                 log.warning("boot of %s: %s", name, error)
                 continue  # also Compute Engine's silence says nothing about the VM
@@ -107,12 +127,17 @@ class Boots:
                 heard = time.monotonic()
                 self._recorder.record(events.VmBootStep(vm=name, what=word.words))
             elif time.monotonic() - heard > longest:
-                at = f" after: {vm.step}" if vm.step else ""
+                if vm.step:
+                    at = f" after: {vm.step}"
+                else:
+                    at = ""
                 await self._failed(vm, f"no answer within {longest / 60:.0f} min{at}")
                 return
 
     async def _failed(self, vm: VmState, reason: str) -> None:
-        lines = await last_lines(self._access.engine, vm.zone, instance_name(self._recorder.spec, vm.name))
+        lines = await last_lines(
+            self._access.engine, vm.zone, instance_name(self._recorder.spec, vm.name)
+        )
         self._recorder.record(events.VmBootFailed(vm=vm.name, reason=reason, lines=lines))
 
 

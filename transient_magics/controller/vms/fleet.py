@@ -1,8 +1,8 @@
 """The VMs of one cluster: asked for, watched, connected and deleted.
 
-The core decides which; this module carries it out through Compute Engine's API, compares what Google lists with what
-the journal says, and keeps a link to every VM that runs. A VM that went without our asking is recorded as revoked,
-once, whoever noticed first.
+The core decides which; this module carries it out through Compute Engine's API, compares what
+Google lists with what the journal says, and keeps a link to every VM that runs. A VM that went
+without our asking is recorded as revoked, once, whoever noticed first.
 """
 
 from __future__ import annotations
@@ -74,12 +74,15 @@ _SILENCE = (
 )
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 _TELL_SECONDS = 4.0
-"""For a VM that answers to tell of its notice, which Compute Engine shows at the same moment: until the next poll."""
+"""For a VM that answers to tell of its notice, which Compute Engine shows at the same moment: until
+the next poll.
+"""
 
 
 class Fleet:
-    """Carries out decisions about VMs. `agent_line` gets what agents write down, `wanted` is told again and again which
-    VMs the provider wants back."""
+    """Carries out decisions about VMs. `agent_line` gets what agents write down, `wanted` is told
+    again and again which VMs the provider wants back.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,8 @@ class Fleet:
         self._recorder = recorder
         self._access = access
         self._tasks = tasks
-        self._agent_line, self._wanted = agent_line, wanted
+        self._agent_line = agent_line
+        self._wanted = wanted
         self._public_key = generate_key(directory / layout.KEY)
         self._whose = noted(directory)
         self._links: dict[str, Link] = {}
@@ -118,8 +122,12 @@ class Fleet:
 
     @property
     def _rented_as(self) -> ClusterSpec:
-        """What VMs that are asked for now are part of: the cluster as it is, or as it is to be when it has moved."""
-        return self._state.relocation.spec if self._state.relocation else self._spec
+        """What VMs that are asked for now are part of: the cluster as it is, or as it is to be when
+        it has moved.
+        """
+        if self._state.relocation:
+            return self._state.relocation.spec
+        return self._spec
 
     def link(self, vm: str) -> Link | None:
         """The link of a VM that runs."""
@@ -141,7 +149,9 @@ class Fleet:
 
     @property
     def server(self) -> Server:
-        """What a parameter server has for runs, as far as the catalog knows or, of an emulated one, this machine."""
+        """What a parameter server has for runs, as far as the catalog knows or, of an emulated one,
+        this machine.
+        """
         return server(self._spec, self._access.link, _MEMORY)
 
     def release(self, run: str) -> None:
@@ -150,9 +160,11 @@ class Fleet:
             link.release(run)
 
     def request(self, decisions: Sequence[RequestVm], going: Collection[str] = ()) -> None:
-        """Record that the VMs are wanted, then ask for them: those of one shape and zone by one request.
+        """Record that the VMs are wanted, then ask for them: those of one shape and zone by one
+        request.
 
-        `going`: the VMs that are deleted now. A VM outside the agreement is not recorded, and holds up no other.
+        `going`: the VMs that are deleted now. A VM outside the agreement is not recorded, and holds
+        up no other.
         """
         if self._login.refused:
             return  # wanted again at once when it is over
@@ -168,19 +180,31 @@ class Fleet:
             if not self._recorder.record(event):
                 continue
             if decision.replaces and decision.role == WORKER:
-                self._recorder.record(events.WorkerReplaced(worker=decision.replaces, by=decision.vm))
-            shape = (event.zone, event.role, event.accelerator, event.machine_type, event.provisioning_model)
+                self._recorder.record(
+                    events.WorkerReplaced(worker=decision.replaces, by=decision.vm)
+                )
+            shape = (
+                event.zone,
+                event.role,
+                event.accelerator,
+                event.machine_type,
+                event.provisioning_model,
+            )
             batches.setdefault(shape, []).append(event)
         self._recorder.note("agreement", refused)
         for batch in batches.values():
-            answer = self._single if len(batch) == 1 else self._bulk(batch)
+            if len(batch) == 1:
+                answer = self._single
+            else:
+                answer = self._bulk(batch)
             for event in batch:
                 self._tasks.do(event.vm, partial(self._insert, event, answer))
 
     def delete(self, vm: VmState, reason: str) -> None:
         """Delete the VM, after the request for it has been answered.
 
-        Of the VM that we run on this is only said: `verify_gone` deletes it with the last call that we make.
+        Of the VM that we run on this is only said: `verify_gone` deletes it with the last call that
+        we make.
         """
         if vm.name == here():
             self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
@@ -192,13 +216,20 @@ class Fleet:
             self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
 
     async def leave(self, vms: Sequence[str], role: str) -> None:
-        """Have those of these VMs that have this role end what they do for runs, for that goes on elsewhere.
+        """Have those of these VMs that have this role end what they do for runs, for that goes on
+        elsewhere.
 
         Raises RemoteError or TrainingError where one does not answer that is not seen to be gone.
         """
-        linked = [vm for name in vms if (vm := self._state.vms[name]).living and name in self._links]
-        leaving = (self._links[vm.name].leave(at_once=role != WORKER) for vm in linked if vm.role == role)
-        if failed := next(filter(None, await asyncio.gather(*leaving, return_exceptions=True)), None):
+        linked = [
+            vm for name in vms if (vm := self._state.vms[name]).living and name in self._links
+        ]
+        leaving = (
+            self._links[vm.name].leave(at_once=role != WORKER) for vm in linked if vm.role == role
+        )
+        if failed := next(
+            filter(None, await asyncio.gather(*leaving, return_exceptions=True)), None
+        ):
             raise failed
 
     def recall(self, vms: Sequence[str]) -> None:
@@ -212,7 +243,9 @@ class Fleet:
 
         async def later() -> None:
             await asyncio.sleep(seconds)
-            await self._access.engine.preempt(vm.zone, vm.vm_id or instance_name(self._spec, vm.name))
+            await self._access.engine.preempt(
+                vm.zone, vm.vm_id or instance_name(self._spec, vm.name)
+            )
 
         if seconds > 0:
             self._tasks.do(f"revoke {vm.name}", later)
@@ -246,7 +279,8 @@ class Fleet:
             self._recorder.record(events.ClusterDeleted())
 
     async def _listed(self, *, whole: bool = False) -> list[Vm]:
-        """The cluster's VMs that Google has; of those told by name and owner (it has no id) only what we asked for.
+        """The cluster's VMs that Google has; of those told by name and owner (it has no id) only
+        what we asked for.
 
         UnreachableError where a zone is not told in which one lives, or (`whole`) where one may be.
         """
@@ -255,14 +289,18 @@ class Fleet:
         else:
             places = {vm.zone for vm in self._state.living}
         found = await self._access.engine.list(labels(self._spec), within=places)
-        return found if self._spec.id else [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
+        if self._spec.id:
+            return found
+        return [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
 
     def _is_ours(self, vm: Vm) -> bool:
         """Whether this process runs on the VM."""
         return bool(here()) and vm.name == instance_name(self._spec, here())
 
     async def keep_journal(self) -> None:
-        """Have a copy of the journal in the bucket, renewed every minute: this VM may be lost. Until cancelled."""
+        """Have a copy of the journal in the bucket, renewed every minute: this VM may be lost.
+        Until cancelled.
+        """
         kept = 0
         while True:
             if kept != self._state.seq:
@@ -275,14 +313,21 @@ class Fleet:
         if store and self.storage:
             bucket, path = split(store)
             try:
-                await self.storage.upload(bucket, f"{path}{layout.JOURNAL}", self._directory / layout.JOURNAL)
+                await self.storage.upload(
+                    bucket, f"{path}{layout.JOURNAL}", self._directory / layout.JOURNAL
+                )
             except CloudError as error:
-                log.warning("the journal is not in the bucket: %s", error)  # costs nothing; the VM does
+                log.warning(
+                    "the journal is not in the bucket: %s", error
+                )  # costs nothing; the VM does
 
     async def poll(self) -> None:
-        """Ask Compute Engine regularly, and at once when a connection broke, which VMs it has. Until cancelled."""
+        """Ask Compute Engine regularly, and at once when a connection broke, which VMs it has.
+        Until cancelled.
+        """
         while True:
-            asked, began = now(), time.monotonic()
+            asked = now()
+            began = time.monotonic()
             try:
                 if self._login.refused:
                     await self._access.renew()
@@ -309,9 +354,19 @@ class Fleet:
                 self._suspicion.clear()
 
     async def _endings(self, found: Mapping[str, Vm]) -> dict[str, datetime]:
-        """When our VMs that are gone began to end, by their id: this machine may have slept for hours since."""
-        running = [vm for vm in self._state.living if vm.running_at and f"delete {vm.name}" not in self._tasks]
-        lost = [vm for vm in running if not vm.change and (vm.name not in found or found[vm.name].status in _GONE)]
+        """When our VMs that are gone began to end, by their id: this machine may have slept for
+        hours since.
+        """
+        running = [
+            vm
+            for vm in self._state.living
+            if vm.running_at and f"delete {vm.name}" not in self._tasks
+        ]
+        lost = [
+            vm
+            for vm in running
+            if not vm.change and (vm.name not in found or found[vm.name].status in _GONE)
+        ]
         endings: dict[str, datetime] = {}
         for zone in sorted({vm.zone for vm in lost}):
             endings |= await self._endings_in(zone)
@@ -321,15 +376,21 @@ class Fleet:
         try:
             return await self._access.engine.endings(zone)
         except CloudError as error:
-            log.warning("nobody tells when VMs of %s ended: %s", zone, error)  # only the bill is less exact
+            log.warning(
+                "nobody tells when VMs of %s ended: %s", zone, error
+            )  # only the bill is less exact
             return {}
 
     async def _told_to_stop(self, vm: VmState) -> int:
         return self._here((await self._endings_in(vm.zone)).get(vm.vm_id))
 
     def _here(self, moment: datetime | None) -> int:
-        """A moment that Compute Engine told, by this machine's clock, in ns since 1970; 0 where it told none."""
-        return round((moment.timestamp() + self._access.engine.ahead) * 1e9) if moment else 0
+        """A moment that Compute Engine told, by this machine's clock, in ns since 1970; 0 where it
+        told none.
+        """
+        if moment:
+            return round((moment.timestamp() + self._access.engine.ahead) * 1e9)
+        return 0
 
     async def _read_weather(self) -> None:
         try:
@@ -354,7 +415,9 @@ class Fleet:
         for name, vm in living.items():
             if name not in self._links:
                 hooks = Hooks(self._ready, self._lost, self._agent_line, self._recorder.note)
-                self._links[name] = Link(name, self._connector(name), hooks, agent=vm.role != CONTROLLER)
+                self._links[name] = Link(
+                    name, self._connector(name), hooks, agent=vm.role != CONTROLLER
+                )
             self._tasks.do(f"link {name}", self._links[name].run)
             self._boots.follow(vm)
         self._recorder.note("boot", self._boots.trouble)
@@ -369,7 +432,9 @@ class Fleet:
         return frozenset(name for name, link in self._links.items() if link.answering)
 
     def silent(self) -> list[str]:
-        """The VMs that answer no more, for good; looked at again and again, because the moment counts."""
+        """The VMs that answer no more, for good; looked at again and again, because the moment
+        counts.
+        """
         there = (vm for vm in self._state.living if vm.address and vm.answered_at and not vm.change)
         known = [vm.name for vm in there if vm.name != here()]
         found = self._silence.for_good(known, time.monotonic())
@@ -382,14 +447,22 @@ class Fleet:
         return vm.role == CONTROLLER and vm.name == here()
 
     def _outside(self, event: events.VmRequested, going: Collection[str] = ()) -> str:
-        """Return why the VM is outside what this machine's user agreed to, one sentence, or nothing."""
+        """Return why the VM is outside what this machine's user agreed to, one sentence, or
+        nothing.
+        """
         state = self._state
         due = state.due or state.run
         try:
-            agreed = agreement(self._directory, due.name if due and state.steered is not None else "")
+            agreed = agreement(
+                self._directory, due.name if due and state.steered is not None else ""
+            )
             if state.relocation is None:
                 agreed = replace(agreed, moving=None)
-            there = [vm for vm in state.living if vm.state != "leaving" and not vm.left and vm.name not in going]
+            there = [
+                vm
+                for vm in state.living
+                if vm.state != "leaving" and not vm.left and vm.name not in going
+            ]
             spec = agreed_spec(agreed, event, there)
             request = vm_request(self._rented_as, event, self._public_key, self._whose)
             compare(agreed, event, request, vm_request(spec, event, self._public_key, self._whose))
@@ -398,11 +471,18 @@ class Fleet:
         return ""
 
     async def _single(self, event: events.VmRequested) -> Vm:
-        return await self._access.engine.insert(vm_request(self._rented_as, event, self._public_key, self._whose))
+        return await self._access.engine.insert(
+            vm_request(self._rented_as, event, self._public_key, self._whose)
+        )
 
-    def _bulk(self, batch: Sequence[events.VmRequested]) -> Callable[[events.VmRequested], Awaitable[Vm]]:
+    def _bulk(
+        self, batch: Sequence[events.VmRequested]
+    ) -> Callable[[events.VmRequested], Awaitable[Vm]]:
         """One request for all of `batch`, and from it the answer for each."""
-        wanted = {event.vm: vm_request(self._rented_as, event, self._public_key, self._whose) for event in batch}
+        wanted = {
+            event.vm: vm_request(self._rented_as, event, self._public_key, self._whose)
+            for event in batch
+        }
         request = asyncio.ensure_future(self._access.engine.insert_many(list(wanted.values())))
 
         async def answer(event: events.VmRequested) -> Vm:
@@ -414,7 +494,9 @@ class Fleet:
 
         return answer
 
-    async def _insert(self, event: events.VmRequested, answer: Callable[[events.VmRequested], Awaitable[Vm]]) -> None:
+    async def _insert(
+        self, event: events.VmRequested, answer: Callable[[events.VmRequested], Awaitable[Vm]]
+    ) -> None:
         try:
             vm = await answer(event)
         except GoneError:
@@ -424,7 +506,9 @@ class Fleet:
             self._login.refuse(error)  # not refused: the same request is made again when it is over
         except CloudError as error:
             hints = error.zones if isinstance(error, StockoutError) else ()
-            self._recorder.record(events.VmRefused(vm=event.vm, reason=str(error), cause=_cause(error), hints=hints))
+            self._recorder.record(
+                events.VmRefused(vm=event.vm, reason=str(error), cause=_cause(error), hints=hints)
+            )
             await self._unreachable("provisioning", error)
         else:
             self._recorder.note("provisioning", "")
@@ -432,19 +516,27 @@ class Fleet:
             self._running(event.vm, vm)
 
     async def _unseen(self, name: str) -> int:
-        """Of a VM that nobody saw run: record that it ran, if it did, and return when it was told to stop.
+        """Of a VM that nobody saw run: record that it ran, if it did, and return when it was told
+        to stop.
 
-        It may have come and gone while the controller was killed or this machine slept, and is to be paid for.
+        It may have come and gone while the controller was killed or this machine slept, and is to
+        be paid for.
         """
         vm = self._state.vms[name]
         try:
             life = await self._access.engine.life(vm.zone, instance_name(self._spec, name))
         except CloudError as error:
-            log.warning("nobody tells whether %s ran: %s", name, error)  # only the bill is less exact
+            log.warning(
+                "nobody tells whether %s ran: %s", name, error
+            )  # only the bill is less exact
             return 0
-        if life is None or self._here(life.started) < vm.requested_at * 1e9:  # of an earlier VM of that name
+        if (
+            life is None or self._here(life.started) < vm.requested_at * 1e9
+        ):  # of an earlier VM of that name
             return 0
-        self._recorder.record(events.VmRunning(vm=name, address="", vm_id=life.id, started=self._here(life.started)))
+        self._recorder.record(
+            events.VmRunning(vm=name, address="", vm_id=life.id, started=self._here(life.started))
+        )
         return self._here(life.stopping)
 
     def _running(self, name: str, vm: Vm) -> None:
@@ -460,12 +552,16 @@ class Fleet:
 
     async def _delete(self, vm: VmState, reason: str) -> None:
         await self._tasks.finished(vm.name, timeout=600)
-        link = self._links.get(vm.name) if vm.role == WORKER else None
+        if vm.role == WORKER:
+            link = self._links.get(vm.name)
+        else:
+            link = None
         if link:
             await link.dismiss()
         with self._login.minded():
             try:
-                name, ours = instance_name(self._spec, vm.name), labels(self._spec)
+                name = instance_name(self._spec, vm.name)
+                ours = labels(self._spec)
                 begun = await self._access.engine.delete(vm.zone, name, ours)
             except CloudError:
                 if link:
@@ -479,7 +575,9 @@ class Fleet:
                 stopping = self._here(begun or (await self._endings_in(vm.zone)).get(latest.vm_id))
             self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason, stopping=stopping))
 
-    def _compare(self, found: Mapping[str, Vm], asked: float, endings: Mapping[str, datetime]) -> None:
+    def _compare(
+        self, found: Mapping[str, Vm], asked: float, endings: Mapping[str, datetime]
+    ) -> None:
         for vm in self._state.living:
             seen = found.get(vm.name)
             if vm.name in self._tasks or f"delete {vm.name}" in self._tasks:
@@ -489,18 +587,28 @@ class Fleet:
             if not vm.running_at:
                 self._resume_request(vm)
             elif seen and seen.status == "STOPPING":
-                if vm.state != "leaving" and vm.provisioning_model != "standard" and self._tells_nothing(vm.name):
+                if (
+                    vm.state != "leaving"
+                    and vm.provisioning_model != "standard"
+                    and self._tells_nothing(vm.name)
+                ):
                     self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
             elif seen and seen.share != vm.share and seen.status == "RUNNING":
                 self._reshare(vm, seen.share)
             elif vm.running_at < asked and (seen is None or seen.status in _GONE):
-                signal = "notice" if vm.state == "leaving" else "ssh" if vm.name in self._silence else "api"
+                if vm.state == "leaving":
+                    signal = "notice"
+                else:
+                    signal = "ssh" if vm.name in self._silence else "api"
                 stopping = self._here(endings.get(vm.vm_id))
-                self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal, stopping=stopping))
+                self._recorder.record(
+                    events.VmRevoked(vm=vm.name, signal=signal, stopping=stopping)
+                )
         self._charge(found)
         known = {vm.name for vm in self._state.living}
         for name, vm in found.items():
-            # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one nobody knows.
+            # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one
+            # nobody knows.
             if name in (*known, here()):
                 continue
             if name not in self._tasks and f"delete {name}" not in self._tasks:
@@ -521,19 +629,26 @@ class Fleet:
         )
 
     def _tells_nothing(self, name: str) -> bool:
-        """Whether the VM itself, which knows the moment of its notice, cannot tell it or has had the time to."""
+        """Whether the VM itself, which knows the moment of its notice, cannot tell it or has had
+        the time to.
+        """
         since = self._stopping.setdefault(name, time.monotonic())
         return name not in self.answering or time.monotonic() - since >= _TELL_SECONDS
 
     def _charge(self, found: Mapping[str, Vm]) -> bool:
-        """Record that VMs run which were given up before they did: they are paid for until they are deleted.
+        """Record that VMs run which were given up before they did: they are paid for until they are
+        deleted.
 
         Whether there are any.
         """
-        late = [name for name, vm in found.items() if vm.status == "RUNNING" and self._never_ran(name)]
+        late = [
+            name for name, vm in found.items() if vm.status == "RUNNING" and self._never_ran(name)
+        ]
         for name in late:  # without an address: nobody is to give it work
             started = self._here(found[name].last_start)
-            self._recorder.record(events.VmRunning(vm=name, address="", vm_id=found[name].id, started=started))
+            self._recorder.record(
+                events.VmRunning(vm=name, address="", vm_id=found[name].id, started=started)
+            )
         return bool(late)
 
     def _never_ran(self, name: str) -> bool:
@@ -551,12 +666,18 @@ class Fleet:
         return remove
 
     def _resume_request(self, vm: VmState) -> None:
-        """A request that an earlier controller made: sent again with its identity, it is the same request."""
+        """A request that an earlier controller made: sent again with its identity, it is the same
+        request.
+        """
         history = read(self._directory / layout.JOURNAL)
-        earlier = next(each for each in history if isinstance(each, events.VmRequested) and each.vm == vm.name)
+        earlier = next(
+            each for each in history if isinstance(each, events.VmRequested) and each.vm == vm.name
+        )
         if why := self._outside(earlier):
             self._recorder.note("agreement", why)
-            self._recorder.record(events.VmDeleted(vm=vm.name, reason="it is outside what was declared"))
+            self._recorder.record(
+                events.VmDeleted(vm=vm.name, reason="it is outside what was declared")
+            )
             return
         self._tasks.do(vm.name, partial(self._insert, earlier, self._single))
 

@@ -1,10 +1,11 @@
-"""Which image VMs boot from where the user named none: the newest that carries the very packages of our lock.
+"""Which image VMs boot from where the user named none: the newest that carries the very packages of
+our lock.
 
-Only one that was built from this machine: an image's labels say what its maker wants, and what is in it runs with the
-cluster's keys. Its id was noted when it was built.
+Only one that was built from this machine: an image's labels say what its maker wants, and what is
+in it runs with the cluster's keys. Its id was noted when it was built.
 
-A cluster with GPUs needs one with a driver. One without GPUs takes what there is, and workers with GPUs that a resize
-brings boot from plain Debian then (see `ClusterSpec.image_for_gpus`).
+A cluster with GPUs needs one with a driver. One without GPUs takes what there is, and workers with
+GPUs that a resize brings boot from plain Debian then (see `ClusterSpec.image_for_gpus`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ _INSTALLED = "an image that has it"
 def _built_here() -> set[str]:
     """The ids of images that this machine built."""
     journals = [read(path) for path in places.builds().glob(f"[a-z]*/{layout.JOURNAL}")]
-    return {event.image_id for each in journals for event in each if isinstance(event, events.ImageBuilt)} - {""}
+    return {
+        event.image_id
+        for journal in journals
+        for event in journal
+        if isinstance(event, events.ImageBuilt)
+    } - {""}
 
 
 def to_be_chosen(spec: ClusterSpec) -> bool:
@@ -37,11 +43,15 @@ def to_be_chosen(spec: ClusterSpec) -> bool:
 
 
 async def choose(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterImageChosen:
-    """The choice, from one request. Who may not list images goes without; else its failure is a CloudError."""
+    """The choice, from one request. Who may not list images goes without; else its failure is a
+    CloudError.
+    """
     with_gpu = any(accelerator(group.accelerator).compute_engine_name for group in spec.groups)
     install = _INSTALL.format(_INSTALLING[spec.purpose])
     try:
-        found = await engine.images.fitting(partial(lock_hash, purpose=spec.purpose), with_gpu=with_gpu)
+        found = await engine.images.fitting(
+            partial(lock_hash, purpose=spec.purpose), with_gpu=with_gpu
+        )
     except CredentialsError:
         raise  # says nothing about the images
     except AccessError as error:
@@ -49,9 +59,14 @@ async def choose(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterImag
     ours = _built_here()
     image = next((each for each in found if each.id in ours), None)
     if image is None:
-        option = "" if spec.purpose == TRAINING else f" --for {spec.purpose}"
+        if spec.purpose == TRAINING:
+            option = ""
+        else:
+            option = f" --for {spec.purpose}"
         better = f"%transient_image build{option} bakes {_INSTALLED}"
         if found:
             better = f"{found[0].name} says to be {_INSTALLED}, but was not built from here: --image {found[0].name}"
         return events.ClusterImageChosen(image="", why=f"{install} ({better})")
-    return events.ClusterImageChosen(image=image.name, why="it carries the stack already", gpu=image.with_gpu)
+    return events.ClusterImageChosen(
+        image=image.name, why="it carries the stack already", gpu=image.with_gpu
+    )

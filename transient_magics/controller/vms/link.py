@@ -1,9 +1,11 @@
-"""One VM, as long as it lives: the SSH connection, the agent on it, and the work that the agent was given.
+"""One VM, as long as it lives: the SSH connection, the agent on it, and the work that the agent was
+given.
 
-A link connects (again and again, while the VM boots or its network fails), pushes the code, starts the agent where none
-answers, keeps a socket to it open so that its death is seen at once, and makes sure that the agent has the assignment
-that this VM should have. What the agent writes down comes out as lines. The link decides nothing about the VM itself:
-it says `ready` and `lost`, and is cancelled when the VM is gone.
+A link connects (again and again, while the VM boots or its network fails), pushes the code, starts
+the agent where none answers, keeps a socket to it open so that its death is seen at once, and makes
+sure that the agent has the assignment that this VM should have. What the agent writes down comes
+out as lines. The link decides nothing about the VM itself: it says `ready` and `lost`, and is
+cancelled when the VM is gone.
 """
 
 from __future__ import annotations
@@ -18,10 +20,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from ...errors import CommandError, ConnectionLostError, ForeignError, HostKeyError, RemoteError, TrainingError
+from ...errors import (
+    CommandError,
+    ConnectionLostError,
+    ForeignError,
+    HostKeyError,
+    RemoteError,
+    TrainingError,
+)
 from ...journal import now
 from ...protocol import layout
-from ...protocol.agent_commands import Assign, Assignment, Command, MakeReady, Ping, Role, Stop, Warm
+from ...protocol.agent_commands import (
+    Assign,
+    Assignment,
+    Command,
+    MakeReady,
+    Ping,
+    Role,
+    Stop,
+    Warm,
+)
 from ...protocol.checks import clipped, parsed_object
 from ...protocol.vm_events import AgentLine, from_agent
 from ...remote import Allowance, Connection, Reader, Writer, push_bundle
@@ -30,9 +48,12 @@ from .startup import BOOTED
 
 log = logging.getLogger(__name__)
 
-_SOCKET, _LINES = f"{layout.ON_VM}/{layout.AGENT_SOCKET}", f"{layout.ON_VM}/{layout.AGENT_LINES}"
-_LOG, _PID = f"{layout.ON_VM}/{layout.AGENT_LOG}", f"{layout.ON_VM}/{layout.AGENT_PID}"
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
+_SOCKET = f"{layout.ON_VM}/{layout.AGENT_SOCKET}"
+_LINES = f"{layout.ON_VM}/{layout.AGENT_LINES}"
+_LOG = f"{layout.ON_VM}/{layout.AGENT_LOG}"
+_PID = f"{layout.ON_VM}/{layout.AGENT_PID}"
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 10.0
 _AGENT_START_SECONDS = 30.0
 _AGENT_ANSWER_SECONDS = 15.0
 _DISMISS_SECONDS = 10.0
@@ -43,10 +64,12 @@ _MOST_LINES = 64 * 2**20  # bytes
 
 @dataclass(frozen=True)
 class Work:
-    """What a VM's agent should be doing: the assignment, and the files of the run that must be there before.
+    """What a VM's agent should be doing: the assignment, and the files of the run that must be
+    there before.
 
-    `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is one of them. With
-    `standby` all is got ready, and nothing begun; `ahead`: what can be while another run has the VM's worker.
+    `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is
+    one of them. With `standby` all is got ready, and nothing begun; `ahead`: what can be while
+    another run has the VM's worker.
     """
 
     assignment: Assignment
@@ -76,13 +99,19 @@ class Hooks:
 
 
 class Link:
-    """The connection to one VM. `connect` opens a connection and may raise RemoteError; `run` lives until cancelled.
+    """The connection to one VM. `connect` opens a connection and may raise RemoteError; `run` lives
+    until cancelled.
 
     Without an agent, as on the VM that a controller has for itself, there is but the connection.
     """
 
     def __init__(
-        self, vm: str, connect: Callable[[], Awaitable[Connection]], hooks: Hooks, *, agent: bool = True
+        self,
+        vm: str,
+        connect: Callable[[], Awaitable[Connection]],
+        hooks: Hooks,
+        *,
+        agent: bool = True,
     ) -> None:
         self.vm = vm
         self._has_agent = agent
@@ -113,7 +142,9 @@ class Link:
         return self._agent_answers.is_set()
 
     async def connection(self, run: str = "") -> Connection:
-        """The live connection, waiting for it where there is none and, with `run`, for that run's files on the VM."""
+        """The live connection, waiting for it where there is none and, with `run`, for that run's
+        files on the VM.
+        """
         if run:
             await self._held[run].wait()
         while True:
@@ -123,10 +154,11 @@ class Link:
             self._connected.clear()
 
     def expect(self, run: str, role: Role, *, own: bool, warm: bool) -> None:
-        """`assign` or `release` will follow, for this role in `run`; `own`: its model is not one of Tensor2Tensor's.
+        """`assign` or `release` will follow, for this role in `run`; `own`: its model is not one of
+        Tensor2Tensor's.
 
-        With `warm` the agent has a fork server for it. That imports all that the role may need: where `assign` follows
-        at once, a process that knows what it needs is faster.
+        With `warm` the agent has a fork server for it. That imports all that the role may need:
+        where `assign` follows at once, a process that knows what it needs is faster.
         """
         if warm:
             self._warm.add(run)
@@ -142,13 +174,18 @@ class Link:
         return frozenset(self._expected)
 
     def prepared(self, run: str) -> bool:
-        """Whether the VM has all ready for `run`: the process that stands by there, or what such a process imports."""
-        return run in self._prepared if run in self._work else self._imported
+        """Whether the VM has all ready for `run`: the process that stands by there, or what such a
+        process imports.
+        """
+        if run in self._work:
+            return run in self._prepared
+        return self._imported
 
     def assign(self, work: Work) -> None:
         """Have the agent do this, now and after every restart of the agent or the connection.
 
-        It goes on with what it does for other runs, as trials that share a VM, until these are released.
+        It goes on with what it does for other runs, as trials that share a VM, until these are
+        released.
         """
         if self._dismissed:
             return
@@ -159,7 +196,9 @@ class Link:
             self._work_changed.set()
 
     async def bring(self, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> Connection:
-        """Have the files of a run on the VM before it is assigned. Raises RemoteError, also without a connection."""
+        """Have the files of a run on the VM before it is assigned. Raises RemoteError, also without
+        a connection.
+        """
         connection = self._connection
         if connection is None:
             raise ConnectionLostError(f"There is no connection to {self.vm} now")
@@ -176,16 +215,20 @@ class Link:
             self._work_changed.set()
 
     async def dismiss(self) -> None:
-        """Have the agent end its work, with the step in flight, and give it no other: the VM is about to be deleted."""
+        """Have the agent end its work, with the step in flight, and give it no other: the VM is
+        about to be deleted.
+        """
         self._dismissed = True
-        runs, self._work, self._expected = list(self._work), {}, {}
+        runs = list(self._work)
+        self._work = {}
+        self._expected = {}
         for run in runs if self.answering else ():
             with suppress(RemoteError, TrainingError, OSError):
                 await self.ask(Stop(run=run), timeout=_DISMISS_SECONDS)
 
     async def leave(self, *, at_once: bool) -> None:
-        """Have the agent end its work, which goes on elsewhere, and give it no other; a parameter server's `at_once`,
-        for its chief would say that the run has ended.
+        """Have the agent end its work, which goes on elsewhere, and give it no other; a parameter
+        server's `at_once`, for its chief would say that the run has ended.
 
         Raises RemoteError or TrainingError where it does not say that it has: then it may go on.
         """
@@ -200,7 +243,9 @@ class Link:
         self._dismissed = False
 
     async def ask(self, command: Command, timeout: float = 10.0) -> dict[str, Any]:
-        """One command to the agent and its answer. Raises RemoteError or TrainingError (the agent said no)."""
+        """One command to the agent and its answer. Raises RemoteError or TrainingError (the agent
+        said no).
+        """
         try:
             async with asyncio.timeout(timeout):
                 await self._agent_answers.wait()
@@ -216,7 +261,10 @@ class Link:
             began = time.monotonic()
             try:
                 async with self._open_connection():
-                    duties = [self._follow_agent(), self._keep_agent()] if self._has_agent else [self._await_python()]
+                    if self._has_agent:
+                        duties = [self._follow_agent(), self._keep_agent()]
+                    else:
+                        duties = [self._await_python()]
                     await _until_one_fails(self._until_closed(), *duties)
             except HostKeyError as error:
                 # Never retried in a hurry: somebody else may answer at this address.
@@ -225,7 +273,10 @@ class Link:
             except (RemoteError, OSError) as error:
                 log.info("%s: %s", self.vm, error)
                 self._hooks.lost(self.vm)
-            pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+            if time.monotonic() - began > _LONGEST_PAUSE:
+                pause = _FIRST_PAUSE
+            else:
+                pause = min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
 
     @asynccontextmanager
@@ -249,7 +300,9 @@ class Link:
         raise ConnectionLostError(f"The connection to {self.vm} was lost")
 
     async def _follow_agent(self) -> None:
-        """Until the connection is lost, or the agent has written more than is taken from a VM: that is told once."""
+        """Until the connection is lost, or the agent has written more than is taken from a VM: that
+        is told once.
+        """
         if self._too_much:
             return
         try:
@@ -260,7 +313,9 @@ class Link:
 
     async def _hear_agent(self) -> None:
         assert self._connection
-        async for offset, line in self._connection.follow(_LINES, self._heard, allowance=self._allowance):
+        async for offset, line in self._connection.follow(
+            _LINES, self._heard, allowance=self._allowance
+        ):
             self._heard = offset
             try:
                 told = from_agent(line, 0, int(now() * 1e9))
@@ -270,7 +325,9 @@ class Link:
                 self._hooks.agent_line(self.vm, told)
 
     async def _await_python(self) -> None:
-        """Until the connection is lost: the VM's start-up has installed what a controller needs when that is there."""
+        """Until the connection is lost: the VM's start-up has installed what a controller needs
+        when that is there.
+        """
         assert self._connection
         await _until_booted(self._connection)
         await self._connection.run("command -v transient-python")
@@ -278,7 +335,9 @@ class Link:
         self._hooks.ready(self.vm)
 
     async def _keep_agent(self) -> None:
-        """Hold a socket to the agent; when it breaks, the agent died: start another, which adopts what still runs."""
+        """Hold a socket to the agent; when it breaks, the agent died: start another, which adopts
+        what still runs.
+        """
         while True:
             reader, writer = await self._reach_agent()
             self._agent = (reader, writer)
@@ -310,8 +369,13 @@ class Link:
                 self._see(await self.ask(Ping(), timeout=15.0))
 
     def _see(self, told: Mapping[str, Any]) -> None:
-        """What the agent says of its processes: a VM's word, which decides only when a run is handed over to it."""
-        processes = cast("list[object]", told["processes"]) if isinstance(told.get("processes"), list) else []
+        """What the agent says of its processes: a VM's word, which decides only when a run is
+        handed over to it.
+        """
+        if isinstance(told.get("processes"), list):
+            processes = cast("list[object]", told["processes"])
+        else:
+            processes = []
         self._prepared = frozenset(filter(None, map(_prepared_run, processes)))
         self._imported = told.get("imported") is True
 
@@ -331,9 +395,13 @@ class Link:
                 if self._work.get(run) is work:  # not released meanwhile, as a run that has ended
                     await self._tell(work.command([*self._work]))
 
-    async def _bring(self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> None:
-        """Have the files of a run on the VM. Its run.json comes last: where that is, they all are, and what is written
-        there since then must not be replaced by what an earlier controller had of it."""
+    async def _bring(
+        self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]
+    ) -> None:
+        """Have the files of a run on the VM. Its run.json comes last: where that is, they all are,
+        and what is written there since then must not be replaced by what an earlier controller had
+        of it.
+        """
         folder = layout.run_on_vm(run)
         if not self._held[run].is_set() and not await connection.exists(f"{folder}/{layout.RUN}"):
             found = dict(files())
@@ -375,7 +443,9 @@ class Link:
         try:
             return await connection.start_detached(command, log=_LOG)
         except CommandError as error:
-            raise ConnectionLostError(f"The agent on {self.vm} could not be started: {error}") from error
+            raise ConnectionLostError(
+                f"The agent on {self.vm} could not be started: {error}"
+            ) from error
 
     async def _kill_agent(self) -> None:
         assert self._connection
@@ -395,18 +465,26 @@ class Link:
         try:
             answer = parsed_object(line)
         except ValueError as error:
-            raise RemoteError(f"The agent on {self.vm} does not make sense: {error}", where=self.vm) from error
+            raise RemoteError(
+                f"The agent on {self.vm} does not make sense: {error}", where=self.vm
+            ) from error
         if not answer.get("ok"):
-            raise TrainingError(clipped(str(answer.get("error", "The agent refused"))), where=self.vm)
+            raise TrainingError(
+                clipped(str(answer.get("error", "The agent refused"))), where=self.vm
+            )
         return answer
 
 
 def _prepared_run(process: object) -> str:
-    """The run for which a process that an agent tells of stands by with everything ready; empty for all else."""
+    """The run for which a process that an agent tells of stands by with everything ready; empty for
+    all else.
+    """
     if not isinstance(process, dict):
         return ""
     told = cast("Mapping[str, object]", process)
-    return str(told.get("run", "")) if told.get("prepared") is True else ""
+    if told.get("prepared") is True:
+        return str(told.get("run", ""))
+    return ""
 
 
 async def _lives(connection: Connection, number: int) -> bool:
@@ -419,7 +497,8 @@ async def _lives(connection: Connection, number: int) -> bool:
 
 
 async def _until_booted(connection: Connection) -> None:
-    """Until the VM's start-up script has ended well: on an image that has all of it, the script still looks at the GPU.
+    """Until the VM's start-up script has ended well: on an image that has all of it, the script
+    still looks at the GPU.
 
     An emulated VM, which is told where its metadata are, has no such script.
     """
@@ -435,8 +514,8 @@ async def _until_booted(connection: Connection) -> None:
 async def _until_one_fails(*work: Coroutine[Any, Any, None]) -> None:
     """All of it at once. Raises the error of the one that fails, after the others have ended.
 
-    Not by a task group, which forgets that it was cancelled when a task of it fails at that moment: the link of a VM
-    that goes is cancelled while its connection breaks.
+    Not by a task group, which forgets that it was cancelled when a task of it fails at that moment:
+    the link of a VM that goes is cancelled while its connection breaks.
     """
     tasks = [asyncio.ensure_future(each) for each in work]
     try:

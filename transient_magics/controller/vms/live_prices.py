@@ -1,8 +1,8 @@
 """Google's prices of today in place of the catalog's, for clusters that are paid for.
 
-They are asked for before the first VM, at most once a day, or at once by a program (programs/live_prices.py), and
-kept for whoever declares or plans next on this machine. Without the right to read them the catalog's dated prices
-stay; every bill says of which day its prices are.
+They are asked for before the first VM, at most once a day, or at once by a program
+(programs/live_prices.py), and kept for whoever declares or plans next on this machine. Without the
+right to read them the catalog's dated prices stay; every bill says of which day its prices are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _LIMIT_SECONDS = 60.0
 
 
 async def find(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterPriced | None:
-    """The cluster with today's prices, if they differ from those it was declared with. CredentialsError passes."""
+    """The cluster with today's prices, if they differ from those it was declared with.
+    CredentialsError passes.
+    """
     if spec.emulated:
         return None
     try:
@@ -45,7 +47,9 @@ async def find(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterPriced
 
 
 async def refresh(engine: ComputeEngine, *, older_than: float = _FRESH_SECONDS) -> int:
-    """Learn today's prices, where those known are older than so many seconds; how many there are. Raises CloudError."""
+    """Learn today's prices, where those known are older than so many seconds; how many there are.
+    Raises CloudError.
+    """
     if learned_seconds_ago() < older_than:
         return 0
     rows = await engine.list_prices(datetime.now(UTC).date().isoformat())

@@ -1,8 +1,9 @@
 """When Google does not accept our credentials any more, in the middle of a cluster's life.
 
-Nothing is given up: VMs and training go on, what is wanted of Compute Engine waits, and the panel says what to type.
-Credentials are looked for again at growing intervals, so that a login in any terminal is enough; then what waited is
-carried out. The journal says once that it began, and once that it is over.
+Nothing is given up: VMs and training go on, what is wanted of Compute Engine waits, and the panel
+says what to type. Credentials are looked for again at growing intervals, so that a login in any
+terminal is enough; then what waited is carried out. The journal says once that it began, and once
+that it is over.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from contextlib import contextmanager
 from ...errors import CredentialsError
 from ..record import Recorder
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
+_FIRST_PAUSE = 2.0
+_LONGEST_PAUSE = 30.0
 _SOURCE = "credentials"
 _TYPE = (
     "until you type `gcloud auth application-default login` in a terminal of the machine on which the controller runs "
@@ -44,12 +46,16 @@ class Login:
     def tell(self) -> None:
         """Say what waits for a login, if anything does: while the cluster is deleted, its end."""
         if self._said:
-            fix = _FIX_DELETING if self._recorder.state.phase == "deleting" else _FIX
+            if self._recorder.state.phase == "deleting":
+                fix = _FIX_DELETING
+            else:
+                fix = _FIX
             self._recorder.note(_SOURCE, f"{self._said}. {fix}")
 
     def accept(self) -> None:
         """A request was answered."""
-        self._said, self._pause = "", _FIRST_PAUSE
+        self._said = ""
+        self._pause = _FIRST_PAUSE
         self._recorder.note(_SOURCE, "")
 
     def pause(self) -> float:
@@ -60,7 +66,9 @@ class Login:
 
     @contextmanager
     def minded(self) -> Generator[None]:
-        """What fails in here for want of credentials is not done, and is decided upon again when there are some."""
+        """What fails in here for want of credentials is not done, and is decided upon again when
+        there are some.
+        """
         try:
             yield
         except CredentialsError as error:

@@ -1,4 +1,6 @@
-"""The last lines of a log: of a run's process on a VM, of a VM's agent, of a controller on the VM where it runs."""
+"""The last lines of a log: of a run's process on a VM, of a VM's agent, of a controller on the VM
+where it runs.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,17 @@ _SECONDS = 10.0
 async def last_lines(
     directory: Path, state: ClusterState, fleet: Fleet | None, vm: str, run: str | None, lines: int
 ) -> str:
-    """As many `lines` of what `vm` of the cluster in `directory` wrote in `run`; without one in the latest.
+    """As many `lines` of what `vm` of the cluster in `directory` wrote in `run`; without one in the
+    latest.
 
     Raises ClusterError or RemoteError.
     """
     if vm and vm == here() and (own := directory / layout.CONTROLLER_LOG).exists():
         return "\n".join(own.read_text(errors="replace", encoding="utf-8").splitlines()[-lines:])
-    link = fleet.link(vm) if fleet else None
+    if fleet:
+        link = fleet.link(vm)
+    else:
+        link = None
     if link is None:
         if vm in state.vms:
             raise ClusterError(f"{vm} is not connected now")
@@ -33,12 +39,17 @@ async def last_lines(
         raise unknown("VM", vm, names, where=directory.name, numbered=True, error=ClusterError)
     latest = state.active_run or state.run
     chosen = run or (latest.name if latest else None)
-    path = layout.log_on_vm(chosen, vm) if chosen else f"{layout.ON_VM}/{layout.AGENT_LOG}"
+    if chosen:
+        path = layout.log_on_vm(chosen, vm)
+    else:
+        path = f"{layout.ON_VM}/{layout.AGENT_LOG}"
     try:
         async with asyncio.timeout(_SECONDS):
             connection = await link.connection()
             if not await connection.exists(path):
                 return ""
-            return (await connection.run(f"tail -c {_MOST_LOG} {shlex.quote(path)} | tail -n {lines}"))[-_MOST_LOG:]
+            return (
+                await connection.run(f"tail -c {_MOST_LOG} {shlex.quote(path)} | tail -n {lines}")
+            )[-_MOST_LOG:]
     except TimeoutError:
         raise ClusterError(f"{vm} does not answer now") from None

@@ -18,7 +18,8 @@ from ..decisions.core import RequestVm
 from .owner import MACHINE_LABEL, OWNER_LABEL, user
 from .startup import CONTROLLER_USER, USER, account_script, controller_script, startup_script
 
-LABEL, ID_LABEL = "transient-magics-cluster", "transient-magics-id"
+LABEL = "transient-magics-cluster"
+ID_LABEL = "transient-magics-id"
 """On every VM and disk: the name of its cluster, and the cluster's id, by which it is found."""
 SEAT_LABEL = {"transient-magics-seat": "true"}
 """On the VM that a cluster's controller runs on."""
@@ -30,7 +31,9 @@ _DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+)
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
     """The labels by which the VMs of this cluster, and no others, are found."""
-    return {ID_LABEL: spec.id} if spec.id else {LABEL: spec.name, OWNER_LABEL: user()}
+    if spec.id:
+        return {ID_LABEL: spec.id}
+    return {LABEL: spec.name, OWNER_LABEL: user()}
 
 
 def tag(spec: ClusterSpec) -> str:
@@ -39,8 +42,12 @@ def tag(spec: ClusterSpec) -> str:
 
 
 def controller_tag(spec: ClusterSpec) -> str:
-    """The network tag of the VM that the controller has for itself, which is no member; empty where it has none."""
-    return f"{tag(spec)}-seat" if spec.controller_vm else ""
+    """The network tag of the VM that the controller has for itself, which is no member; empty where
+    it has none.
+    """
+    if spec.controller_vm:
+        return f"{tag(spec)}-seat"
+    return ""
 
 
 def account(role: str) -> str:
@@ -48,8 +55,12 @@ def account(role: str) -> str:
     return CONTROLLER_USER if role == CONTROLLER else USER
 
 
-def firewall_rules(spec: ClusterSpec, whose: Mapping[str, str] = MappingProxyType({})) -> list[dict[str, Any]]:
-    """The rules that close this cluster to everyone but its members and SSH; `whose`: the labels of its VMs' owner."""
+def firewall_rules(
+    spec: ClusterSpec, whose: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """The rules that close this cluster to everyone but its members and SSH; `whose`: the labels of
+    its VMs' owner.
+    """
     # Without one an earlier version declared it: the rules that it was made with stay.
     ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
     description = rule_description(spec.name, spec.id)
@@ -64,12 +75,15 @@ def rule_description(cluster: str, identity: str) -> str:
 
 
 def ruled_by(description: str) -> dict[str, str]:
-    """What a firewall rule's description says of the cluster that it is of, as the labels of that one's VMs would.
+    """What a firewall rule's description says of the cluster that it is of, as the labels of that
+    one's VMs would.
 
     Nothing of one that is not ours, or whose owner it does not say.
     """
     found = _DESCRIBED.fullmatch(description)
-    return dict(zip((LABEL, ID_LABEL, OWNER_LABEL, MACHINE_LABEL), found.groups(), strict=True)) if found else {}
+    if found:
+        return dict(zip((LABEL, ID_LABEL, OWNER_LABEL, MACHINE_LABEL), found.groups(), strict=True))
+    return {}
 
 
 def instance_name(spec: ClusterSpec, vm: str) -> str:
@@ -96,13 +110,22 @@ def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
 
 
 def vm_request(
-    spec: ClusterSpec, event: events.VmRequested, public_key: str, whose: Mapping[str, str] = MappingProxyType({})
+    spec: ClusterSpec,
+    event: events.VmRequested,
+    public_key: str,
+    whose: Mapping[str, str] = MappingProxyType({}),
 ) -> VmRequest:
-    """What Compute Engine is asked for. The same event always makes the same request, with the same identity."""
+    """What Compute Engine is asked for. The same event always makes the same request, with the same
+    identity.
+    """
     model = event.provisioning_model
     assert model in ("spot", "preemptible", "standard")
-    gpu = accelerator(event.accelerator) if event.accelerator else None
-    with_gpu, image = has_gpu(event.accelerator), image_of(spec, event.accelerator)
+    if event.accelerator:
+        gpu = accelerator(event.accelerator)
+    else:
+        gpu = None
+    with_gpu = has_gpu(event.accelerator)
+    image = image_of(spec, event.accelerator)
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     seat = event.role == CONTROLLER
     return VmRequest(
@@ -131,7 +154,9 @@ def vm_request(
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
-        service_account=(spec.service_account or "default") if seat else "",  # the others run users' code
+        service_account=(spec.service_account or "default")
+        if seat
+        else "",  # the others run users' code
         notice_seconds=spec.notice_seconds if model == "spot" else 0,
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
@@ -141,7 +166,9 @@ def _disk_gb(spec: ClusterSpec, image: str, *, seat: bool) -> int:
     """The size of a VM's disk; 0: the image's."""
     if spec.disk_gb and not seat:
         return spec.disk_gb
-    return 0 if image else CONTROLLER_DISK_GB if seat else DISK_GB
+    if image:
+        return 0
+    return CONTROLLER_DISK_GB if seat else DISK_GB
 
 
 def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:
@@ -149,5 +176,8 @@ def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mappi
         return {}  # such VMs have what they need, and nobody there is an administrator
     if role == CONTROLLER:
         return {"startup-script": controller_script()}
-    script = account_script(with_gpu=with_gpu) if image else startup_script(with_gpu=with_gpu, purpose=spec.purpose)
+    if image:
+        script = account_script(with_gpu=with_gpu)
+    else:
+        script = startup_script(with_gpu=with_gpu, purpose=spec.purpose)
     return {"startup-script": script}

@@ -1,8 +1,9 @@
 """Workers' VMs that are stopped, made another machine, and started again, as the user asked.
 
-Which step is next follows from the journal and from Compute Engine (`decisions.restarting`). What is seen is written
-down, what was asked for is done until it is seen: a controller that dies between two steps loses nothing. A VM that
-cannot be started again is given up, and replaced as one that was revoked.
+Which step is next follows from the journal and from Compute Engine (`decisions.restarting`). What
+is seen is written down, what was asked for is done until it is seen: a controller that dies between
+two steps loses nothing. A VM that cannot be started again is given up, and replaced as one that was
+revoked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from datetime import UTC, datetime
 from functools import partial
 
 from ...cloud import STOPPED, ComputeEngine, Vm
-from ...errors import CloudError, CredentialsError, GoneError, NotReadyError, RateLimitError, UnreachableError
+from ...errors import (
+    CloudError,
+    CredentialsError,
+    GoneError,
+    NotReadyError,
+    RateLimitError,
+    UnreachableError,
+)
 from ...journal import ClusterState, VmState, events, now
 from ..decisions.restarting import next_act
 from ..record import Recorder
@@ -33,9 +41,10 @@ _PASSING = (UnreachableError, CredentialsError, RateLimitError, NotReadyError)
 
 
 class Restarts:
-    """Carries out what was asked. `link` finds the way to a VM that runs, `cause` says what an error is called in the
-    journal, `here` a moment that Compute Engine told by this machine's clock, in ns since 1970, and `told_to_stop` that
-    at which a VM was told to stop (0: not known)."""
+    """Carries out what was asked. `link` finds the way to a VM that runs, `cause` says what an
+    error is called in the journal, `here` a moment that Compute Engine told by this machine's
+    clock, in ns since 1970, and `told_to_stop` that at which a VM was told to stop (0: not known).
+    """
 
     def __init__(
         self,
@@ -48,8 +57,14 @@ class Restarts:
         here: Callable[[datetime | None], int],
         told_to_stop: Callable[[VmState], Awaitable[int]],
     ) -> None:
-        self._recorder, self._access, self._tasks, self._login = recorder, access, tasks, login
-        self._link, self._cause, self._here, self._told_to_stop = link, cause, here, told_to_stop
+        self._recorder = recorder
+        self._access = access
+        self._tasks = tasks
+        self._login = login
+        self._link = link
+        self._cause = cause
+        self._here = here
+        self._told_to_stop = told_to_stop
         self._begun: set[str] = set()
 
     @property
@@ -67,7 +82,11 @@ class Restarts:
                 self._begun.add(vm.name)
                 self._tasks.do(_key(vm.name), partial(self._carry_out, vm.name))
         # It may end in other ways than here: by a notice, or as the VM is deleted.
-        over = {name for name in self._begun if not self._pending(name) and _key(name) not in self._tasks}
+        over = {
+            name
+            for name in self._begun
+            if not self._pending(name) and _key(name) not in self._tasks
+        }
         for name in over:
             self._recorder.note(_key(name), "")
         self._begun -= over
@@ -90,7 +109,9 @@ class Restarts:
             except GoneError:
                 await asyncio.sleep(_LOOK_SECONDS)  # until it is not found either
             except CloudError:
-                await asyncio.sleep(_AGAIN_SECONDS)  # it is tried again at once, by whoever is in charge then
+                await asyncio.sleep(
+                    _AGAIN_SECONDS
+                )  # it is tried again at once, by whoever is in charge then
                 raise
             if self._login.refused:
                 return
@@ -98,16 +119,20 @@ class Restarts:
     async def _step(self, vm: VmState) -> None:
         """One step of a VM that is to change."""
         assert vm.change
-        name, where = vm.name, (vm.zone, instance_name(self._recorder.spec, vm.name))
+        name = vm.name
+        where = (vm.zone, instance_name(self._recorder.spec, vm.name))
         seen = await self._engine.get(*where)
         seen = seen if seen and seen.id == vm.vm_id else None
         if seen and seen.status in STOPPED and vm.state == "stopping":
-            why, stopping = f"to become {vm.change.machine_type}", await self._told_to_stop(vm)
+            why = f"to become {vm.change.machine_type}"
+            stopping = await self._told_to_stop(vm)
             self._recorder.record(events.VmStopped(vm=name, reason=why, stopping=stopping))
             return
         if seen and seen.status in STOPPED and seen.machine_type != vm.machine_type:
             self._recorder.record(
-                events.VmMachineChanged(vm=name, machine_type=seen.machine_type, machine_before=vm.machine_type)
+                events.VmMachineChanged(
+                    vm=name, machine_type=seen.machine_type, machine_before=vm.machine_type
+                )
             )
             return
         match next_act(vm, seen, self._recorder.spec.ends_at, now()):
@@ -165,7 +190,9 @@ class Restarts:
         )
 
     def _start_refused(self, name: str, error: CloudError) -> None:
-        self._refused(error, events.VmStartRefused(vm=name, reason=str(error), cause=self._cause(error)))
+        self._refused(
+            error, events.VmStartRefused(vm=name, reason=str(error), cause=self._cause(error))
+        )
 
     def _refused(self, error: CloudError, event: events.Event) -> None:
         """Write down that Compute Engine refused, where it did.

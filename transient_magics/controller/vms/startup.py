@@ -1,10 +1,11 @@
-"""What puts programs onto a VM, rendered from templates: a stack with our own lock inside, the controller.
+"""What puts programs onto a VM, rendered from templates: a stack with our own lock inside, the
+controller.
 
-There are two stacks: for training, and for jobs alone, without TensorFlow (`purpose`). `stack.sh.j2` alone says how
-one is installed. A VM without a baked image runs it at its first boot
-(`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`). Wherever users' code
-runs, its account is no administrator; on the VM that a controller has for itself (`controller_script`) none runs, and
-the account is another one.
+There are two stacks: for training, and for jobs alone, without TensorFlow (`purpose`).
+`stack.sh.j2` alone says how one is installed. A VM without a baked image runs it at its first boot
+(`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`).
+Wherever users' code runs, its account is no administrator; on the VM that a controller has for
+itself (`controller_script`) none runs, and the account is another one.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ NAMESPACE = "transient-magics"
 BOOTED = "/run/transient-booted"
 """On a VM whose start-up script has ended well, until it boots again."""
 _SUDOERS = "/etc/sudoers.d"
-USER, CONTROLLER_USER = "transient", "transient-controller"
+USER = "transient"
+CONTROLLER_USER = "transient-controller"
 """The accounts on VMs: users' code runs under the first one."""
 
 
 def startup_script(*, with_gpu: bool, purpose: str = TRAINING) -> str:
-    """The script of a VM that works; its word is the guest attribute `boot`. Idempotent: what is there stays."""
+    """The script of a VM that works; its word is the guest attribute `boot`. Idempotent: what is
+    there stays.
+    """
     return _rendered("startup.sh.j2", with_gpu, purpose, "boot")
 
 
@@ -46,9 +50,16 @@ def image_script(*, with_gpu: bool, purpose: str = TRAINING) -> str:
 
 
 def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
-    """The script of a VM that works and whose image carries the stack. `sudoers`: the folder of sudo's rules."""
+    """The script of a VM that works and whose image carries the stack. `sudoers`: the folder of
+    sudo's rules.
+    """
     return _template("account.sh.j2").render(
-        user=USER, sudoers=sudoers, with_gpu=with_gpu, namespace=NAMESPACE, told_as="boot", booted=BOOTED
+        user=USER,
+        sudoers=sudoers,
+        with_gpu=with_gpu,
+        namespace=NAMESPACE,
+        told_as="boot",
+        booted=BOOTED,
     )
 
 
@@ -61,8 +72,13 @@ def controller_script() -> str:
 
 
 def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
-    """Return a digest of the pinned packages and the driver, short enough for a label of the images that carry them."""
-    names = (*_LOCKS[purpose], _CUDA_LOCK) if with_gpu and purpose == TRAINING else _LOCKS[purpose]
+    """Return a digest of the pinned packages and the driver, short enough for a label of the images
+    that carry them.
+    """
+    if with_gpu and purpose == TRAINING:
+        names = (*_LOCKS[purpose], _CUDA_LOCK)
+    else:
+        names = _LOCKS[purpose]
     contents = [_shipped("locks", name).read_bytes() for name in names]
     if with_gpu:
         contents.append(f"NVIDIA {DRIVER.branch}".encode())
@@ -71,13 +87,19 @@ def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
 
 def pinned(purpose: str = TRAINING) -> dict[str, str]:
     """Name and version of every package that a VM has."""
-    locks = "\n".join(_shipped("locks", name).read_text(encoding="utf-8") for name in _LOCKS[purpose])
+    locks = "\n".join(
+        _shipped("locks", name).read_text(encoding="utf-8") for name in _LOCKS[purpose]
+    )
     return dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", locks, re.MULTILINE))
 
 
 def controller_unit(cluster: str, user: str, environment: Mapping[str, str], log: str) -> str:
-    """The systemd unit of a cluster's controller on a VM: started again when it fails, and when the VM boots again."""
-    return _template("controller.service.j2").render(cluster=cluster, user=user, environment=environment, log=log)
+    """The systemd unit of a cluster's controller on a VM: started again when it fails, and when the
+    VM boots again.
+    """
+    return _template("controller.service.j2").render(
+        cluster=cluster, user=user, environment=environment, log=log
+    )
 
 
 def _template(name: str) -> jinja2.Template:
@@ -91,7 +113,9 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _rendered(template: str, with_gpu: bool, purpose: str, told_as: str) -> str:
-    requirements, *others = (_shipped("locks", name).read_text(encoding="utf-8").strip() for name in _LOCKS[purpose])
+    requirements, *others = (
+        _shipped("locks", name).read_text(encoding="utf-8").strip() for name in _LOCKS[purpose]
+    )
     trains = purpose == TRAINING
     return _template(template).render(
         user=USER,
@@ -106,12 +130,18 @@ def _rendered(template: str, with_gpu: bool, purpose: str, told_as: str) -> str:
         packages="TensorFlow and Tensor2Tensor" if trains else "the packages for jobs",
         requirements=requirements,
         tensor2tensor=others[0] if trains else "",
-        cuda=_shipped("locks", _CUDA_LOCK).read_text(encoding="utf-8").strip() if with_gpu and trains else "",
+        cuda=_shipped("locks", _CUDA_LOCK).read_text(encoding="utf-8").strip()
+        if with_gpu and trains
+        else "",
     )
 
 
 def _shipped(folder: str, name: str) -> Path:
-    """A file of a top-level folder: inside the package when installed from a wheel, beside it in a checkout."""
+    """A file of a top-level folder: inside the package when installed from a wheel, beside it in a
+    checkout.
+    """
     package = Path(str(resources.files(_PACKAGE)))
     installed = package / f"_{folder}" / name
-    return installed if installed.exists() else package.parent / folder / name
+    if installed.exists():
+        return installed
+    return package.parent / folder / name

@@ -1,8 +1,10 @@
-"""Which zones have a cluster's GPUs, as Compute Engine lists them now; the catalog's table is of a certain day.
+"""Which zones have a cluster's GPUs, as Compute Engine lists them now; the catalog's table is of a
+certain day.
 
-Asked once, before the first VM, about GPUs whose zones the user left to us. The answer is an event of the journal, so
-that all controllers of the cluster go by the same zones. Zones that the catalog does not know have the catalog's price
-of the nearest region, unless Google's of today are known (`live_prices`).
+Asked once, before the first VM, about GPUs whose zones the user left to us. The answer is an event
+of the journal, so that all controllers of the cluster go by the same zones. Zones that the catalog
+does not know have the catalog's price of the nearest region, unless Google's of today are known
+(`live_prices`).
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ log = logging.getLogger(__name__)
 
 
 async def find(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesFound | None:
-    """Where the GPUs are, if that differs from the declaration. Who may not list them goes by the catalog; else a
-    failure is a CloudError."""
+    """Where the GPUs are, if that differs from the declaration. Who may not list them goes by the
+    catalog; else a failure is a CloudError.
+    """
     found: dict[str, frozenset[str]] = {}
     for kind, zones in open_zones(spec).items():
         try:
@@ -41,7 +44,9 @@ async def find(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesF
 def shape_of(spec: ClusterSpec, kind: str, zone: str) -> Shape:
     """The machine of a worker with this GPU, as Compute Engine is asked about it."""
     gpu = accelerator(kind)
-    return Shape(spec.price(kind, zone).machine_type, "" if gpu.bundled else gpu.compute_engine_name)
+    return Shape(
+        spec.price(kind, zone).machine_type, "" if gpu.bundled else gpu.compute_engine_name
+    )
 
 
 def open_zones(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
@@ -50,20 +55,25 @@ def open_zones(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
     return {
         kind: zones
         for kind in kinds
-        if accelerator(kind).compute_engine_name and not set(zones := spec.zones_for(kind)) <= set(spec.zones)
+        if accelerator(kind).compute_engine_name
+        and not set(zones := spec.zones_for(kind)) <= set(spec.zones)
     }
 
 
 def adapted(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterSpec | None:
-    """`spec` with the zones that were found (by GPU), in the order of the declaration; None where they are the same.
+    """`spec` with the zones that were found (by GPU), in the order of the declaration; None where
+    they are the same.
 
-    Zones that are new come after the known ones of their region or continent, and a GPU that was found in no zone of
-    the continent keeps those of the catalog.
+    Zones that are new come after the known ones of their region or continent, and a GPU that was
+    found in no zone of the continent keeps those of the catalog.
     """
-    home, candidates = spec.zones[0], dict(spec.candidates)
+    home = spec.zones[0]
+    candidates = dict(spec.candidates)
     for kind, offered in found.items():
         # Zones with names of another form are for other purposes (`us-central1-ai1a`).
-        near = {zone for zone in offered if region(zone) != zone and continent(zone) == continent(home)}
+        near = {
+            zone for zone in offered if region(zone) != zone and continent(zone) == continent(home)
+        }
         order = [zone for zone in candidates[kind] if zone in near]
         order += sorted(near.difference(order))
         if order:
@@ -72,4 +82,6 @@ def adapted(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterS
         return None
     lines = lines_of(spec, spec.prices)
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
-    return with_home(replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines).with_end()
+    return with_home(
+        replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines
+    ).with_end()

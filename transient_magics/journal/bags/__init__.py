@@ -1,2 +1,3 @@
-"""What follows from events of bags: their own (`events`), and their drivers' (`protocol.bag.events`), which `fold` adds
-up to the `state` of a bag."""
+"""What follows from events of bags: their own (`events`), and their drivers'
+(`protocol.bag.events`), which `fold` adds up to the `state` of a bag.
+"""

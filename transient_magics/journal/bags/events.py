@@ -10,8 +10,9 @@ from ...protocol.events import FACT, Event, event
 
 @event("bag.began", FACT)
 class BagBegan(Event):
-    """Its driver is beside the scheduler of the Dask cluster `dask`, whose workers are the bag's; a later one takes
-    the place of one that was lost."""
+    """Its driver is beside the scheduler of the Dask cluster `dask`, whose workers are the bag's; a
+    later one takes the place of one that was lost.
+    """
 
     bag: Name
     dask: Name

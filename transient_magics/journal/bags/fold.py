@@ -1,7 +1,9 @@
-"""What a driver's events add up to: a bag's jobs, their attempts, the results that count, and what was learnt.
+"""What a driver's events add up to: a bag's jobs, their attempts, the results that count, and what
+was learnt.
 
-The same fold for the driver that begins again after its death, for the controller and for whoever looks. The first
-result of a job wins; the first N results are the bag's, in the order in which they came; after the end nothing counts.
+The same fold for the driver that begins again after its death, for the controller and for whoever
+looks. The first result of a job wins; the first N results are the bag's, in the order in which they
+came; after the end nothing counts.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ _MOST_SAID = 32
 
 
 def fold(state: BagState, event: b.BagEvent) -> BagState:
-    """The state after an event. Raises ValueError, a clause, for one that cannot follow; what comes twice, or late,
-    changes nothing."""
+    """The state after an event. Raises ValueError, a clause, for one that cannot follow; what comes
+    twice, or late, changes nothing.
+    """
     if event.bag != state.spec.name:
         raise ValueError(f"a {event.kind} event of another bag")
     if state.over:
@@ -61,7 +64,9 @@ def _proposed(state: BagState, event: b.BagProposed) -> BagState:
     return _with(state, job)
 
 
-def _attempted(state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b.BagResult) -> BagState:
+def _attempted(
+    state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b.BagResult
+) -> BagState:
     job = state.jobs.get(event.job)
     if job is None:
         raise ValueError(f"there is no job {event.job}")
@@ -71,7 +76,9 @@ def _attempted(state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b
         raise ValueError(f"attempt {event.attempt} of job {event.job} has not begun")
     if job.phase in ("done", "failed"):
         return state
-    if isinstance(event, b.BagResult):  # of any attempt: a VM that was given up may have finished all the same
+    if isinstance(
+        event, b.BagResult
+    ):  # of any attempt: a VM that was given up may have finished all the same
         return _resulted(state, job, event)
     if event.attempt != job.attempt or job.phase != "running":
         return state
@@ -83,7 +90,12 @@ def _attempted(state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b
     reason = event.reason or event.why
     job = replace(job, said=_said(job, event))
     if event.why not in b.OWN_FAULTS:
-        return _with(state, replace(job, phase="waiting", vm="", interruptions=job.interruptions + 1, reason=reason))
+        return _with(
+            state,
+            replace(
+                job, phase="waiting", vm="", interruptions=job.interruptions + 1, reason=reason
+            ),
+        )
     failures = job.failures + 1
     phase = "failed" if failures > state.spec.retries else "waiting"
     if phase == "failed":
@@ -95,29 +107,44 @@ def _started(state: BagState, job: BagJobState, event: b.BagStarted) -> BagState
     if event.attempt <= job.attempt:
         return state
     if event.attempt != job.attempt + 1:
-        raise ValueError(f"attempt {event.attempt} of job {job.number} does not follow on {job.attempt}")
+        raise ValueError(
+            f"attempt {event.attempt} of job {job.number} does not follow on {job.attempt}"
+        )
     if job.phase in ("done", "failed"):
         return state
     if job.phase == "running":
         raise ValueError(f"job {job.number} runs on {job.vm} already")
-    job = replace(job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at)
-    return _with(state, replace(job, done=event.done))  # less than was safe, where that was on the VM of a lost driver
+    job = replace(
+        job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at
+    )
+    return _with(
+        state, replace(job, done=event.done)
+    )  # less than was safe, where that was on the VM of a lost driver
 
 
 def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState:
     if state.outputs and {*outputs_of(event.returned)} != {*state.outputs}:
-        raise ValueError(f"job {job.number} returns {', '.join(outputs_of(event.returned))}, the first one returned "
-                         f"{', '.join(state.outputs)}")  # fmt: skip
+        raise ValueError(
+            f"job {job.number} returns {', '.join(outputs_of(event.returned))}, the first one returned "
+            f"{', '.join(state.outputs)}"
+        )
     job = replace(job, phase="done", vm="", result=event, reason="", said=_said(job, event))
     state = replace(
-        state, results=(*state.results, job.number), computed_seconds=state.computed_seconds + event.seconds
+        state,
+        results=(*state.results, job.number),
+        computed_seconds=state.computed_seconds + event.seconds,
     )
     return _with(state, job)
 
 
 def _said(job: BagJobState, event: b.BagLost | b.BagResult) -> Mapping[int, str]:
-    said = {**job.said, event.attempt: event.said} if event.said else job.said
-    return said if len(said) <= _MOST_SAID else dict([*said.items()][-_MOST_SAID:])
+    if event.said:
+        said = {**job.said, event.attempt: event.said}
+    else:
+        said = job.said
+    if len(said) <= _MOST_SAID:
+        return said
+    return dict([*said.items()][-_MOST_SAID:])
 
 
 def _gave_up(state: BagState, event: b.BagGaveUp) -> BagState:
@@ -134,8 +161,13 @@ def _gave_up(state: BagState, event: b.BagGaveUp) -> BagState:
 
 def _learnt(state: BagState, event: b.BagLearnt) -> BagState:
     if event.results > len(state.results):
-        raise ValueError(f"there are {len(state.results)} results to learn from, not {event.results}")
-    before = state.learnt[-1].results if state.learnt else -1
+        raise ValueError(
+            f"there are {len(state.results)} results to learn from, not {event.results}"
+        )
+    if state.learnt:
+        before = state.learnt[-1].results
+    else:
+        before = -1
     if event.results < before:
         raise ValueError(f"it was learnt from {before} results before")
     if event.results == before:  # the same again, as by a driver that begins anew

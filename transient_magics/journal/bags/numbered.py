@@ -1,4 +1,6 @@
-"""Values under the numbers 0, 1, 2, ...: never changed, and cheap to have once more with one of them replaced."""
+"""Values under the numbers 0, 1, 2, ...: never changed, and cheap to have once more with one of
+them replaced.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +12,37 @@ _BLOCK = 128
 
 
 class Numbered(Mapping[int, _Value]):
-    """A mapping from numbers that follow on each other. Another one with a value set shares all blocks but one with it,
-    where a dict would be copied whole: a bag has up to 10,000 jobs, and several events of each."""
+    """A mapping from numbers that follow on each other. Another one with a value set shares all
+    blocks but one with it, where a dict would be copied whole: a bag has up to 10,000 jobs, and
+    several events of each.
+    """
 
     __slots__ = ("_blocks", "_size")
 
     def __init__(self, values: Iterable[_Value] = ()) -> None:
         every = tuple(values)
-        self._blocks = tuple(every[begin : begin + _BLOCK] for begin in range(0, len(every), _BLOCK))
+        self._blocks = tuple(
+            every[begin : begin + _BLOCK] for begin in range(0, len(every), _BLOCK)
+        )
         self._size = len(every)
 
     def with_value(self, number: int, value: _Value) -> Self:
-        """The same with this value under the number, which is there or the next one. Raises KeyError for another."""
+        """The same with this value under the number, which is there or the next one. Raises
+        KeyError for another.
+        """
         if not 0 <= number <= self._size:
             raise KeyError(number)
         at, within = divmod(number, _BLOCK)
-        block = self._blocks[at] if at < len(self._blocks) else ()
+        if at < len(self._blocks):
+            block = self._blocks[at]
+        else:
+            block = ()
         made = type(self)()
-        made._blocks = (*self._blocks[:at], (*block[:within], value, *block[within + 1 :]), *self._blocks[at + 1 :])
+        made._blocks = (
+            *self._blocks[:at],
+            (*block[:within], value, *block[within + 1 :]),
+            *self._blocks[at + 1 :],
+        )
         made._size = max(self._size, number + 1)
         return made
 

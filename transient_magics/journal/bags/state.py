@@ -1,4 +1,6 @@
-"""What is known of a bag: its jobs, their attempts, the results that count, what was learnt from them, how it goes."""
+"""What is known of a bag: its jobs, their attempts, the results that count, what was learnt from
+them, how it goes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from .numbered import Numbered
 
 @dataclass(frozen=True, slots=True)
 class BagJobState:
-    """One job. `phase`: waiting, running, done, failed (by its own faults, too often) or skipped (not waited for).
+    """One job. `phase`: waiting, running, done, failed (by its own faults, too often) or skipped
+    (not waited for).
 
     Times in seconds since 1970 (0: not yet).
     """
@@ -24,7 +27,9 @@ class BagJobState:
     point: Mapping[str, Value]
     batch: int = 0
     filling: bool = False
-    predicted: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    predicted: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict[str, tuple[float, float]]
+    )
     phase: str = "waiting"
     attempt: int = 0
     """The latest one; 0: none began."""
@@ -41,7 +46,9 @@ class BagJobState:
     """Why its last attempt gave no result, a clause."""
     result: b.BagResult | None = None
     said: Mapping[int, str] = field(default_factory=dict[int, str])
-    """By attempt that has ended, of the last ones, the last that it printed; nothing of those that printed nothing."""
+    """By attempt that has ended, of the last ones, the last that it printed; nothing of those that
+    printed nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +82,13 @@ class BagState:
     @property
     def outputs(self) -> tuple[str, ...]:
         """What the jobs return, without errors, by the first result; empty before."""
-        first = self.jobs[self.results[0]].result if self.results else None
-        return outputs_of(first.returned) if first else ()
+        if self.results:
+            first = self.jobs[self.results[0]].result
+        else:
+            first = None
+        if first:
+            return outputs_of(first.returned)
+        return ()
 
     @property
     def waiting(self) -> list[BagJobState]:
@@ -95,8 +107,12 @@ class BagState:
 
     @property
     def to_propose(self) -> int:
-        """How many jobs may still be proposed: N (1 + p), and one more for each that failed for good."""
-        return 0 if self.over else max(self.spec.begun + self.failed - len(self.jobs), 0)
+        """How many jobs may still be proposed: N (1 + p), and one more for each that failed for
+        good.
+        """
+        if self.over:
+            return 0
+        return max(self.spec.begun + self.failed - len(self.jobs), 0)
 
     @property
     def may_give_up(self) -> bool:
@@ -128,4 +144,6 @@ class DeclaredBag(Work[BagSpec]):
     dasks: tuple[str, ...] = ()
     """The Dask clusters whose workers were the bag's, one after the other."""
     heard: int = 0
-    """The moment (ns) of the last that its present driver told. Who follows it anew hears all of it again."""
+    """The moment (ns) of the last that its present driver told. Who follows it anew hears all of it
+    again.
+    """

@@ -1,6 +1,18 @@
 """The cost of work and clusters, computed from a cluster's state and never stored."""
 
-from .bills import FORGOTTEN, MOVED, Bill, Cost, Projection, at_the_end, bill, charged, costs, hourly_of, total
+from .bills import (
+    FORGOTTEN,
+    MOVED,
+    Bill,
+    Cost,
+    Projection,
+    at_the_end,
+    bill,
+    charged,
+    costs,
+    hourly_of,
+    total,
+)
 from .shares import CORRECTIONS, IDLE, NOTICED, START_UP
 
 __all__ = [

@@ -1,5 +1,6 @@
-"""Types and computation of costs: the cost of a cluster and of each piece of its work at a moment, and of the cluster
-at its end. Pure."""
+"""Types and computation of costs: the cost of a cluster and of each piece of its work at a moment,
+and of the cluster at its end. Pure.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +18,31 @@ from .shares import Division, Lines, Meter, Workers, divided, stopped_at
 
 _NOTHING = 1e-9
 """US dollars: what is left of sums that cancel out."""
-MOVED, FORGOTTEN = "data that followed it", "before its journal was removed"
+MOVED = "data that followed it"
+FORGOTTEN = "before its journal was removed"
 
 
 def bill(state: ClusterState, now: float) -> Bill:
     """Return the bill of a cluster at `now` (seconds since 1970)."""
-    spec, division = state.spec, divided(state, now)
+    spec = state.spec
+    division = divided(state, now)
     times = division.times
     crossed = {vm.name: sum(vm.transfer.values()) for vm in state.vms.values()}
-    by_vm = {name: sum(hours * machine.hourly for hours, machine in times[name]) + crossed[name] for name in times}
+    by_vm = {
+        name: sum(hours * machine.hourly for hours, machine in times[name]) + crossed[name]
+        for name in times
+    }
     places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
-    sources = {line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))}
+    sources = {
+        line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))
+    }
     running = [vm for vm in state.living if vm.running_at and not stopped_at(vm, now)]
     moved = state.transferred_dollars
-    transfer, transfer_hourly = sum(crossed.values()) + moved, sum(_transfer_hourly(state, vm) for vm in running)
-    on_demand = sum(hours * machine.on_demand_hourly for of in times.values() for hours, machine in of)
+    transfer = sum(crossed.values()) + moved
+    transfer_hourly = sum(_transfer_hourly(state, vm) for vm in running)
+    on_demand = sum(
+        hours * machine.on_demand_hourly for of in times.values() for hours, machine in of
+    )
     return Bill(
         subject=state.name,
         total=sum(by_vm.values()) + moved + state.forgotten_dollars,
@@ -55,9 +66,11 @@ def total(state: ClusterState, now: float) -> float:
 
 
 def costs(state: ClusterState, now: float) -> dict[str, Cost]:
-    """Return by name what each run, job, Dask cluster, study and bag of a cluster has cost until `now`.
+    """Return by name what each run, job, Dask cluster, study and bag of a cluster has cost until
+    `now`.
 
-    Names of work are unique on a cluster. Runs of studies and Dask clusters of bags are there by themselves, too.
+    Names of work are unique on a cluster. Runs of studies and Dask clusters of bags are there by
+    themselves, too.
     """
     return _work(state, divided(state, now))
 
@@ -65,43 +78,61 @@ def costs(state: ClusterState, now: float) -> dict[str, Cost]:
 def charged(state: ClusterState, name: str, now: float) -> float:
     """Return what counts against a limit on the cost of work until `now`, in US dollars.
 
-    It is the work's cost, and start-up and notices of VMs in its slots while it had these. A study that has its
-    clusters for itself pays all that they cost.
+    It is the work's cost, and start-up and notices of VMs in its slots while it had these. A study
+    that has its clusters for itself pays all that they cost.
     """
-    study, bag = state.of(StudyState).get(name), state.of(DeclaredBag).get(name)
+    study = state.of(StudyState).get(name)
+    bag = state.of(DeclaredBag).get(name)
     if study and study.spec.alone:
         return total(state, now)
     division = divided(state, now)
-    members = study.runs if study else bag.dasks if bag else (name,)
-    return sum(sum(division.work[each].values()) + division.beside[each] for each in members)
+    if study:
+        members = study.runs
+    else:
+        if bag:
+            members = bag.dasks
+        else:
+            members = (name,)
+    return sum(sum(division.work[member].values()) + division.beside[member] for member in members)
 
 
 def hourly_of(state: ClusterState, name: str) -> tuple[float, float]:
     """Return what running work adds to its cost in an hour besides its workers' VMs, in US dollars.
 
-    The first figure is its share of other VMs and the VMs that prepare for it, per hour on the cluster's clock; the
-    second one its data transfer, per hour of this machine's clock.
+    The first figure is its share of other VMs and the VMs that prepare for it, per hour on the
+    cluster's clock; the second one its data transfer, per hour of this machine's clock.
     """
-    others = sum(vm.hourly for vm in state.living if vm.running_at and vm.role not in (WORKER, PREPARATION))
+    others = sum(
+        vm.hourly for vm in state.living if vm.running_at and vm.role not in (WORKER, PREPARATION)
+    )
     workers = Workers()
     for place, holder in state.leases.items():
         workers.change(slot_of(place), holder, 1)
-    share = workers.parts.get(name, 0.0) if state.leases else 1.0
+    if state.leases:
+        share = workers.parts.get(name, 0.0)
+    else:
+        share = 1.0
     own = [vm for vm in state.living if state.has(name, vm)]
-    preparing = [vm for vm in state.living if vm.role == PREPARATION and state.preparers.get(vm.slot) == name]
+    preparing = [
+        vm for vm in state.living if vm.role == PREPARATION and state.preparers.get(vm.slot) == name
+    ]
     transfer = sum(_transfer_hourly(state, vm) for vm in (*own, *preparing))
     return share * others + sum(vm.hourly for vm in preparing), transfer
 
 
 def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
-    """Return what the cluster will have cost when Compute Engine ends its VMs, as `spec` from now, to a millionth.
+    """Return what the cluster will have cost when Compute Engine ends its VMs, as `spec` from now,
+    to a millionth.
 
-    No controller has to run until then. Data transfer that is still to come is not in it, nor what is left of the
-    first minute of VMs that a resize sends away. VMs that stayed where a move has had the others end sooner end later.
+    No controller has to run until then. Data transfer that is still to come is not in it, nor what
+    is left of the first minute of VMs that a resize sends away. VMs that stayed where a move has
+    had the others end sooner end later.
     """
     left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
     meter = Meter(state, now)
-    minutes = sum((meter.billed_seconds(vm) - meter.uptime(vm)) / 3600 * vm.hourly for vm in state.living)
+    minutes = sum(
+        (meter.billed_seconds(vm) - meter.uptime(vm)) / 3600 * vm.hourly for vm in state.living
+    )
     later = sum(max(vm.ends - spec.ends_at, 0.0) / 3600 * vm.hourly for vm in state.living)
     return round(total(state, now) - minutes + spec.most_hourly * max(left, 0.0) / 3600 + later, 6)
 
@@ -111,7 +142,11 @@ def _work(state: ClusterState, division: Division) -> dict[str, Cost]:
     ended = state.over
     found = {
         work.name: _cost(work.name, division.work.get(work.name, {}), over=ended or work.over)
-        for work in (*state.of(RunState).values(), *state.of(JobState).values(), *state.of(DaskState).values())
+        for work in (
+            *state.of(RunState).values(),
+            *state.of(JobState).values(),
+            *state.of(DaskState).values(),
+        )
     }
     wholes = [(study.name, study.over, study.runs) for study in state.of(StudyState).values()]
     wholes += [(bag.name, bag.over, bag.dasks) for bag in state.of(DeclaredBag).values()]
@@ -119,7 +154,8 @@ def _work(state: ClusterState, division: Division) -> dict[str, Cost]:
         lines = Lines(float)
         for member in members:
             _add(lines, division.work.get(member, {}))
-        # The value of a trial is there before its run has ended, and a bag is over before its last workers are free.
+        # The value of a trial is there before its run has ended, and a bag is over before its last
+        # workers are free.
         over = over and all(found[member].over for member in members if member in found)
         found[name] = _cost(name, lines, over=ended or over)
     return found
@@ -139,20 +175,26 @@ def _transfer_hourly(state: ClusterState, vm: VmState) -> float:
 
 
 def _lines(state: ClusterState, division: Division) -> dict[str, float]:
-    """The lines of a cluster's bill: work, and the rest. Runs count in their study, Dask clusters in their bag."""
+    """The lines of a cluster's bill: work, and the rest. Runs count in their study, Dask clusters
+    in their bag.
+    """
     whole = {run: study.name for study in state.of(StudyState).values() for run in study.runs}
     whole |= {dask: bag.name for bag in state.of(DeclaredBag).values() for dask in bag.dasks}
     lines = Lines(float)
     for name, of in division.work.items():
         lines[whole.get(name, name)] += sum(of.values())
-    _add(lines, {**division.rest, MOVED: state.transferred_dollars, FORGOTTEN: state.forgotten_dollars})
+    _add(
+        lines,
+        {**division.rest, MOVED: state.transferred_dollars, FORGOTTEN: state.forgotten_dollars},
+    )
     return {name: dollars for name, dollars in lines.items() if abs(dollars) > _NOTHING}
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval. `provided`: the
-    condition of all three, as a clause; empty where there is none."""
+    """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval.
+    `provided`: the condition of all three, as a clause; empty where there is none.
+    """
 
     mean: float
     low: float
@@ -160,8 +202,12 @@ class Projection:
     provided: str = ""
 
     def __str__(self) -> str:
-        low, high = render_money(self.low), render_money(self.high)
-        between = f" ({low} to {high})" if low != high else ""
+        low = render_money(self.low)
+        high = render_money(self.high)
+        if low != high:
+            between = f" ({low} to {high})"
+        else:
+            between = ""
         return f"{render_money(self.mean)} at its end{between}{self.provided}"
 
 
@@ -199,7 +245,9 @@ class Cost:
         if self.over:
             return total
         more = self.projected or self.note
-        return f"{total} so far, {more}" if more else f"{total} so far"
+        if more:
+            return f"{total} so far, {more}"
+        return f"{total} so far"
 
     def __repr__(self) -> str:
         return f"{self.subject}: {self.words}"
@@ -217,8 +265,9 @@ class Cost:
 class Bill(Cost):
     """The cost of a cluster: until now, per hour at this moment, and at on-demand prices.
 
-    `by_vm` in US dollars. `work`: the cost of each piece of work, by its name. `transfer` and `transfer_hourly`: what
-    of these is data transfer between zones; hours are those of the emulated clock, but for transfer.
+    `by_vm` in US dollars. `work`: the cost of each piece of work, by its name. `transfer` and
+    `transfer_hourly`: what of these is data transfer between zones; hours are those of the emulated
+    clock, but for transfer.
     """
 
     hourly: float = 0.0
@@ -232,7 +281,9 @@ class Bill(Cost):
     @property
     def saved(self) -> float:
         """The share of the on-demand cost that was saved, 0 to 1."""
-        return 1 - self.total / self.on_demand if self.on_demand > 0 else 0.0
+        if self.on_demand > 0:
+            return 1 - self.total / self.on_demand
+        return 0.0
 
     @property
     def _figures(self) -> dict[str, str]:

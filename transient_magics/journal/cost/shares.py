@@ -2,31 +2,34 @@
 
 Each run, job and Dask cluster costs
 
-- its workers: the time of their VMs, at their prices, from when it has them to its end. Trials that share a VM have
-  equal parts of its time. So do VMs that prepare its mini-batches;
-- its share of what the cluster needs besides (parameter servers, the controller's VM) while it runs: at each moment
-  these are divided by the number of workers that each piece of work has;
-- what its workers exchange with parameter servers in other zones, by the byte, as both ends count it.
+- its workers: the time of their VMs, at their prices, from when it has them to its end. Trials that
+  share a VM have equal parts of its time. So do VMs that prepare its mini-batches;
+- its share of what the cluster needs besides (parameter servers, the controller's VM) while it
+  runs: at each moment these are divided by the number of workers that each piece of work has;
+- what its workers exchange with parameter servers in other zones, by the byte, as both ends count
+  it.
 
-A study costs what its trials' runs do, a bag what its Dask clusters do. What happens after the end of work changes
-none of it. Everything else on a cluster's bill stands in lines of its own: start-up (until VMs answer, the rest of a
-first minute with it), idle (VMs without work), VMs after a preemption notice, and corrections: less than nothing,
-where Compute Engine reports only after the end of work that a VM of that work had stopped sooner, or takes a VM of it
-within the VM's first minute, which is free. All lines sum to the bill.
+A study costs what its trials' runs do, a bag what its Dask clusters do. What happens after the end
+of work changes none of it. Everything else on a cluster's bill stands in lines of its own: start-up
+(until VMs answer, the rest of a first minute with it), idle (VMs without work), VMs after a
+preemption notice, and corrections: less than nothing, where Compute Engine reports only after the
+end of work that a VM of that work had stopped sooner, or takes a VM of it within the VM's first
+minute, which is free. All lines sum to the bill.
 
-Prices on demand are for the same VM time. A `Meter` divides the life of a VM into spans with a price: starting, usable,
-or under notice. Pure.
+Prices on demand are for the same VM time. A `Meter` divides the life of a VM into spans with a
+price: starting, usable, or under notice. Pure.
 
-Google bills a VM by the second from RUNNING on, each start for a minute at least, and nothing where it is preempted
-within its first minute. "Instance uptime is measured as the number of seconds between when you start an instance and
-when you stop an instance, the latter being when the instance state is STOPPING" ("VM instance pricing", a copy of late
-2025 or after: it lists N4A machines; copies of 2017 said TERMINATED). A preempted VM is STOPPING during the usual 30
-seconds of its notice, so they are free. A longer notice leaves it RUNNING, and is billed.
+Google bills a VM by the second from RUNNING on, each start for a minute at least, and nothing where
+it is preempted within its first minute. "Instance uptime is measured as the number of seconds
+between when you start an instance and when you stop an instance, the latter being when the instance
+state is STOPPING" ("VM instance pricing", a copy of late 2025 or after: it lists N4A machines;
+copies of 2017 said TERMINATED). A preempted VM is STOPPING during the usual 30 seconds of its
+notice, so they are free. A longer notice leaves it RUNNING, and is billed.
 
-Compute Engine's own times count where they are known. That of a VM's end may arrive after the end of work that had
-the VM, whose cost stays as it was: `Span.learnt` marks the time that is not billed after all. The price of a VM
-includes its disk and its external address. A VM that is stopped, to be started again, costs its disk. Where the
-emulated clock runs faster, VM time is counted on it.
+Compute Engine's own times count where they are known. That of a VM's end may arrive after the end
+of work that had the VM, whose cost stays as it was: `Span.learnt` marks the time that is not billed
+after all. The price of a VM includes its disk and its external address. A VM that is stopped, to be
+started again, costs its disk. Where the emulated clock runs faster, VM time is counted on it.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ from ..power import Stretch
 from ..state import ClusterState, RunState, VmState
 
 CORRECTIONS = "corrections"
-_WORKERS, _SHARED, _TRANSFER = "its workers", "its share of other VMs", "data transfer"
+_WORKERS = "its workers"
+_SHARED = "its share of other VMs"
+_TRANSFER = "data transfer"
 _NOTHING = 1e-12
 """US dollars per hour: what is left of sums that cancel out."""
 Lines = defaultdict[str, float]
@@ -59,20 +64,27 @@ _Tenure = tuple[str, float, float]
 class Division:
     """The price of all VM time and transfer of a cluster, in US dollars.
 
-    `work`: by work and what for. `rest`: what no work pays, by what for. `beside`: the part of `rest` that is start-up
-    and notices of VMs in slots of work, by that work. `times`: by VM, for how many hours it is billed as what.
+    `work`: by work and what for. `rest`: what no work pays, by what for. `beside`: the part of
+    `rest` that is start-up and notices of VMs in slots of work, by that work. `times`: by VM, for
+    how many hours it is billed as what.
     """
 
-    work: defaultdict[str, Lines] = field(default_factory=lambda: defaultdict[str, Lines](partial(Lines, float)))
+    work: defaultdict[str, Lines] = field(
+        default_factory=lambda: defaultdict[str, Lines](partial(Lines, float))
+    )
     rest: Lines = field(default_factory=lambda: Lines(float))
     beside: Lines = field(default_factory=lambda: Lines(float))
-    times: dict[str, list[tuple[float, Stretch]]] = field(default_factory=dict[str, list[tuple[float, Stretch]]])
+    times: dict[str, list[tuple[float, Stretch]]] = field(
+        default_factory=dict[str, list[tuple[float, Stretch]]]
+    )
 
 
 def divided(state: ClusterState, now: float) -> Division:
     """Divide the price of all VM time and transfer: by work and purpose, and the rest."""
-    found, meter = Division(), Meter(state, now)
-    work, rest = found.work, found.rest
+    found = Division()
+    meter = Meter(state, now)
+    work = found.work
+    rest = found.rest
     tenures = _tenures(state, now)
     holders = {slot: _Holders(those) for slot, those in tenures.items()}
     shared = list[Span]()
@@ -95,7 +107,9 @@ def divided(state: ClusterState, now: float) -> Division:
                 continue
             if not span.held:
                 continue
-            for name, seconds in _holders_of(state, vm, holders).shares(span.begin, span.end).items():
+            for name, seconds in (
+                _holders_of(state, vm, holders).shares(span.begin, span.end).items()
+            ):
                 dollars = span.cost_of(seconds)
                 if span.line != IDLE:
                     found.beside[name] += dollars if span.learnt == math.inf else 0.0
@@ -118,18 +132,27 @@ def _line(state: ClusterState, name: str, learnt: float) -> str:
 
 
 def _share(
-    state: ClusterState, spans: Iterable[Span], tenures: Mapping[int, list[_Tenure]], found: Division
-) -> None:  # fmt: skip
-    """Divide, at each moment, the price of VMs that all work needs by the number of workers that each has."""
+    state: ClusterState,
+    spans: Iterable[Span],
+    tenures: Mapping[int, list[_Tenure]],
+    found: Division,
+) -> None:
+    """Divide, at each moment, the price of VMs that all work needs by the number of workers that
+    each has.
+    """
     moments = list[tuple[float, float, float, int, str, int]]()
     for span in spans:
-        moments += [(span.begin, span.hourly, span.learnt, 0, "", 0), (span.end, -span.hourly, span.learnt, 0, "", 0)]
+        moments += [
+            (span.begin, span.hourly, span.learnt, 0, "", 0),
+            (span.end, -span.hourly, span.learnt, 0, "", 0),
+        ]
     if not moments:
         return
     for slot, those in tenures.items():
         for name, begin, end in those:
             moments += [(begin, 0.0, math.inf, slot, name, 1), (end, 0.0, math.inf, slot, name, -1)]
-    hourly, last = defaultdict[float, float](float), -math.inf
+    hourly = defaultdict[float, float](float)
+    last = -math.inf
     workers = Workers()
     for moment, price, learnt, slot, name, change in sorted(moments):
         if moment > last and any(hourly.values()):
@@ -183,7 +206,9 @@ class _Holders:
     """The work that had the VM of a slot, by time, in equal parts where several had it."""
 
     def __init__(self, tenures: Iterable[_Tenure]) -> None:
-        turns = [turn for name, since, until in tenures for turn in ((since, 1, name), (until, -1, name))]
+        turns = [
+            turn for name, since, until in tenures for turn in ((since, 1, name), (until, -1, name))
+        ]
         self._moments = list[float]()
         self._names = list[tuple[str, ...]]()
         """From each moment on, until the next one."""
@@ -202,7 +227,10 @@ class _Holders:
             since = max(self._moments[index], begin)
             if since >= end:
                 break
-            until = min(self._moments[index + 1], end) if index + 1 < len(self._moments) else end
+            if index + 1 < len(self._moments):
+                until = min(self._moments[index + 1], end)
+            else:
+                until = end
             for name in self._names[index]:
                 found[name] = found.get(name, 0.0) + (until - since) / len(self._names[index])
         return found
@@ -239,7 +267,9 @@ def _leases(state: ClusterState, now: float) -> Iterator[tuple[str, int, float, 
         yield name, slot_of(place), state.leased_at.get(place, now), now
 
 
-START_UP, IDLE, NOTICED = "start-up", "idle", "after a notice"
+START_UP = "start-up"
+IDLE = "idle"
+NOTICED = "after a notice"
 _LEAST_SECONDS = 60.0
 _LATE_SECONDS = 90.0
 """A VM that still runs this long after the end of its notice was not preempted."""
@@ -247,11 +277,13 @@ _LATE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a VM's time after a start: moments in seconds on the cluster's clock, US dollars per hour.
+    """A part of a VM's time after a start: moments in seconds on the cluster's clock, US dollars
+    per hour.
 
-    `line`: what it is for where no work pays it: START_UP, IDLE or NOTICED. `held`: the VM is in its slot of the
-    cluster; it is not where a move brings it or leaves it. `learnt`: Compute Engine does not bill this time, and when
-    that was learnt (seconds since 1970); infinite for all other time.
+    `line`: what it is for where no work pays it: START_UP, IDLE or NOTICED. `held`: the VM is in
+    its slot of the cluster; it is not where a move brings it or leaves it. `learnt`: Compute Engine
+    does not bill this time, and when that was learnt (seconds since 1970); infinite for all other
+    time.
     """
 
     begin: float
@@ -300,24 +332,46 @@ class Meter:
         """Yield the time of a VM by what it did: starting, in use or idle, under notice."""
         if not vm.running_at:
             return
-        clock, stretches = self._clock, vm.stretches
+        clock = self._clock
+        stretches = vm.stretches
         begins = [clock.at(stretch.since) for stretch in stretches]
         ends = [*begins[1:], begins[-1] + self.uptime(vm)]
-        noticed = clock.at(vm.noticed_at) if vm.noticed_at else math.inf
-        arrived = math.inf if vm.coming else clock.at(vm.arrived_at)
-        left = clock.at(vm.left_at) if vm.left_at else math.inf
+        if vm.noticed_at:
+            noticed = clock.at(vm.noticed_at)
+        else:
+            noticed = math.inf
+        if vm.coming:
+            arrived = math.inf
+        else:
+            arrived = clock.at(vm.arrived_at)
+        if vm.left_at:
+            left = clock.at(vm.left_at)
+        else:
+            left = math.inf
         answered = ends[-1]
         for stretch, begin, end in zip(stretches, begins, ends, strict=True):
             free = stretch is stretches[-1] and self._is_free(vm)
-            learnt = (vm.noticed_at or vm.ended_at) if free else math.inf
+            if free:
+                learnt = vm.noticed_at or vm.ended_at
+            else:
+                learnt = math.inf
             answered = begin
             if stretch.runs:
-                answered = max(begin, clock.at(stretch.ready_at)) if stretch.ready_at else math.inf
+                if stretch.ready_at:
+                    answered = max(begin, clock.at(stretch.ready_at))
+                else:
+                    answered = math.inf
             moments = sorted(
-                {min(max(moment, begin), end) for moment in (begin, answered, arrived, left, noticed, end)}
+                {
+                    min(max(moment, begin), end)
+                    for moment in (begin, answered, arrived, left, noticed, end)
+                }
             )
             for since, until in itertools.pairwise(moments):
-                line = START_UP if since < answered else NOTICED if since >= noticed else IDLE
+                if since < answered:
+                    line = START_UP
+                else:
+                    line = NOTICED if since >= noticed else IDLE
                 yield Span(since, until, stretch.hourly, line, arrived <= since < left, learnt)
         since = max(ends[-1], answered, arrived)
         until = min(self._seemed_to_end(vm), noticed, left)
@@ -331,21 +385,28 @@ class Meter:
         seconds = self.uptime(vm)
         if not vm.stretches[-1].runs:
             return seconds
-        return 0.0 if self._is_free(vm) else max(_LEAST_SECONDS, seconds)
+        if self._is_free(vm):
+            return 0.0
+        return max(_LEAST_SECONDS, seconds)
 
     def _is_free(self, vm: VmState) -> bool:
-        """Whether Google bills nothing since a VM's last start, as it took the VM within the first minute."""
+        """Whether Google bills nothing since a VM's last start, as it took the VM within the first
+        minute.
+        """
         if not vm.running_at or not vm.stretches[-1].runs or not stopped_at(vm, self._now):
             return False
         taken = vm.state in ("leaving", "revoked") and vm.provisioning_model != "standard"
         return taken and self.uptime(vm) < _LEAST_SECONDS
 
     def uptime(self, vm: VmState) -> float:
-        """Return for how many seconds a VM ran, or was stopped, since it was started or stopped last."""
+        """Return for how many seconds a VM ran, or was stopped, since it was started or stopped
+        last.
+        """
         if not vm.running_at:
             return 0.0
         last = vm.stretches[-1]
-        begin, end = self._clock.at(last.since), self._clock.at(stopped_at(vm, self._now) or self._now)
+        begin = self._clock.at(last.since)
+        end = self._clock.at(stopped_at(vm, self._now) or self._now)
         if vm.ended_at and not vm.stopping_at and last.runs:
             # The time of its end is unknown; Compute Engine ends VMs at their limit.
             end = min(end, self._limit)
@@ -353,14 +414,18 @@ class Meter:
 
     @cached_property
     def _limit(self) -> float:
-        """When Compute Engine ends VMs, on the cluster's clock. Each lookup takes prices of all zones."""
+        """When Compute Engine ends VMs, on the cluster's clock. Each lookup takes prices of all
+        zones.
+        """
         if self._spec is None:
             return math.inf
         return self._clock.at(self._spec.declared_at) + self._spec.ends_at - self._spec.declared_at
 
     def _seemed_to_end(self, vm: VmState) -> float:
         """Until when a VM seemed to run as its end was learnt, on the cluster's clock."""
-        return self._clock.at(_stop(vm, vm.ended_at, vm.ended_at)) if vm.ended_at else -math.inf
+        if vm.ended_at:
+            return self._clock.at(_stop(vm, vm.ended_at, vm.ended_at))
+        return -math.inf
 
 
 def stopped_at(vm: VmState, now: float) -> float:
@@ -371,6 +436,9 @@ def stopped_at(vm: VmState, now: float) -> float:
 def _stop(vm: VmState, ended: float, now: float) -> float:
     """Return when billing of a VM stopped that ended at a moment, or did not (0)."""
     if vm.noticed_at and (ended or now) - vm.noticed_at <= vm.notice_seconds + _LATE_SECONDS:
-        runs_on = vm.notice_seconds if vm.notice_seconds > NOTICE_SECONDS else 0.0
+        if vm.notice_seconds > NOTICE_SECONDS:
+            runs_on = vm.notice_seconds
+        else:
+            runs_on = 0.0
         return min(vm.noticed_at + runs_on, ended or now)
     return ended

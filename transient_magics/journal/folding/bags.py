@@ -40,10 +40,23 @@ def _(state: ClusterState, event: e.BagEnding) -> ClusterState:
 
 @rules.of(e.BagEnded)
 def _(state: ClusterState, event: e.BagEnded) -> ClusterState:
-    return with_work(state, "bag", event.bag, phase=event.state, ended_at=event.at, reason=event.reason)
+    return with_work(
+        state, "bag", event.bag, phase=event.state, ended_at=event.at, reason=event.reason
+    )
 
 
-@rules.of(b.BagProposed, b.BagStarted, b.BagSaved, b.BagLost, b.BagResult, b.BagGaveUp, b.BagLearnt, b.BagStopped)
+@rules.of(
+    b.BagProposed,
+    b.BagStarted,
+    b.BagSaved,
+    b.BagLost,
+    b.BagResult,
+    b.BagGaveUp,
+    b.BagLearnt,
+    b.BagStopped,
+)
 def _(state: ClusterState, event: b.BagEvent) -> ClusterState:
     bag = state.of(DeclaredBag)[event.bag]
-    return with_work(state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time))
+    return with_work(
+        state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time)
+    )

@@ -33,7 +33,9 @@ def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
         else vm
         for name, vm in state.vms.items()
     }
-    return changed(state, spec=ClusterSpec.from_dict(event.spec), vms=vms, failed_boots={}, unfit={})
+    return changed(
+        state, spec=ClusterSpec.from_dict(event.spec), vms=vms, failed_boots={}, unfit={}
+    )
 
 
 @rules.of(e.ClusterZonesFound, e.ClusterPriced)
@@ -52,12 +54,16 @@ def _(state: ClusterState, event: e.ClusterClock) -> ClusterState:
 def _(state: ClusterState, event: e.ClusterImageChosen) -> ClusterState:
     if state.spec is None:
         return state
-    return changed(state, spec=replace(state.spec, image=event.image or None, image_for_gpus=event.gpu))
+    return changed(
+        state, spec=replace(state.spec, image=event.image or None, image_for_gpus=event.gpu)
+    )
 
 
 @rules.of(e.ClusterReady)
 def _(state: ClusterState, event: e.ClusterReady) -> ClusterState:
-    return changed(state, phase="ready", ready_at=event.at) if state.phase == "provisioning" else state
+    if state.phase == "provisioning":
+        return changed(state, phase="ready", ready_at=event.at)
+    return state
 
 
 @rules.of(e.ClusterAdvised)
@@ -92,9 +98,14 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
             state = with_run(state, name, started_at=event.at)
     ahead = {int(slot): run for slot, run in event.ahead.items()}
     return changed(
-        state, ports=dict(event.ports), leases=workers, leased_at=since, tenures=tenures, held=dict(event.held),
+        state,
+        ports=dict(event.ports),
+        leases=workers,
+        leased_at=since,
+        tenures=tenures,
+        held=dict(event.held),
         ahead=ahead,
-    )  # fmt: skip
+    )
 
 
 @rules.of(e.ControllerMoved)

@@ -19,10 +19,14 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> DaskState:
 
 
 def _heard(
-    state: ClusterState, event: e.DaskServing | e.DaskLeft | e.DaskCrashed | e.DaskGpuUnused | e.DaskClosed
+    state: ClusterState,
+    event: e.DaskServing | e.DaskLeft | e.DaskCrashed | e.DaskGpuUnused | e.DaskClosed,
 ) -> dict[str, int]:
     dask = state.of(DaskState)[event.dask]
-    vm = event.vm if isinstance(event, e.DaskCrashed | e.DaskGpuUnused) else dask.vm
+    if isinstance(event, e.DaskCrashed | e.DaskGpuUnused):
+        vm = event.vm
+    else:
+        vm = dask.vm
     return {**dask.heard, vm: event.time}
 
 
@@ -48,13 +52,17 @@ def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
     dask = state.of(DaskState)[event.dask]
     told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
     if event.vm == dask.vm:  # what a scheduler knew is nowhere else
-        return with_work(state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **told)
+        return with_work(
+            state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **told
+        )
     return with_work(state, "dask", event.dask, **told)
 
 
 @rules.of(e.DaskGpuUnused)
 def _(state: ClusterState, event: e.DaskGpuUnused) -> ClusterState:
-    unused = {vm: gpu for vm, gpu in state.of(DaskState)[event.dask].gpu_unused.items() if vm != event.vm}
+    unused = {
+        vm: gpu for vm, gpu in state.of(DaskState)[event.dask].gpu_unused.items() if vm != event.vm
+    }
     if event.seconds:
         unused[event.vm] = event.gpu
     return with_work(state, "dask", event.dask, gpu_unused=unused, heard=_heard(state, event))
@@ -72,4 +80,6 @@ def _(state: ClusterState, event: e.DaskStopping) -> ClusterState:
 
 @rules.of(e.DaskEnded)
 def _(state: ClusterState, event: e.DaskEnded) -> ClusterState:
-    return with_work(state, "dask", event.dask, phase=event.state, ended_at=event.at, reason=event.reason)
+    return with_work(
+        state, "dask", event.dask, phase=event.state, ended_at=event.at, reason=event.reason
+    )

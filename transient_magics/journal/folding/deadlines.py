@@ -1,4 +1,6 @@
-"""What events of runs with deadlines do: which workers such a run has, and what is known of its end."""
+"""What events of runs with deadlines do: which workers such a run has, and what is known of its
+end.
+"""
 
 from __future__ import annotations
 

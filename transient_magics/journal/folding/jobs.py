@@ -45,7 +45,9 @@ def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
     if event.attempt != job.attempt or not job.vms:
         return state
     started = {**job.started, job.vms[event.rank]: event.at}
-    return with_work(state, "job", event.job, started=started, started_at=job.started_at or event.at)
+    return with_work(
+        state, "job", event.job, started=started, started_at=job.started_at or event.at
+    )
 
 
 @rules.of(e.JobKept)
@@ -88,11 +90,24 @@ def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
     job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
-    counted = {"failures": job.failures + 1} if event.failed else {"interruptions": job.interruptions + 1}
+    if event.failed:
+        counted = {"failures": job.failures + 1}
+    else:
+        counted = {"interruptions": job.interruptions + 1}
     return with_work(
-        state, "job", event.job, vms=(), began_at=0.0, started={}, exits={}, spent=job.ran(event.at), unkept="",
-        gpu_unused={}, reason=event.reason, **counted,
-    )  # fmt: skip
+        state,
+        "job",
+        event.job,
+        vms=(),
+        began_at=0.0,
+        started={},
+        exits={},
+        spent=job.ran(event.at),
+        unkept="",
+        gpu_unused={},
+        reason=event.reason,
+        **counted,
+    )
 
 
 @rules.of(e.JobStopping)

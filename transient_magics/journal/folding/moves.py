@@ -1,4 +1,6 @@
-"""What events of a move do: VMs are rented where the cluster is to be, it is there, or it stays where it was."""
+"""What events of a move do: VMs are rented where the cluster is to be, it is there, or it stays
+where it was.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,12 @@ def _(state: ClusterState, event: e.VmMachineAsked) -> ClusterState:
     if vm is None or vm.state != "ready":
         return state
     wanted = MachineChange(
-        event.machine_type, event.hourly, event.on_demand_hourly, event.disk_hourly, event.part, event.reason
+        event.machine_type,
+        event.hourly,
+        event.on_demand_hourly,
+        event.disk_hourly,
+        event.part,
+        event.reason,
     )
     return with_vm(state, event.vm, state="stopping", change=wanted)
 
@@ -77,7 +82,11 @@ def _(state: ClusterState, event: e.VmStartRefused) -> ClusterState:
     vm = state.vms.get(event.vm)
     if vm is None or vm.change is None:
         return state
-    return with_vm(state, event.vm, change=replace(vm.change, refused=vm.change.refused + 1, refused_at=event.at))
+    return with_vm(
+        state,
+        event.vm,
+        change=replace(vm.change, refused=vm.change.refused + 1, refused_at=event.at),
+    )
 
 
 @rules.of(e.VmEndSet)

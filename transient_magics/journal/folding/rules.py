@@ -1,4 +1,6 @@
-"""How a rule for a kind of event is written: `@rules.of(KIND)` before a function of state and event."""
+"""How a rule for a kind of event is written: `@rules.of(KIND)` before a function of state and
+event.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,18 @@ class Rules(dict[type[Event], Rule[Event]]):
         """The function below is the rule for these kinds."""
 
         def register(function: Rule[_Kind]) -> Rule[_Kind]:
-            self.update(dict.fromkeys(kinds, cast("Rule[Event]", function)))  # it gets events of these kinds alone
+            self.update(
+                dict.fromkeys(kinds, cast("Rule[Event]", function))
+            )  # it gets events of these kinds alone
             return function
 
         return register
 
 
 def changed(value: _Value, /, **changes: object) -> _Value:
-    """As `dataclasses.replace`, which takes four times as long; a month's journal is folded when a panel opens."""
+    """As `dataclasses.replace`, which takes four times as long; a month's journal is folded when a
+    panel opens.
+    """
     new = object.__new__(type(value))
     for name in _names(type(value)):
         object.__setattr__(new, name, changes[name] if name in changes else getattr(value, name))
@@ -52,7 +58,9 @@ def declare(state: ClusterState, work: Work[object]) -> ClusterState:
 
 
 def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
-    """Raise ValueError where work is given to a VM that the cluster never had: a VM may have written the event."""
+    """Raise ValueError where work is given to a VM that the cluster never had: a VM may have
+    written the event.
+    """
     unknown = [vm for vm in vms if vm not in state.vms]
     if unknown:
         raise ValueError(f"the cluster has no VM {', '.join(unknown)}")
@@ -61,7 +69,9 @@ def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
 def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -> ClusterState:
     """Change work, unless it is over. Raises KeyError where it is unknown."""
     work = state.of_kind(kind)[name]
-    return state if work.over else put(state, changed(work, **changes))
+    if work.over:
+        return state
+    return put(state, changed(work, **changes))
 
 
 def put(state: ClusterState, *works: Work[object]) -> ClusterState:

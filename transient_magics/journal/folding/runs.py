@@ -31,23 +31,32 @@ WAITED = 12
 
 @rules.of(e.WorkerJoined)
 def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
-    run, vm = state.of(RunState).get(event.run), state.vms.get(event.worker)
+    run = state.of(RunState).get(event.run)
+    vm = state.vms.get(event.worker)
     if vm and vm.boots_as in state.unfit:
-        state = changed(state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as})
+        state = changed(
+            state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as}
+        )
     worker = WorkerState(event.worker, event.number, event.at)
     workers = {**(run.workers if run else {}), event.worker: worker}
     if len(workers) > MOST_WORKERS:  # a chief may say so of any name
         del workers[next(iter(workers))]
     took = event.at - max(vm.answered_at if vm else 0.0, run.declared_at if run else 0.0)
     return with_run(
-        state, event.run, workers=workers, deadline=_timed(run, lambda known: known.joined(event.worker, took))
+        state,
+        event.run,
+        workers=workers,
+        deadline=_timed(run, lambda known: known.joined(event.worker, took)),
     )
 
 
 @rules.of(e.WorkerLeft)
 def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
     run = state.of(RunState).get(event.run)
-    workers = dict(run.workers) if run else {}
+    if run:
+        workers = dict(run.workers)
+    else:
+        workers = {}
     if (worker := workers.get(event.worker)) and worker.number == event.number:
         del workers[event.worker]
     return with_run(state, event.run, workers=workers, deadline=_timed(run, DeadlineState.changed))
@@ -72,7 +81,7 @@ def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
     queue = [run.name for run in state.queue]
     if event.run not in queue:
         raise ValueError(f"{event.run} does not wait")
-    order = [each.name for each in state.claims if each.name != event.run]
+    order = [claim.name for claim in state.claims if claim.name != event.run]
     queue.remove(event.run)
     if event.before and event.before not in queue:
         raise ValueError(f"{event.before} does not wait")
@@ -86,12 +95,21 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
     run = state.of(RunState).get(event.run)
     started = (run.started_at if run else 0.0) or event.at
     parameters = event.parameters or (run.parameters if run else 0)
-    made = bool(run and run.made and event.step >= run.step)  # else its last steps went with a parameter server's VM
+    made = bool(
+        run and run.made and event.step >= run.step
+    )  # else its last steps went with a parameter server's VM
     deadline = _timed(run, lambda known: known.started(event.at, event.step))
     return with_run(
-        state, event.run, phase="running", started_at=started, step=event.step, slow=None, parameters=parameters,
-        made=made, deadline=deadline,
-    )  # fmt: skip
+        state,
+        event.run,
+        phase="running",
+        started_at=started,
+        step=event.step,
+        slow=None,
+        parameters=parameters,
+        made=made,
+        deadline=deadline,
+    )
 
 
 @rules.of(e.TrainProgress)
@@ -100,8 +118,14 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
     point = (event.at, event.step, event.loss, event.steps_per_second)
     series = _longer(run.series if run else (), point, SERIES)
     machines = _machines(state, run)
-    deadline = _timed(run, lambda known: known.told(event.at, event.step, machines, state.clock.rate))
-    known: dict[str, object] = {"steps_per_second": event.steps_per_second, "series": series, "deadline": deadline}
+    deadline = _timed(
+        run, lambda known: known.told(event.at, event.step, machines, state.clock.rate)
+    )
+    known: dict[str, object] = {
+        "steps_per_second": event.steps_per_second,
+        "series": series,
+        "deadline": deadline,
+    }
     if run and run.spec.prep:
         told = (*run.preparation.waited, (event.at, min(event.waiting, 1.0)))
         known["preparation"] = replace(run.preparation, waited=told[-WAITED:])
@@ -112,14 +136,19 @@ def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
 
 @rules.of(e.PreparationScaled)
 def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
-    if others := [slot for slot in event.slots if state.preparers.get(slot, event.run) != event.run]:
+    if others := [
+        slot for slot in event.slots if state.preparers.get(slot, event.run) != event.run
+    ]:
         raise ValueError(f"slot {others[0]} is another run's")
     known = state.of(RunState)[event.run].preparation
     more = len(event.slots) > len(known.slots)
     new = replace(
-        known, slots=event.slots, since=event.at, gave_back=known.gave_back or len(event.slots) < len(known.slots),
+        known,
+        slots=event.slots,
+        since=event.at,
+        gave_back=known.gave_back or len(event.slots) < len(known.slots),
         least=len(event.slots) if more and known.gave_back else known.least,
-    )  # fmt: skip
+    )
     preparers = {**state.preparers, **dict.fromkeys(event.slots, event.run)}
     return changed(with_run(state, event.run, preparation=new), preparers=preparers)
 
@@ -133,10 +162,17 @@ def _(state: ClusterState, event: e.TrainData) -> ClusterState:
 def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     run = state.of(RunState).get(event.run)
     checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
-    known = {"checkpoint_step": event.step, "checkpoint": event.path, "checkpoints": checkpoints, "unsaved": None}
+    known = {
+        "checkpoint_step": event.step,
+        "checkpoint": event.path,
+        "checkpoints": checkpoints,
+        "unsaved": None,
+    }
     deadline = _timed(run, lambda known: known.saved(event.step, event.seconds))
     # Progress is told every few seconds only: what was saved since is no less than that.
-    return with_run(state, event.run, step=max(run.step if run else 0, event.step), deadline=deadline, **known)
+    return with_run(
+        state, event.run, step=max(run.step if run else 0, event.step), deadline=deadline, **known
+    )
 
 
 @rules.of(e.TrainUnsaved)
@@ -243,12 +279,18 @@ def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
 
 def with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
     """Change a run, unless it is over or unknown."""
-    return with_work(state, "run", name, **changes) if name in state.of(RunState) else state
+    if name in state.of(RunState):
+        return with_work(state, "run", name, **changes)
+    return state
 
 
-def _timed(run: RunState | None, change: Callable[[DeadlineState], DeadlineState]) -> DeadlineState | None:
+def _timed(
+    run: RunState | None, change: Callable[[DeadlineState], DeadlineState]
+) -> DeadlineState | None:
     """What is known of a run with a deadline, with this change; None of any other run."""
-    return change(run.deadline) if run and run.deadline else None
+    if run and run.deadline:
+        return change(run.deadline)
+    return None
 
 
 def _machines(state: ClusterState, run: RunState | None) -> str:
@@ -261,8 +303,9 @@ _Timed = TypeVar("_Timed", bound=tuple[float, *tuple[object, ...]])
 
 
 def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
-    """With one more at the end. Points begin with their time; where there would be too many, half of them stay, at
-    about equal distances."""
+    """With one more at the end. Points begin with their time; where there would be too many, half
+    of them stay, at about equal distances.
+    """
     if len(points) >= most:
         apart = (new[0] - points[0][0]) * 2 / most
         kept = [points[0]]

@@ -33,7 +33,13 @@ def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
     trials = state.of(StudyState)[event.study].trials
     if trials[event.trial].told:
         raise ValueError(f"trial {event.trial} was told before")
-    told = changed(trials[event.trial], state=event.state, value=event.value, reason=event.reason, told_at=event.at)
+    told = changed(
+        trials[event.trial],
+        state=event.state,
+        value=event.value,
+        reason=event.reason,
+        told_at=event.at,
+    )
     return _with_study(state, event, trials={**trials, event.trial: told})
 
 
@@ -42,7 +48,9 @@ def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
     study = state.of(StudyState)[event.study]
     wanted = study.spec.bounded(study.wanted + event.trials)
     requests = study.requests | {event.request}
-    return _with_study(state, event, wanted=wanted, requests=requests, stop=None, stopping_at=0.0, reason="")
+    return _with_study(
+        state, event, wanted=wanted, requests=requests, stop=None, stopping_at=0.0, reason=""
+    )
 
 
 @rules.of(e.StudyEnded)
@@ -51,7 +59,10 @@ def _(state: ClusterState, event: e.StudyEnded) -> ClusterState:
 
 
 def _with_study(
-    state: ClusterState, event: e.StudyAsked | e.StudyTold | e.StudyExtended | e.StudyEnded, /, **changes: object
+    state: ClusterState,
+    event: e.StudyAsked | e.StudyTold | e.StudyExtended | e.StudyEnded,
+    /,
+    **changes: object,
 ) -> ClusterState:
     """Change a study, also one that is over: it can be extended."""
     study = changed(state.of(StudyState)[event.study], **changes)

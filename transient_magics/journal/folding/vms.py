@@ -29,7 +29,9 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
         provisioning_model=event.provisioning_model,
         hourly=event.hourly,
         on_demand_hourly=event.on_demand_hourly,
-        replaces=event.replaces if event.replaces in state.vms else None,  # an earlier VM: no chain is a cycle
+        replaces=event.replaces
+        if event.replaces in state.vms
+        else None,  # an earlier VM: no chain is a cycle
         requested_at=event.at,
         ends=event.ends,
         coming=state.relocation is not None,
@@ -53,8 +55,17 @@ def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
 @rules.of(e.VmRunning)
 def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
     vm = state.vms.get(event.vm)
-    if vm and not vm.living and not vm.running_at:  # it costs money, whoever said that it cannot be had
-        vm = changed(vm, state="requested", failure=vm.failure or UNEXPECTED, reason="", cause="", ended_at=0.0)
+    if (
+        vm and not vm.living and not vm.running_at
+    ):  # it costs money, whoever said that it cannot be had
+        vm = changed(
+            vm,
+            state="requested",
+            failure=vm.failure or UNEXPECTED,
+            reason="",
+            cause="",
+            ended_at=0.0,
+        )
         state = changed(state, vms={**state.vms, event.vm: vm})
     return with_vm(
         state,
@@ -64,7 +75,9 @@ def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
         external_address=event.external_address,
         vm_id=event.vm_id,
         running_at=(vm.running_at if vm else 0.0) or event.at,
-        started_at=(vm.started_at or between(vm.requested_at, event.started, event.at)) if vm else 0.0,
+        started_at=(vm.started_at or between(vm.requested_at, event.started, event.at))
+        if vm
+        else 0.0,
     )
 
 
@@ -102,13 +115,25 @@ def _(state: ClusterState, event: e.VmReady) -> ClusterState:
     if vm.boots_as in state.failed_boots:
         failed = {key: times for key, times in state.failed_boots.items() if key != vm.boots_as}
         state = changed(state, failed_boots=failed)
-    powered = (*vm.powered[:-1], replace(vm.powered[-1], ready_at=event.at)) if vm.powered else ()
-    return with_vm(state, event.vm, state="ready", step="", ready_at=vm.ready_at or event.at, powered=powered)
+    if vm.powered:
+        powered = (*vm.powered[:-1], replace(vm.powered[-1], ready_at=event.at))
+    else:
+        powered = ()
+    return with_vm(
+        state, event.vm, state="ready", step="", ready_at=vm.ready_at or event.at, powered=powered
+    )
 
 
 @rules.of(e.VmPreemptionNotice)
 def _(state: ClusterState, event: e.VmPreemptionNotice) -> ClusterState:
-    return with_vm(state, event.vm, state="leaving", noticed_at=event.at, notice_seconds=event.seconds, change=None)
+    return with_vm(
+        state,
+        event.vm,
+        state="leaving",
+        noticed_at=event.at,
+        notice_seconds=event.seconds,
+        change=None,
+    )
 
 
 @rules.of(e.VmTraffic)
@@ -116,18 +141,33 @@ def _(state: ClusterState, event: e.VmTraffic) -> ClusterState:
     vm = state.vms.get(event.vm)
     if vm is None:
         return state
-    total, since = event.sent + event.received, vm.traffic_at or vm.running_at
+    total = event.sent + event.received
+    since = vm.traffic_at or vm.running_at
     new = max(0, total - vm.traffic_bytes)
-    rate = new / (event.at - since) if event.at > since > 0 else 0.0
+    if event.at > since > 0:
+        rate = new / (event.at - since)
+    else:
+        rate = 0.0
     names = state.holders(vm) or [""]
     dollars = new * state.byte_price(vm) / len(names)
-    transfer = {**vm.transfer, **{name: vm.transfer.get(name, 0.0) + dollars for name in names if dollars}}
-    return with_vm(state, event.vm, traffic_bytes=total, traffic_rate=rate, traffic_at=event.at, transfer=transfer)
+    transfer = {
+        **vm.transfer,
+        **{name: vm.transfer.get(name, 0.0) + dollars for name in names if dollars},
+    }
+    return with_vm(
+        state,
+        event.vm,
+        traffic_bytes=total,
+        traffic_rate=rate,
+        traffic_at=event.at,
+        transfer=transfer,
+    )
 
 
 @rules.of(e.VmDeflated, e.VmInflated)
 def _(state: ClusterState, event: e.VmDeflated | e.VmInflated) -> ClusterState:
-    vm, share = state.vms.get(event.vm), Share(event.cpu, event.network)
+    vm = state.vms.get(event.vm)
+    share = Share(event.cpu, event.network)
     shares = (*(vm.shares if vm else ()), (event.at, share))[-_MOST_SHARES:]
     return with_vm(state, event.vm, share=share, shares=shares)
 
@@ -136,14 +176,23 @@ def _(state: ClusterState, event: e.VmDeflated | e.VmInflated) -> ClusterState:
 def _(state: ClusterState, event: e.VmRevoked) -> ClusterState:
     vm = state.vms.get(event.vm)
     counted = state.revocations + (1 if vm and vm.living else 0)
-    ended = with_vm(state, event.vm, state="revoked", ended_at=event.at, stopping_at=_stopping(vm, event))
+    ended = with_vm(
+        state, event.vm, state="revoked", ended_at=event.at, stopping_at=_stopping(vm, event)
+    )
     return changed(ended, revocations=counted)
 
 
 @rules.of(e.VmDeleted)
 def _(state: ClusterState, event: e.VmDeleted) -> ClusterState:
     stopping = _stopping(state.vms.get(event.vm), event)
-    return with_vm(state, event.vm, state="deleted", reason=event.reason, ended_at=event.at, stopping_at=stopping)
+    return with_vm(
+        state,
+        event.vm,
+        state="deleted",
+        reason=event.reason,
+        ended_at=event.at,
+        stopping_at=stopping,
+    )
 
 
 def with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
@@ -154,7 +203,9 @@ def with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterStat
 
 
 def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
-    return between(vm.stretches[-1].since, event.stopping, event.at) if vm else 0.0
+    if vm:
+        return between(vm.stretches[-1].since, event.stopping, event.at)
+    return 0.0
 
 
 def between(earliest: float, told: int, latest: float) -> float:

@@ -1,4 +1,6 @@
-"""Axes: where on one a value lies, from 0 to 1, and which round values are named (as widgets/scale.js finds them)."""
+"""Axes: where on one a value lies, from 0 to 1, and which round values are named (as
+widgets/scale.js finds them).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def ticks(low: float, high: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high`, evenly or (log) evenly in the logarithm; or `choices`, each with as much room."""
+    """From `low` to `high`, evenly or (log) evenly in the logarithm; or `choices`, each with as
+    much room.
+    """
 
     name: str
     kind: Literal["even", "log", "choice"]
@@ -43,25 +47,39 @@ class Axis:
         if dimension.kind == "int" and dimension.high - dimension.low < _MOST_WHOLE:
             whole = range(int(dimension.low), int(dimension.high) + 1)
             return cls(dimension.name, "choice", choices=tuple(whole))
-        return cls(dimension.name, "log" if dimension.kind == "log" else "even", dimension.low, dimension.high)
+        return cls(
+            dimension.name,
+            "log" if dimension.kind == "log" else "even",
+            dimension.low,
+            dimension.high,
+        )
 
     @classmethod
     def over(cls, name: str, values: Sequence[float]) -> Self:
         """One with room for all of the values, of which there is one at least."""
-        low, high = min(values), max(values)
+        low = min(values)
+        high = max(values)
         margin = 0.05 * (high - low) or abs(0.05 * high) or 1.0
         return cls(name, "even", low - margin, high + margin)
 
     def place(self, value: Value) -> float:
-        """Where a value lies, from 0 to 1. Raises ValueError for one that is no choice, or has no logarithm."""
+        """Where a value lies, from 0 to 1. Raises ValueError for one that is no choice, or has no
+        logarithm.
+        """
         if self.kind == "choice":
-            place = next((place for place, choice in enumerate(self.choices) if _is_at(choice, value)), None)
+            place = next(
+                (place for place, choice in enumerate(self.choices) if _is_at(choice, value)), None
+            )
             if place is None:
                 raise ValueError(f"{self.name} has no choice {value!r:.80}")
             return (place + 0.5) / len(self.choices)
-        low, high, at = self.low, self.high, as_number(value)
+        low = self.low
+        high = self.high
+        at = as_number(value)
         if self.kind == "log":
-            low, high, at = math.log(low), math.log(high), math.log(at)
+            low = math.log(low)
+            high = math.log(high)
+            at = math.log(at)
         return (at - low) / (high - low)
 
     @property
@@ -71,7 +89,10 @@ class Axis:
             each = -(-len(self.choices) // _MOST_NAMED)
             return [(self.place(value), text.value_words(value)) for value in self.choices[::each]]
         if self.kind == "log":
-            return [(self.place(value), f"{value:.4g}") for value in _round_by_logarithm(self.low, self.high)]
+            return [
+                (self.place(value), f"{value:.4g}")
+                for value in _round_by_logarithm(self.low, self.high)
+            ]
         return [(self.place(value), f"{value:.4g}") for value in ticks(self.low, self.high)]
 
 
@@ -80,10 +101,19 @@ def _is_at(choice: Value, value: Value) -> bool:
 
 
 def _round_by_logarithm(low: float, high: float) -> list[float]:
-    """Powers of ten, with twice and five times these where there is room; where there is not one, round values."""
+    """Powers of ten, with twice and five times these where there is room; where there is not one,
+    round values.
+    """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1,)):
-        found = [digit * 10.0**power for power in powers for digit in digits if low <= digit * 10.0**power <= high]
+        found = [
+            digit * 10.0**power
+            for power in powers
+            for digit in digits
+            if low <= digit * 10.0**power <= high
+        ]
         if len(found) <= MANY + 2:
-            return found if len(found) > 1 else [each for each in ticks(low, high) if each > 0]
+            if len(found) > 1:
+                return found
+            return [tick for tick in ticks(low, high) if tick > 0]
     return found[:: -(-len(found) // MANY)]

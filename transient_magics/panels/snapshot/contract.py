@@ -1,9 +1,11 @@
-"""What a kernel sends to the page of a cluster's panel: snapshots of these forms, and the number of their version.
+"""What a kernel sends to the page of a cluster's panel: snapshots of these forms, and the number of
+their version.
 
-The page's code is checked against them as `widgets/snapshot.d.ts`, which `tools/page_types.py` writes from this module.
-Whoever changes a form so that an older page would misread it raises VERSION here and in `widgets/contract.js`. Page and
-kernel are of one version as a rule, because the page gets its code from the kernel; where they are not (a page that was
-open while the package was renewed), it says so. A figure that is not known is None and never NaN, which is no JSON.
+The page's code is checked against them as `widgets/snapshot.d.ts`, which `tools/page_types.py`
+writes from this module. Whoever changes a form so that an older page would misread it raises
+VERSION here and in `widgets/contract.js`. Page and kernel are of one version as a rule, because the
+page gets its code from the kernel; where they are not (a page that was open while the package was
+renewed), it says so. A figure that is not known is None and never NaN, which is no JSON.
 """
 
 from __future__ import annotations
@@ -19,19 +21,25 @@ VERSION = 1
 Figure = float | None
 """A measured or computed value, None where it is not known."""
 Part = tuple[str, str, float, float]
-"""A part of a VM's life: its name, its state, from and to in seconds since 1970, to 0 for what goes on."""
+"""A part of a VM's life: its name, its state, from and to in seconds since 1970, to 0 for what goes
+on.
+"""
 Mark = tuple[str, float, int | None, str] | tuple[str, float, int | None, str, Figure]
-"""On the curves: `revoked`, `checkpoint` or `evaluation`, when, at which step, in words; of an evaluation its loss."""
+"""On the curves: `revoked`, `checkpoint` or `evaluation`, when, at which step, in words; of an
+evaluation its loss.
+"""
 
 Point = tuple[float, float]
 """On a curve of a study: where (step, or number of a trial), and the value."""
 Parameter = float | str
-"""The value of a parameter: a finite number, whole ones among them, or the text of any other value."""
+"""The value of a parameter: a finite number, whole ones among them, or the text of any other value.
+"""
 
 
 class Lane(TypedDict):
-    """A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several where
-    trials share it; `leaves_at`: when it is taken, 0 without a notice."""
+    """A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several
+    where trials share it; `leaves_at`: when it is taken, 0 without a notice.
+    """
 
     name: str
     first: bool
@@ -49,7 +57,9 @@ class Lane(TypedDict):
 
 
 class Cost(TypedDict):
-    """US dollars, per hour where it says so; `pace`: seconds of the bill's clock per second; `limit_used`: 0 to 1."""
+    """US dollars, per hour where it says so; `pace`: seconds of the bill's clock per second;
+    `limit_used`: 0 to 1.
+    """
 
     limit_words: str
     limit_used: float
@@ -68,7 +78,9 @@ class Cost(TypedDict):
 
 
 class End(TypedDict):
-    """Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per second."""
+    """Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per
+    second.
+    """
 
     time: float
     step: int
@@ -77,8 +89,10 @@ class End(TypedDict):
 
 
 class Proposal(TypedDict):
-    """Other workers for a run with a deadline, or those that are to be given up: the `number` by which it is agreed to,
-    what and why, how it is agreed to in a cell, and until when it can be, in seconds since 1970."""
+    """Other workers for a run with a deadline, or those that are to be given up: the `number` by
+    which it is agreed to, what and why, how it is agreed to in a cell, and until when it can be, in
+    seconds since 1970.
+    """
 
     number: int
     text: str
@@ -87,8 +101,9 @@ class Proposal(TypedDict):
 
 
 class Training(TypedDict):
-    """A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it reads records that
-    come in blocks, empty for others; `proposal`: what can be agreed to; `end`: where the curves end (`curves.end_of`).
+    """A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it
+    reads records that come in blocks, empty for others; `proposal`: what can be agreed to; `end`:
+    where the curves end (`curves.end_of`).
     """
 
     name: str
@@ -108,9 +123,11 @@ class Training(TypedDict):
 
 
 class WorkLine(TypedDict):
-    """A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask cluster.
+    """A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask
+    cluster.
 
-    `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further work.
+    `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further
+    work.
     """
 
     name: str
@@ -140,9 +157,11 @@ class Said(TypedDict):
 
 
 class View(TypedDict):
-    """A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster goes on.
+    """A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster
+    goes on.
 
-    `proposal`: which workers are to be given up, where that can be agreed to."""
+    `proposal`: which workers are to be given up, where that can be agreed to.
+    """
 
     version: int
     at: float
@@ -191,8 +210,9 @@ class Frame(View):
 
 
 class OfWorker(TypedDict):
-    """Columns of one worker: steps per second; where a run is shown by itself also examples or tokens per step, and
-    steps of others meanwhile."""
+    """Columns of one worker: steps per second; where a run is shown by itself also examples or
+    tokens per step, and steps of others meanwhile.
+    """
 
     speed: list[Figure]
     batch: NotRequired[list[Figure]]
@@ -200,7 +220,9 @@ class OfWorker(TypedDict):
 
 
 class Bar(TypedDict):
-    """A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say it and its parts."""
+    """A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say
+    it and its parts.
+    """
 
     worker: str
     step: str
@@ -209,7 +231,9 @@ class Bar(TypedDict):
 
 
 class Split(TypedDict):
-    """Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers have no bar."""
+    """Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers
+    have no bar.
+    """
 
     names: list[str]
     words: str
@@ -218,7 +242,9 @@ class Split(TypedDict):
 
 
 class Columns(TypedDict):
-    """Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers could be."""
+    """Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers
+    could be.
+    """
 
     time: list[float]
     step: list[float]
@@ -231,8 +257,9 @@ class Columns(TypedDict):
 class Curves(Columns):
     """What the charts of `run` are drawn from.
 
-    `below`: the share of the expected speed below which the run is called slow (0: never); `width`: seconds of a row
-    (0: not told); `unnamed`: there are more workers than are told apart; `split`: None before a step was split.
+    `below`: the share of the expected speed below which the run is called slow (0: never); `width`:
+    seconds of a row (0: not told); `unnamed`: there are more workers than are told apart; `split`:
+    None before a step was split.
     """
 
     run: str
@@ -251,10 +278,11 @@ class Base(Curves):
 
 
 class Tail(Columns):
-    """What came behind a base since: rows that take the place of those of the base of that number from row `keep` on.
+    """What came behind a base since: rows that take the place of those of the base of that number
+    from row `keep` on.
 
-    `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they are others than the
-    base's.
+    `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they
+    are others than the base's.
     """
 
     base: int
@@ -266,8 +294,9 @@ class Tail(Columns):
 
 
 class Speeds(TypedDict):
-    """Of a run whose curves are not drawn: steps per second of its workers, for their lanes; `width`: seconds of a
-    row."""
+    """Of a run whose curves are not drawn: steps per second of its workers, for their lanes;
+    `width`: seconds of a row.
+    """
 
     run: str
     width: float
@@ -276,8 +305,10 @@ class Speeds(TypedDict):
 
 
 class TrialLine(TypedDict):
-    """A trial of a study. `params` in the order of the study's; `value` of its objective so far; `hours`, `dollars` and
-    `revocations` of its runs together; `curve`: (step, value), empty where it is not drawn."""
+    """A trial of a study. `params` in the order of the study's; `value` of its objective so far;
+    `hours`, `dollars` and `revocations` of its runs together; `curve`: (step, value), empty where
+    it is not drawn.
+    """
 
     number: int
     state: str
@@ -293,8 +324,10 @@ class TrialLine(TypedDict):
 
 
 class Study(TypedDict):
-    """A study. `told` of `wanted` trials have ended; `metric` is that of its objective, `direction` max or min,
-    `curves_of` what the trials' curves are of; `best_so_far`: number and value of each trial better than all before."""
+    """A study. `told` of `wanted` trials have ended; `metric` is that of its objective, `direction`
+    max or min, `curves_of` what the trials' curves are of; `best_so_far`: number and value of each
+    trial better than all before.
+    """
 
     name: str
     phase: str
@@ -315,13 +348,16 @@ class Study(TypedDict):
 
 
 BagPoint = tuple[str, int, list[Parameter], list[Figure], list[Figure]]
-"""A job of a bag: its state (waiting, running, lost, done, failed, skipped), its attempts, the values of its parameters
-and of its outputs, and these' errors (empty: there are none). Where it stands in the list is its number."""
+"""A job of a bag: its state (waiting, running, lost, done, failed, skipped), its attempts, the
+values of its parameters and of its outputs, and these' errors (empty: there are none). Where it
+stands in the list is its number.
+"""
 
 
 class BagAxis(TypedDict):
-    """What points are placed by: a parameter, or an output. `kind`: even, log or choice (`choices` then; else from
-    `low` to `high`); `named`: where on it, from 0 to 1, which value stands."""
+    """What points are placed by: a parameter, or an output. `kind`: even, log or choice (`choices`
+    then; else from `low` to `high`); `named`: where on it, from 0 to 1, which value stands.
+    """
 
     name: str
     output: bool
@@ -333,8 +369,10 @@ class BagAxis(TypedDict):
 
 
 class BagTried(TypedDict):
-    """How good a surrogate is by its last batch, for one output: the share inside the 90% intervals, the median
-    residual in its own standard deviations, the largest standard deviation, and below which of these it is `good`."""
+    """How good a surrogate is by its last batch, for one output: the share inside the 90%
+    intervals, the median residual in its own standard deviations, the largest standard deviation,
+    and below which of these it is `good`.
+    """
 
     output: str
     coverage: Figure
@@ -345,8 +383,9 @@ class BagTried(TypedDict):
 
 
 class BagVm(TypedDict):
-    """A VM of a bag, how old it is, and the number of the job that it holds (None: none), in words where, and since
-    when."""
+    """A VM of a bag, how old it is, and the number of the job that it holds (None: none), in words
+    where, and since when.
+    """
 
     name: str
     age: str
@@ -357,8 +396,9 @@ class BagVm(TypedDict):
 
 
 class Bag(TypedDict):
-    """A bag. `results` of `wanted` ones are there; `per_result`: US dollars; `counts` of points by their states; `more`
-    VMs have no row; `tried_words` are empty without a surrogate."""
+    """A bag. `results` of `wanted` ones are there; `per_result`: US dollars; `counts` of points by
+    their states; `more` VMs have no row; `tried_words` are empty without a surrogate.
+    """
 
     name: str
     phase: str
@@ -380,8 +420,10 @@ class Bag(TypedDict):
 
 
 class StallPart(TypedDict):
-    """A part of a step: its `seconds` in the mean, the same in words with their interval, its share of the step, and
-    what of a dollar it takes, or why that is not said. `sure`: it stands out of the noise."""
+    """A part of a step: its `seconds` in the mean, the same in words with their interval, its share
+    of the step, and what of a dollar it takes, or why that is not said. `sure`: it stands out of
+    the noise.
+    """
 
     name: str
     seconds: Figure
@@ -392,8 +434,9 @@ class StallPart(TypedDict):
 
 
 class StallBar(TypedDict):
-    """A kind of VM, its step and the parts of that; `advice` is empty while too little was measured. `reads`: its
-    workers read files, so a cache or a disk matters."""
+    """A kind of VM, its step and the parts of that; `advice` is empty while too little was
+    measured. `reads`: its workers read files, so a cache or a disk matters.
+    """
 
     vm: str
     heading: str
@@ -412,8 +455,9 @@ class Stalls(TypedDict):
 
 
 class StallAnswer(TypedDict):
-    """What a step would take with a change that was `asked` for: in words, and of which parts (name, seconds); or an
-    `error`."""
+    """What a step would take with a change that was `asked` for: in words, and of which parts
+    (name, seconds); or an `error`.
+    """
 
     asked: int
     error: str
@@ -436,7 +480,9 @@ def parameter(value: literals.Value) -> Parameter:
 
 
 def sound(value: Any) -> Any:
-    """The same without what a page cannot read: words are plain text, a figure that is none is None."""
+    """The same without what a page cannot read: words are plain text, a figure that is none is
+    None.
+    """
     match value:
         case str():
             return text.plain(value)

@@ -1,7 +1,8 @@
-"""What is sent of curves that grow: now and then all there is (a base), in between what came behind it since (a tail).
+"""What is sent of curves that grow: now and then all there is (a base), in between what came behind
+it since (a tail).
 
-A tail holds everything since its base, so that any one of them can be lost. A page that has another base than a tail
-was made for asks for both again.
+A tail holds everything since its base, so that any one of them can be lost. A page that has another
+base than a tail was made for asks for both again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from .contract import Base, Curves, Figure, OfWorker, Tail
 
 _MOST_ROWS = 27
-"""Of a tail: of n rows in all, bases and tails together are least where a tail has at most the root of 2n."""
+"""Of a tail: of n rows in all, bases and tails together are least where a tail has at most the root
+of 2n.
+"""
 
 
 def tail(base: Base, now: Curves) -> Tail | None:
@@ -25,11 +28,20 @@ def tail(base: Base, now: Curves) -> Tail | None:
         return None
     workers = {name: _of_worker(each, keep) for name, each in now["workers"].items()}
     found: Tail = {
-        "base": base["number"], "keep": keep, "unnamed": now["unnamed"], "end": now["end"], "split": now["split"],
-        "time": now["time"][keep:], "step": now["step"][keep:], "loss": now["loss"][keep:],
-        "speed": now["speed"][keep:], "workers": workers,
-        "expected": now["expected"],  # is judged anew of old rows too, when a worker is faster than it ever was
-    }  # fmt: skip
+        "base": base["number"],
+        "keep": keep,
+        "unnamed": now["unnamed"],
+        "end": now["end"],
+        "split": now["split"],
+        "time": now["time"][keep:],
+        "step": now["step"][keep:],
+        "loss": now["loss"][keep:],
+        "speed": now["speed"][keep:],
+        "workers": workers,
+        "expected": now[
+            "expected"
+        ],  # is judged anew of old rows too, when a worker is faster than it ever was
+    }
     if now["marks"] != base["marks"]:
         found["marks"] = now["marks"]
     return found
@@ -44,12 +56,18 @@ def _pairs(base: Curves, now: Curves) -> Iterator[tuple[Sequence[Figure], Sequen
     nothing: list[Figure] = [None] * len(base["time"])
     for name, each in now["workers"].items():
         before = base["workers"].get(name)
-        for after, was in zip(_columns(each), _columns(before) if before else (nothing,) * 3, strict=False):
+        for after, was in zip(
+            _columns(each), _columns(before) if before else (nothing,) * 3, strict=False
+        ):
             yield was, after
 
 
 def _columns(of: OfWorker) -> list[list[Figure]]:
-    return [of["speed"], *([of["batch"]] if "batch" in of else []), *([of["staleness"]] if "staleness" in of else [])]
+    return [
+        of["speed"],
+        *([of["batch"]] if "batch" in of else []),
+        *([of["staleness"]] if "staleness" in of else []),
+    ]
 
 
 def _of_worker(of: OfWorker, keep: int) -> OfWorker:

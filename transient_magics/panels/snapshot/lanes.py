@@ -1,8 +1,10 @@
-"""The VMs of a panel, a lane each: what a VM is, how it is, and what became of it and of those before it in its place.
+"""The VMs of a panel, a lane each: what a VM is, how it is, and what became of it and of those
+before it in its place.
 
-There is a lane for each VM that lives, and for those that went of late, however many a cluster had. Whose place a VM
-took stays visible in its own lane. Of many lanes some are `first`: what is not simply at work, and as many others as
-there is room for; the page shows the rest when it is asked for them.
+There is a lane for each VM that lives, and for those that went of late, however many a cluster had.
+Whose place a VM took stays visible in its own lane. Of many lanes some are `first`: what is not
+simply at work, and as many others as there is room for; the page shows the rest when it is asked
+for them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _TRANSIENT = ("worker", "prep")
 
 
 def lanes(state: ClusterState, now: float) -> list[Lane]:
-    """One dict per lane: the VM's name, role, machine, zone, price, state in words, life and what may be done to it."""
+    """One dict per lane: the VM's name, role, machine, zone, price, state in words, life and what
+    may be done to it.
+    """
     living = sorted(state.living, key=_order)
     gone = [vm for vm in state.vms.values() if vm.state in ("revoked", "refused")]
     if state.over:
@@ -36,15 +40,21 @@ def lanes(state: ClusterState, now: float) -> list[Lane]:
     else:
         after = text.replacements(state)
         replaced = {name for name, vm in after.items() if vm.state == "ready"}
-        gone = [vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or vm.name not in replaced]
+        gone = [
+            vm for vm in gone if now - vm.ended_at < _GONE_SHOWN_SECONDS or vm.name not in replaced
+        ]
         chosen = living[:_ALL_LANES] + gone[-_GONE_LANES:]
-    ranked = sorted(chosen, key=lambda vm: (vm.role not in _FIRST, vm.living and vm.state == "ready", _order(vm)))
+    ranked = sorted(
+        chosen,
+        key=lambda vm: (vm.role not in _FIRST, vm.living and vm.state == "ready", _order(vm)),
+    )
     first = {vm.name for vm in ranked[:MOST_LANES]}
     return [_lane(state, vm, now, first=vm.name in first) for vm in sorted(chosen, key=_order)]
 
 
 def life(vm: VmState) -> list[Part]:
-    """The parts of a VM's life: (its name, state, from, to), in seconds since 1970; to 0 for what goes on.
+    """The parts of a VM's life: (its name, state, from, to), in seconds since 1970; to 0 for what
+    goes on.
 
     The last part of one that is gone has no length: how it ended.
     """
@@ -63,18 +73,27 @@ def life(vm: VmState) -> list[Part]:
 
 def _restarts(vm: VmState) -> Iterator[tuple[float, str]]:
     """The moments at which it was stopped, started again, and answered."""
-    for each in vm.stretches[1:]:
-        yield each.since, "booting" if each.runs else "stopped"
-        yield each.ready_at, "ready"
+    for stretch in vm.stretches[1:]:
+        yield stretch.since, "booting" if stretch.runs else "stopped"
+        yield stretch.ready_at, "ready"
 
 
 def _thinned(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[float, str]]:
     """The same moments with those at which a VM that runs was left less, or given all of it back."""
     found: list[tuple[float, str]] = []
     for (begin, what), (end, _) in itertools.pairwise([*moments, (math.inf, "")]):
-        turns = [begin, *(at for at, _ in vm.shares if begin < at < end)] if what == "ready" else [begin]
-        states = [(at, "deflated" if what == "ready" and _is_less(vm, at) else what) for at in turns]
-        found += [turn for before, turn in itertools.pairwise([(0.0, ""), *states]) if turn[1] != before[1]]
+        if what == "ready":
+            turns = [begin, *(at for at, _ in vm.shares if begin < at < end)]
+        else:
+            turns = [begin]
+        states = [
+            (at, "deflated" if what == "ready" and _is_less(vm, at) else what) for at in turns
+        ]
+        found += [
+            turn
+            for before, turn in itertools.pairwise([(0.0, ""), *states])
+            if turn[1] != before[1]
+        ]
     return found
 
 
@@ -91,7 +110,9 @@ def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
         "name": vm.name,
         "first": first,
         "runs": [run.name for run in state.runs_of(vm)],
-        "role": "scheduler" if vm.role == "ps" and spec and spec.purpose == JOBS else _ROLES.get(vm.role, "worker"),
+        "role": "scheduler"
+        if vm.role == "ps" and spec and spec.purpose == JOBS
+        else _ROLES.get(vm.role, "worker"),
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
         "zone": vm.zone,
@@ -99,7 +120,9 @@ def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
         "state": "training" if words == "training" else vm.state,
         "words": words,
         "leaves_at": text.leaves_at(vm),
-        "revocable": bool(spec and spec.emulated and vm.role in _TRANSIENT and vm.state in ("booting", "ready")),
+        "revocable": bool(
+            spec and spec.emulated and vm.role in _TRANSIENT and vm.state in ("booting", "ready")
+        ),
         "life": [*_before(state, vm), *life(vm)],
     }
 
@@ -111,9 +134,14 @@ def _before(state: ClusterState, vm: VmState) -> list[Part]:
     while before and len(found) < _MOST_BEFORE:
         if before.ended_at:  # until then it has a lane of its own
             until = vm.requested_at
-            cut = [(name, what, at, min(end, until)) for name, what, at, end in life(before)[:-1] if at < until]
+            cut = [
+                (name, what, at, min(end, until))
+                for name, what, at, end in life(before)[:-1]
+                if at < until
+            ]
             found.insert(0, [*cut, *life(before)[-1:]])
-        vm, before = before, state.vms.get(before.replaces or "")
+        vm = before
+        before = state.vms.get(before.replaces or "")
     return [part for parts in found for part in parts]
 
 

@@ -11,8 +11,11 @@ from ...protocol import layout
 from .contract import Speeds
 from .curves import speeds
 
-_MOST_GOING, _MOST_BESIDE = 24, 8
-"""Of runs beside the one whose curves are drawn: those that go on, and with the latest that are over so many."""
+_MOST_GOING = 24
+_MOST_BESIDE = 8
+"""Of runs beside the one whose curves are drawn: those that go on, and with the latest that are
+over so many.
+"""
 
 Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
 
@@ -24,8 +27,11 @@ class Measured:
     """
 
     def __init__(self, directory: Path, rows: Rows, changed: Callable[[], None]) -> None:
-        self._directory, self._rows, self._changed = directory, rows, changed
-        self._run, self._series = "", RunSeries()
+        self._directory = directory
+        self._rows = rows
+        self._changed = changed
+        self._run = ""
+        self._series = RunSeries()
         self._stop: Callable[[], None] | None = None
 
     @property
@@ -49,7 +55,8 @@ class Measured:
         folder = self._directory / layout.RUNS / run.name
         if folder.is_dir():
             self.end()
-            self._run, self._series = run.name, RunSeries()
+            self._run = run.name
+            self._series = RunSeries()
             self._stop = self._rows(folder / layout.METRICS, self._add)
 
     def end(self) -> None:
@@ -76,7 +83,9 @@ class Beside:
         return tuple(each.newest for each in self._of.values() if each.rows)
 
     def follow(self, runs: Sequence[RunState]) -> None:
-        """See that the metrics of those of these runs are followed that go on, then of the latest, and no others."""
+        """See that the metrics of those of these runs are followed that go on, then of the latest,
+        and no others.
+        """
         many = max(_MOST_BESIDE, min(sum(not run.over for run in runs), _MOST_GOING))
         latest = sorted(runs, key=lambda run: (not run.over, run.started_at))[-many:]
         wanted = {run.name: run for run in latest}

@@ -16,16 +16,27 @@ _WORTH_WORDS = 0.005
 
 
 def split(series: RunSeries, *, whole: bool = False) -> Split | None:
-    """The bars of those workers that made steps lately, the slowest first where there are many; `whole`: since the run
-    began. None where no step was split."""
-    spent = {name: each for name, each in series.spent(whole=whole).items() if each.steps > 0 and each.parts.step > 0}
+    """The bars of those workers that made steps lately, the slowest first where there are many;
+    `whole`: since the run began. None where no step was split.
+    """
+    spent = {
+        name: each
+        for name, each in series.spent(whole=whole).items()
+        if each.steps > 0 and each.parts.step > 0
+    }
     if not spent:
         return None
-    slowest = sorted(spent, key=lambda name: spent[name].parts.step / spent[name].steps, reverse=True)[:_MOST_BARS]
+    slowest = sorted(
+        spent, key=lambda name: spent[name].parts.step / spent[name].steps, reverse=True
+    )[:_MOST_BARS]
     return {
         "names": list(EXPOSED),
         "words": " · ".join([_when(whole), *_served(spent)]),
-        "bars": [_bar(name, each) for name, each in sorted(spent.items(), key=_counted) if name in slowest],
+        "bars": [
+            _bar(name, each)
+            for name, each in sorted(spent.items(), key=_counted)
+            if name in slowest
+        ],
         "more": len(spent) - len(slowest),
     }
 
@@ -34,26 +45,42 @@ def lines(split: Split | None) -> list[str]:
     """The same for a terminal."""
     if not split:
         return []
-    more = [f"  and {split['more']} more"] if split["more"] else []
-    return [f"where a step's time goes, {split['words']}", *(f"  {sentence(each)}" for each in split["bars"]), *more]
+    if split["more"]:
+        more = [f"  and {split['more']} more"]
+    else:
+        more = []
+    return [
+        f"where a step's time goes, {split['words']}",
+        *(f"  {sentence(each)}" for each in split["bars"]),
+        *more,
+    ]
 
 
 def _when(whole: bool) -> str:
-    return "over the whole run" if whole else f"over the last {LATELY_SECONDS:.0f} s"
+    if whole:
+        return "over the whole run"
+    return f"over the last {LATELY_SECONDS:.0f} s"
 
 
 def _served(spent: Mapping[str, Spent]) -> list[str]:
     """How busy the busiest parameter server was, where it is told."""
     lines = sum(each.lines for each in spent.values())
-    share = sum(each.shares for each in spent.values()) / lines if lines else 0.0
-    return [f"the busiest parameter server took {share:.0%} of its cores"] if lines else []
+    if lines:
+        share = sum(each.shares for each in spent.values()) / lines
+    else:
+        share = 0.0
+    if lines:
+        return [f"the busiest parameter server took {share:.0%} of its cores"]
+    return []
 
 
 def _bar(worker: str, spent: Spent) -> Bar:
     parts = [getattr(spent.parts, name) / spent.steps for name in EXPOSED]
     step = sum(parts)
     shares = [
-        f"{name} {part / step:.0%}" for name, part in zip(EXPOSED, parts, strict=True) if part >= _WORTH_WORDS * step
+        f"{name} {part / step:.0%}"
+        for name, part in zip(EXPOSED, parts, strict=True)
+        if part >= _WORTH_WORDS * step
     ]
     told: list[Figure] = [float(f"{part:.4g}") for part in parts]
     return {"worker": worker, "step": milliseconds(step), "parts": told, "words": ", ".join(shares)}
@@ -66,10 +93,14 @@ def sentence(bar: Mapping[str, Any]) -> str:
 
 def milliseconds(seconds: float) -> str:
     """`84 ms`, or seconds from one on."""
-    return f"{text.number(seconds)} s" if seconds >= 1 else f"{text.number(1000 * seconds)} ms"
+    if seconds >= 1:
+        return f"{text.number(seconds)} s"
+    return f"{text.number(1000 * seconds)} ms"
 
 
 def _counted(item: tuple[str, Spent]) -> tuple[str, int]:
     """Names as people count: worker-9 before worker-10."""
     name, _, number = item[0].rpartition("-")
-    return (name, int(number)) if number.isdecimal() else (item[0], 0)
+    if number.isdecimal():
+        return (name, int(number))
+    return (item[0], 0)

@@ -1,4 +1,6 @@
-"""A measure of stalls on its panel: a bar for each kind of VM with its parts, and what a change would bring."""
+"""A measure of stalls on its panel: a bar for each kind of VM with its parts, and what a change
+would bring.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ def stalls_view(report: Report) -> Stalls:
     """The report as a page draws it."""
     return sound(
         {
-            "name": report.name, "words": report.words, "bars": [_bar(each) for each in report.bars],
+            "name": report.name,
+            "words": report.words,
+            "bars": [_bar(bar) for bar in report.bars],
             "below": [*report.below],
         }
-    )  # fmt: skip
+    )
 
 
 def declared_view(name: str) -> Stalls:
@@ -56,10 +60,22 @@ def _bar(bar: Bar) -> StallBar:
     made = bar.stalls
     parts: list[StallPart] = [
         {
-            "name": name, "seconds": part.seconds.mean, "words": seconds, "share": share, "dollar": dollar,
+            "name": name,
+            "seconds": part.seconds.mean,
+            "words": seconds,
+            "share": share,
+            "dollar": dollar,
             "sure": part is made.compute or part.measured,
         }
-        for part, (name, seconds, share, dollar) in zip((made.compute, *made.parts), bar.lines, strict=True)
-    ]  # fmt: skip
+        for part, (name, seconds, share, dollar) in zip(
+            (made.compute, *made.parts), bar.lines, strict=True
+        )
+    ]
     parts[0]["sure"] = True
-    return {"vm": bar.label, "heading": bar.heading, "parts": parts, "advice": bar.advice, "reads": made.bytes > 0}
+    return {
+        "vm": bar.label,
+        "heading": bar.heading,
+        "parts": parts,
+        "advice": bar.advice,
+        "reads": made.bytes > 0,
+    }

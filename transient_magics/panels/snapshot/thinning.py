@@ -13,8 +13,12 @@ def thinned(line: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [each for thin in pieces(line, len(line)) for each in thin]
 
 
-def pieces(points: Sequence[tuple[float, float | None]], many: int) -> list[list[tuple[float, float]]]:
-    """The lines that lie between missing values, of `many` points in all, each in fewer points where they are many."""
+def pieces(
+    points: Sequence[tuple[float, float | None]], many: int
+) -> list[list[tuple[float, float]]]:
+    """The lines that lie between missing values, of `many` points in all, each in fewer points
+    where they are many.
+    """
     lines = [
         [(time, value) for time, value in line if value is not None]
         for known, line in groupby(points, lambda point: point[1] is not None)
@@ -28,4 +32,7 @@ def _mean(line: list[tuple[float, float]], points: int) -> list[tuple[float, flo
     """The line as so many means."""
     step = len(line) / points
     groups = [line[int(index * step) : int((index + 1) * step)] for index in range(points)]
-    return [(sum(time for time, _ in each) / len(each), sum(value for _, value in each) / len(each)) for each in groups]
+    return [
+        (sum(time for time, _ in group) / len(group), sum(value for _, value in group) / len(group))
+        for group in groups
+    ]

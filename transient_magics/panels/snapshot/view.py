@@ -1,7 +1,9 @@
-"""A panel as a pure function of state: everything that is shown, in words and small numbers, ready for page and twin.
+"""A panel as a pure function of state: everything that is shown, in words and small numbers, ready
+for page and twin.
 
-`view(state, bill, now)` is the snapshot that is sent to the page. Snapshots are whole and idempotent: any of them can
-be lost. Moments are seconds since 1970, so that the page can show its own clock and count down between snapshots.
+`view(state, bill, now)` is the snapshot that is sent to the page. Snapshots are whole and
+idempotent: any of them can be lost. Moments are seconds since 1970, so that the page can show its
+own clock and count down between snapshots.
 """
 
 from __future__ import annotations
@@ -43,11 +45,23 @@ _TONES = {
     events.ClusterStayed: "warn",
     events.TrainFinished: "good",
 }
-_FAMILIES = {"vm": "VMs", "worker": "VMs", "reclaim": "VMs", **dict.fromkeys(("train", "work", *KINDS), "training")}
+_FAMILIES = {
+    "vm": "VMs",
+    "worker": "VMs",
+    "reclaim": "VMs",
+    **dict.fromkeys(("train", "work", *KINDS), "training"),
+}
 _SAID_BY_STUDY = (
-    "work.declared", "train.started", "train.checkpoint", "train.evaluated", "train.finished", "train.best",
-    "worker.joined", "worker.left", "worker.batch_resized",
-)  # fmt: skip
+    "work.declared",
+    "train.started",
+    "train.checkpoint",
+    "train.evaluated",
+    "train.finished",
+    "train.best",
+    "worker.joined",
+    "worker.left",
+    "worker.batch_resized",
+)
 """What goes without saying of each of a study's many runs."""
 
 
@@ -60,13 +74,20 @@ def _tones() -> Mapping[type[Event], str]:
 
 
 def shown_run(state: ClusterState, run: str | None) -> RunState | None:
-    """The run that a panel shows: the one named, else that which stands for the cluster (`client.foreground`)."""
-    return state.of(RunState).get(run) if run else foreground.run(state)
+    """The run that a panel shows: the one named, else that which stands for the cluster
+    (`client.foreground`).
+    """
+    if run:
+        return state.of(RunState).get(run)
+    return foreground.run(state)
 
 
-def view(state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = "") -> View:
-    """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone. `forecast`: how the run
-    that is shown ends, in words."""
+def view(
+    state: ClusterState, bill: Bill, now: float, run: str | None = None, forecast: str = ""
+) -> View:
+    """The snapshot of a cluster's panel at `now`; with `run`, of the panel of that run alone.
+    `forecast`: how the run that is shown ends, in words.
+    """
     spec = state.spec
     shown = shown_run(state, run)
     snapshot: View = {
@@ -102,7 +123,10 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     if state.over or (run and run.over):
         return f"As of {moment}."
     studied = state.active_run and not run and foreground.is_part(state.active_run, state)
-    went_on = "study" if studied else "run" if run or state.active_run else "cluster"
+    if studied:
+        went_on = "study"
+    else:
+        went_on = "run" if run or state.active_run else "cluster"
     return f"As of {moment}; the {went_on} went on."
 
 
@@ -112,22 +136,44 @@ def _about(state: ClusterState, shown: RunState | None, focus: str | None) -> li
         return []
     if focus:
         lost = revocations(state).get(focus, 0)
-        taken = [f"{text.count(lost, 'revocation')} of its workers"] if lost else []
+        if lost:
+            taken = [f"{text.count(lost, 'revocation')} of its workers"]
+        else:
+            taken = []
         return [*([_title(shown)] if shown else []), f"on {state.name}", *taken]
-    declared = [spec.spec] if spec.spec != state.name else []
-    return [_vms_words(state), *declared, ", ".join(spec.zones), text.RENTED.get(spec.provisioning_model, "")]
+    if spec.spec != state.name:
+        declared = [spec.spec]
+    else:
+        declared = []
+    return [
+        _vms_words(state),
+        *declared,
+        ", ".join(spec.zones),
+        text.RENTED.get(spec.provisioning_model, ""),
+    ]
 
 
 def _title(run: RunState) -> str:
     model = run.spec.model
-    return f"{model} on {run.spec.problem}" if model else "the cell's own model"
+    if model:
+        return f"{model} on {run.spec.problem}"
+    return "the cell's own model"
 
 
 def _cost(state: ClusterState, bill: Bill, now: float) -> Cost:
     spec = state.spec
-    whole = spec.ends_at - spec.declared_at if spec else 0.0
-    used = 1 - state.seconds_left(now) * state.clock.rate / whole if whole else 0.0
-    costs = [text.money(spec.max_cost)] if spec and spec.max_cost is not None else []
+    if spec:
+        whole = spec.ends_at - spec.declared_at
+    else:
+        whole = 0.0
+    if whole:
+        used = 1 - state.seconds_left(now) * state.clock.rate / whole
+    else:
+        used = 0.0
+    if spec and spec.max_cost is not None:
+        costs = [text.money(spec.max_cost)]
+    else:
+        costs = []
     return {
         "limit_words": " or ".join([*costs, render_duration(spec.max_seconds)]) if spec else "",
         "limit_used": min(1.0, max(0.0, used)),
@@ -161,7 +207,9 @@ def _vms_words(state: ClusterState) -> str:
     return ", ".join(parts)
 
 
-def _training(state: ClusterState, run: RunState, focus: str | None, forecast: str, bill: Bill, now: float) -> Training:
+def _training(
+    state: ClusterState, run: RunState, focus: str | None, forecast: str, bill: Bill, now: float
+) -> Training:
     return {
         "name": run.name,
         "title": _title(run),
@@ -182,7 +230,10 @@ def _training(state: ClusterState, run: RunState, focus: str | None, forecast: s
 
 def _proposal(cluster: str, run: RunState, now: float) -> Proposal | None:
     """What waits to be agreed to."""
-    proposed = run.deadline.proposed if run.deadline and not run.over else None
+    if run.deadline and not run.over:
+        proposed = run.deadline.proposed
+    else:
+        proposed = None
     if proposed is None or now > proposed.until:
         return None
     return {
@@ -195,7 +246,9 @@ def _proposal(cluster: str, run: RunState, now: float) -> Proposal | None:
 
 def _given_up(state: ClusterState, now: float) -> Proposal | None:
     """The workers that are proposed where the provider wants some back."""
-    if not (words := text.given_up_words(state, now)) or not (state.reclaim and state.reclaim.proposed):
+    if not (words := text.given_up_words(state, now)) or not (
+        state.reclaim and state.reclaim.proposed
+    ):
         return None
     proposed = state.reclaim.proposed
     how = text.to_agree_words(state.name)
@@ -203,18 +256,31 @@ def _given_up(state: ClusterState, now: float) -> Proposal | None:
 
 
 def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[tuple[str, str]]:
-    spent = [("this run", cost.words)] if cost.total else []
+    if cost.total:
+        spent = [("this run", cost.words)]
+    else:
+        spent = []
     if run.phase == "declared":
         return spent
     if run.spec.stalls:  # it trains nothing and saves nothing
-        return spent if run.over else [*spent, ("workers", str(len(run.workers)))]
-    saved = f"step {run.checkpoint_step:,}" if run.checkpoint_step is not None else "none yet"
+        if run.over:
+            return spent
+        return [*spent, ("workers", str(len(run.workers)))]
+    if run.checkpoint_step is not None:
+        saved = f"step {run.checkpoint_step:,}"
+    else:
+        saved = "none yet"
     going = [("steps/s", text.number(run.steps_per_second)), ("workers", str(len(run.workers)))]
-    measured = [(f"dev {name}", text.number(value)) for name, value in text.scores(run.metrics).items()]
+    measured = [
+        (f"dev {name}", text.number(value)) for name, value in text.scores(run.metrics).items()
+    ]
     if run.evaluated[0]:
         measured.append(("dev split", text.examples_words(*run.evaluated)))
     lost = lost_words(state, run, now)
-    missing = [("lost to revocations", lost)] if lost else []
+    if lost:
+        missing = [("lost to revocations", lost)]
+    else:
+        missing = []
     due = text.outlook_facts(run, now)
     return [
         *([] if run.over else going),
@@ -228,25 +294,41 @@ def _facts(state: ClusterState, run: RunState, cost: Spent, now: float) -> list[
 
 
 def _events(state: ClusterState, run: str | None) -> list[Said]:
-    of_study = set() if run else {each.name for each in state.of(RunState).values() if foreground.is_part(each, state)}
+    if run:
+        of_study = set()
+    else:
+        of_study = {
+            each.name for each in state.of(RunState).values() if foreground.is_part(each, state)
+        }
     chosen = [
-        event for event in state.recent
-        if event.kind not in text.quiet_kinds() and _concerns(event, state, run)
+        event
+        for event in state.recent
+        if event.kind not in text.quiet_kinds()
+        and _concerns(event, state, run)
         and not (event.kind in _SAID_BY_STUDY and event.work_of("run") in of_study)
-    ]  # fmt: skip
+    ]
     lines: list[Said] = []
     for alike in reversed(text.grouped(chosen)):
         event = alike[-1]
         tone = _tones().get(type(event), "")
-        lines.append({"at": event.at, "clock": text.clock(event.at), "text": text.group_words(alike), "tone": tone,
-                      "family": _FAMILIES.get(event.kind.partition(".")[0], "cluster")})  # fmt: skip
+        lines.append(
+            {
+                "at": event.at,
+                "clock": text.clock(event.at),
+                "text": text.group_words(alike),
+                "tone": tone,
+                "family": _FAMILIES.get(event.kind.partition(".")[0], "cluster"),
+            }
+        )
         if len(lines) == MOST_EVENTS:
             break
     return lines
 
 
 def _concerns(event: Event, state: ClusterState, run: str | None) -> bool:
-    """For the panel of one run: its own events, and what happened to its workers' VMs while it had them."""
+    """For the panel of one run: its own events, and what happened to its workers' VMs while it had
+    them.
+    """
     if run is None:
         return True
     if event.kind not in ("vm.preemption_notice", "vm.revoked", "vm.ready"):

@@ -1,4 +1,6 @@
-"""The lines of a panel for runs beside the one whose curves are shown, and for work that trains nothing."""
+"""The lines of a panel for runs beside the one whose curves are shown, and for work that trains
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ MOST_LINES = 12
 
 
 def run_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkLine]:
-    """Return a line for each run that is not over but for those of studies, which are in the table of their study.
+    """Return a line for each run that is not over but for those of studies, which are in the table
+    of their study.
 
     `by_name`: the costs of the cluster's work.
     """
@@ -34,8 +37,8 @@ def run_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkLine
 def work_groups(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkGroup]:
     """Return the lines of work that trains nothing and has no section of its own, by kind.
 
-    Each kind has a line for everything that is not over and for the latest one; of many, a last line counts the others.
-    `by_name`: the costs of the cluster's work.
+    Each kind has a line for everything that is not over and for the latest one; of many, a last
+    line counts the others. `by_name`: the costs of the cluster's work.
     """
     groups: list[WorkGroup] = []
     with_sections = section_views()
@@ -48,7 +51,16 @@ def work_groups(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkGr
         lines = [_line(state, work, by_name) for work in found[:MOST_LINES]]
         if len(found) > MOST_LINES:
             words = f"and {text.count(len(found) - MOST_LINES, f'more {kind}')}"
-            lines.append({"name": "", "phase": "declared", "words": words, "step": 0, "steps": 0, "stoppable": False})
+            lines.append(
+                {
+                    "name": "",
+                    "phase": "declared",
+                    "words": words,
+                    "step": 0,
+                    "steps": 0,
+                    "stoppable": False,
+                }
+            )
         title = f"{str(kind)[0].upper()}{str(kind)[1:]}s of this cluster"
         groups.append({"kind": kind.name, "title": title, "lines": lines})
     return groups
@@ -64,7 +76,10 @@ def run_phase(state: ClusterState, run: RunState) -> str:
 
 
 def _line(state: ClusterState, work: Work[Any], by_name: Mapping[str, Cost]) -> WorkLine:
-    stopping = work.stopped if isinstance(work, RunState) else work.stop is not None
+    if isinstance(work, RunState):
+        stopping = work.stopped
+    else:
+        stopping = work.stop is not None
     words = text.work_words(work, state) + _more_words("more_words", work, state)
     words += text.work_cost(by_name[work.name]) + _more_words("last_words", work, state)
     return {
@@ -78,6 +93,10 @@ def _line(state: ClusterState, work: Work[Any], by_name: Mapping[str, Cost]) -> 
 
 
 def _more_words(name: str, work: Work[Any], state: ClusterState) -> str:
-    """Return what the view of a kind adds to the line of its work, under one of two names; empty where it has none."""
+    """Return what the view of a kind adds to the line of its work, under one of two names; empty
+    where it has none.
+    """
     own = getattr(find(work.kind, "view"), name, None)
-    return own(work, state) if own else ""
+    if own:
+        return own(work, state)
+    return ""

@@ -9,23 +9,35 @@ from collections.abc import Iterable, Sequence
 
 from ..snapshot.thinning import pieces
 
-WIDTH, HEIGHT = 300, 40
+WIDTH = 300
+HEIGHT = 40
 
 
 def chart(
-    title: str, points: Sequence[tuple[float, float | None]], marks: Iterable[float] = (), *, from_zero: bool
+    title: str,
+    points: Sequence[tuple[float, float | None]],
+    marks: Iterable[float] = (),
+    *,
+    from_zero: bool,
 ) -> dict[str, object]:
-    """A chart of (time, value) `points` with vertical `marks` at moments; empty `path` with fewer than two values.
+    """A chart of (time, value) `points` with vertical `marks` at moments; empty `path` with fewer
+    than two values.
 
     The path is interrupted where a value is None.
     """
     known = [(time, value) for time, value in points if value is not None]
     if len(known) < 2:
         return {"title": title, "path": "", "marks": [], "low": "", "high": ""}
-    first, last = known[0][0], known[-1][0]
+    first = known[0][0]
+    last = known[-1][0]
     values = [value for _, value in known]
-    low, high = (0.0 if from_zero else min(values)), max(values)
-    width, height = (last - first) or 1.0, (high - low) or 1.0
+    if from_zero:
+        low = 0.0
+    else:
+        low = min(values)
+    high = max(values)
+    width = (last - first) or 1.0
+    height = (high - low) or 1.0
 
     def place(time: float, value: float) -> str:
         x = (time - first) / width * WIDTH
@@ -33,7 +45,9 @@ def chart(
         return f"{x:.0f} {y:.1f}"
 
     path = "".join(
-        "M" + "L".join(place(time, value) for time, value in line) + ("h0" if len(line) == 1 else "")
+        "M"
+        + "L".join(place(time, value) for time, value in line)
+        + ("h0" if len(line) == 1 else "")
         for line in pieces(points, len(known))
     )
     inside = [round((time - first) / width * WIDTH, 1) for time in marks if first <= time <= last]

@@ -1,4 +1,6 @@
-"""Axes around a picture of points or cells, as SVG: where a place from 0 to 1 is, round values, names."""
+"""Axes around a picture of points or cells, as SVG: where a place from 0 to 1 is, round values,
+names.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,16 @@ class Box:
         return self.top + (1 - at) * self.height
 
 
-def frame(box: Box, across: Named, up: Named, name: str, over: str = "", *, lines: bool = True) -> str:
-    """The axes of a box; `name` stands below the right end of the one, `over` above the upper end of the other.
+def frame(
+    box: Box, across: Named, up: Named, name: str, over: str = "", *, lines: bool = True
+) -> str:
+    """The axes of a box; `name` stands below the right end of the one, `over` above the upper end
+    of the other.
 
     `lines`: at the height of each value that is named.
     """
-    bottom, right = box.top + box.height, box.left + box.width
+    bottom = box.top + box.height
+    right = box.left + box.width
     parts = [_line(f"M{box.left:g} {box.top:g}V{bottom:g}H{right:g}", 0.4)]
     for at, words in up:
         y = box.y(at)
@@ -53,4 +59,6 @@ def _line(path: str, opacity: float) -> str:
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' opacity='.7'>{escape(words)}</text>"
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' opacity='.7'>{escape(words)}</text>"
+    )

@@ -1,4 +1,5 @@
-"""The few pieces of HTML that everything static is made of: text, tables, and colours that read on light and dark.
+"""The few pieces of HTML that everything static is made of: text, tables, and colours that read on
+light and dark.
 
 All of it is well-formed XML too, so that a mistake is found by a parser and not by a reader.
 """
@@ -13,8 +14,12 @@ from ...markup import escape
 __all__ = ["COLOURS", "FAINT", "FONT", "attribute", "escape", "picture", "row", "table"]
 
 COLOURS = {
-    "good": "#278f54", "busy": "#3f83c8", "warn": "#b87400", "bad": "#cf4436", "quiet": "#7d8186",
-}  # fmt: skip
+    "good": "#278f54",
+    "busy": "#3f83c8",
+    "warn": "#b87400",
+    "bad": "#cf4436",
+    "quiet": "#7d8186",
+}
 FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
 FAINT = "opacity:.7"
 
@@ -25,8 +30,14 @@ def attribute(said: str) -> str:
 
 
 def row(cells: Iterable[str], tag: str = "td") -> str:
-    """A table's row of cells that are HTML already; JupyterLab and nbconvert align cells to the right by themselves."""
-    return "<tr>" + "".join(f"<{tag} style='text-align:left'>{each}</{tag}>" for each in cells) + "</tr>"
+    """A table's row of cells that are HTML already; JupyterLab and nbconvert align cells to the
+    right by themselves.
+    """
+    return (
+        "<tr>"
+        + "".join(f"<{tag} style='text-align:left'>{cell}</{tag}>" for cell in cells)
+        + "</tr>"
+    )
 
 
 def table(rows: Iterable[str], style: str = "font-size:13px;margin:4px 0") -> str:

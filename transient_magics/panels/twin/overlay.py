@@ -1,7 +1,8 @@
-"""Curves of several runs over each other as SVG: axes with units, a look for each line, the best value marked.
+"""Curves of several runs over each other as SVG: axes with units, a look for each line, the best
+value marked.
 
-Plain SVG as in the twins: no script, no style sheet, colours that read on light and dark. Whoever reads with keys or
-with a screen reader has the same values as a table, which opens below.
+Plain SVG as in the twins: no script, no style sheet, colours that read on light and dark. Whoever
+reads with keys or with a screen reader has the same values as a table, which opens below.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from ..snapshot.axes import ticks
 from ..snapshot.thinning import thinned
 from .markup import COLOURS, FAINT, attribute, escape, row, table
 
-WIDTH, HEIGHT = 364, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 10, 34
+WIDTH = 364
+HEIGHT = 190
+_LEFT = 46
+_RIGHT = 10
+_TOP = 10
+_BOTTOM = 34
 _COLOURS = (COLOURS["busy"], COLOURS["warn"], COLOURS["good"], COLOURS["bad"], "#8a63c9", "#2a9d9d")
 _DASHES = ("", "6 3")
 _MOST_ROWS = 24
@@ -33,7 +38,8 @@ Point = tuple[float, float]
 class Line:
     """One curve: its points (place, value), its colour and dashes, and the point that is marked.
 
-    `faint`: it is one of many; `points_only`: its points are not joined; `held`: it keeps each value until the next.
+    `faint`: it is one of many; `points_only`: its points are not joined; `held`: it keeps each
+    value until the next.
     """
 
     name: str
@@ -47,18 +53,27 @@ class Line:
 
 def sample(look: tuple[str, str]) -> str:
     """A piece of line with that look, for legends and tables."""
-    return f"<svg width='22' height='8' aria-hidden='true'><path d='M1 4H21' {_stroke(look)}/></svg>"
+    return (
+        f"<svg width='22' height='8' aria-hidden='true'><path d='M1 4H21' {_stroke(look)}/></svg>"
+    )
 
 
-def figure(title: str, across: str, lines: Sequence[Line], legend: Sequence[tuple[str, tuple[str, str]]] = ()) -> str:
-    """The lines on axes that are called `title` and `across`, and what the looks of `legend` mean; empty where no line
-    has a point."""
+def figure(
+    title: str,
+    across: str,
+    lines: Sequence[Line],
+    legend: Sequence[tuple[str, tuple[str, str]]] = (),
+) -> str:
+    """The lines on axes that are called `title` and `across`, and what the looks of `legend` mean;
+    empty where no line has a point.
+    """
     points = [point for line in lines for point in line.points]
     if not points:
         return ""
     (first, last), (low, high) = ((min(each), max(each)) for each in zip(*points, strict=True))
     margin = 0.05 * (high - low) or abs(0.05 * high) or 1.0
-    low, high = low - margin, high + margin
+    low = low - margin
+    high = high + margin
 
     def place(point: Point) -> tuple[float, float]:
         x = (point[0] - first) / ((last - first) or 1.0) * (WIDTH - _LEFT - _RIGHT) + _LEFT
@@ -66,13 +81,21 @@ def figure(title: str, across: str, lines: Sequence[Line], legend: Sequence[tupl
 
     said = f"{title}, {number(low + margin)} to {number(high - margin)}, {across} {first:,.0f} to {last:,.0f}"
     faint_first = sorted(lines, key=lambda line: not line.faint)
-    drawn = "".join([
-        _axes(place, (first, last), (low, high)),
-        *(_line(line, place, last) for line in faint_first),
-        *(_best(line, place) for line in lines if line.best),
-    ])  # fmt: skip
-    means = "".join(f"<span style='white-space:nowrap'>{sample(look)} {escape(name)}</span> " for name, look in legend)
-    marked = "<span style='white-space:nowrap'>◎ best</span>" if any(line.best for line in lines) else ""
+    drawn = "".join(
+        [
+            _axes(place, (first, last), (low, high)),
+            *(_line(line, place, last) for line in faint_first),
+            *(_best(line, place) for line in lines if line.best),
+        ]
+    )
+    means = "".join(
+        f"<span style='white-space:nowrap'>{sample(look)} {escape(name)}</span> "
+        for name, look in legend
+    )
+    if any(line.best for line in lines):
+        marked = "<span style='white-space:nowrap'>◎ best</span>"
+    else:
+        marked = ""
     return (
         f"<span style='display:inline-block;vertical-align:top;margin:6px 16px 2px 0'>"
         f"<span style='{FAINT};font-size:12px;display:block'>{escape(title)}</span>"
@@ -84,7 +107,9 @@ def figure(title: str, across: str, lines: Sequence[Line], legend: Sequence[tupl
 
 
 def values(across: str, lines: Sequence[Line]) -> str:
-    """The points of the lines as a table that opens: a row for each place, of many some, a column for each line."""
+    """The points of the lines as a table that opens: a row for each place, of many some, a column
+    for each line.
+    """
     places = sorted({place for line in lines for place, _ in line.points})
     if not places:
         return ""
@@ -93,7 +118,12 @@ def values(across: str, lines: Sequence[Line]) -> str:
     columns = [dict(line.points) for line in lines]
     rows = [row(map(escape, (across, *(line.name for line in lines))), "th")]
     rows += [
-        row([f"{place:,.0f}", *(number(column.get(place)) if place in column else "" for column in columns)])
+        row(
+            [
+                f"{place:,.0f}",
+                *(number(column.get(place)) if place in column else "" for column in columns),
+            ]
+        )
         for place in shown
     ]
     return f"<details><summary style='{FAINT};font-size:12px'>values</summary>{table(rows, 'font-size:12px')}</details>"
@@ -101,7 +131,10 @@ def values(across: str, lines: Sequence[Line]) -> str:
 
 def _stroke(look: tuple[str, str]) -> str:
     colour, dashes = look
-    dashed = f" stroke-dasharray='{dashes}'" if dashes else ""
+    if dashes:
+        dashed = f" stroke-dasharray='{dashes}'"
+    else:
+        dashed = ""
     return f"fill='none' stroke='{colour}' stroke-width='1.6' stroke-linejoin='round' stroke-linecap='round'{dashed}"
 
 
@@ -110,18 +143,33 @@ def _axes(place: Callable[[Point], Point], across: Point, up: Point) -> str:
     parts = []
     for value in ticks(*up):
         _, y = place((across[0], value))
-        parts.append(f"<path d='M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.15'/>")
-        parts.append(f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{number(value)}</text>")
-    whole = [at for at in ticks(*across) if at == round(at)] if across[1] > across[0] else [across[0]]
+        parts.append(
+            f"<path d='M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.15'/>"
+        )
+        parts.append(
+            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{number(value)}</text>"
+        )
+    if across[1] > across[0]:
+        whole = [at for at in ticks(*across) if at == round(at)]
+    else:
+        whole = [across[0]]
     for at in whole:
         x, _ = place((at, up[0]))
         parts.append(f"<path d='M{x:.1f} {bottom}v4' stroke='currentColor' opacity='.5'/>")
-        parts.append(f"<text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle' opacity='.7'>{at:,.0f}</text>")
-    return "".join(parts) + f"<path d='M{_LEFT} {bottom}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.4'/>"
+        parts.append(
+            f"<text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle' opacity='.7'>{at:,.0f}</text>"
+        )
+    return (
+        "".join(parts)
+        + f"<path d='M{_LEFT} {bottom}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.4'/>"
+    )
 
 
 def _line(line: Line, place: Callable[[Point], Point], last: float) -> str:
-    points = line.points if line.points_only or line.held else thinned(line.points)
+    if line.points_only or line.held:
+        points = line.points
+    else:
+        points = thinned(line.points)
     if not points:
         return ""
     places = [place(point) for point in points]
@@ -137,7 +185,9 @@ def _line(line: Line, place: Callable[[Point], Point], last: float) -> str:
         return f"<g{opacity}>{said}<path d='{path}' {_stroke(line.look)}/></g>"
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     few = places if len(places) <= _FEW and not line.faint else []
-    dots = "".join(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2' fill='{line.look[0]}'/>" for x, y in few)
+    dots = "".join(
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2' fill='{line.look[0]}'/>" for x, y in few
+    )
     return f"<g{opacity}>{said}<path d='M{path}' {_stroke(line.look)}/>{dots}</g>"
 
 

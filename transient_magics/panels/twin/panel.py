@@ -1,6 +1,8 @@
-"""The static twin of a panel: the same snapshot as plain HTML, for stored notebooks, exports and mail.
+"""The static twin of a panel: the same snapshot as plain HTML, for stored notebooks, exports and
+mail.
 
-No script, no style sheet, nothing from the network; colours that read on light and dark. Everything is escaped.
+No script, no style sheet, nothing from the network; colours that read on light and dark. Everything
+is escaped.
 """
 
 from __future__ import annotations
@@ -14,18 +16,41 @@ from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
 from .split import split_html
 
 TONES = {
-    "ready": "good", "deflated": "good", "training": "good", "running": "good", "finished": "good",
-    "requested": "busy", "booting": "busy", "stopping": "busy", "stopped": "busy", "provisioning": "busy",
-    "declared": "busy", "starting": "busy", "unknown": "busy",
-    "evaluating": "good", "leaving": "warn", "deleting": "warn", "refused": "warn",
-    "revoked": "bad", "failed": "bad",
-}  # fmt: skip
+    "ready": "good",
+    "deflated": "good",
+    "training": "good",
+    "running": "good",
+    "finished": "good",
+    "requested": "busy",
+    "booting": "busy",
+    "stopping": "busy",
+    "stopped": "busy",
+    "provisioning": "busy",
+    "declared": "busy",
+    "starting": "busy",
+    "unknown": "busy",
+    "evaluating": "good",
+    "leaving": "warn",
+    "deleting": "warn",
+    "refused": "warn",
+    "revoked": "bad",
+    "failed": "bad",
+}
 _EVENTS = 7
-_LANE, _MOST_LANES = 160, 12
+_LANE = 160
+_MOST_LANES = 12
 _HEIGHTS = {
-    "requested": 2, "stopped": 1, "booting": 4, "ready": 8, "deflated": 4, "leaving": 12, "revoked": 14, "refused": 14,
-}  # fmt: skip
-_FULL, _OUTLINE = "fill", "fill='none' stroke"
+    "requested": 2,
+    "stopped": 1,
+    "booting": 4,
+    "ready": 8,
+    "deflated": 4,
+    "leaving": 12,
+    "revoked": 14,
+    "refused": 14,
+}
+_FULL = "fill"
+_OUTLINE = "fill='none' stroke"
 _CALM = ("ready", "training")
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
 
@@ -43,7 +68,7 @@ def html(
         parts.append(_proposal(view["proposal"]))
     if view["training"]:
         parts.append(_training(view["training"], curves or {}))
-    parts += [_beside(each) for each in _work_lines(view)]
+    parts += [_beside(work_line) for work_line in _work_lines(view)]
     parts.append(sections_html(sections or {}))
     if not view["focus"]:
         parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
@@ -82,15 +107,29 @@ def _head(view: Mapping[str, Any]) -> str:
 
 
 def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
-    share = min(1.0, training["step"] / training["steps"]) if training["steps"] else 0.0
+    if training["steps"]:
+        share = min(1.0, training["step"] / training["steps"])
+    else:
+        share = 0.0
     bar = (
         f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
         f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
-    facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID)
-    ends = f"; {escape(training['forecast'])}" if training["forecast"] else ""
-    data = f"<div style='{FAINT}'>data: {escape(training['data'])}</div>" if training["data"] else ""
-    proposed = _proposal(training["proposal"], "Proposed for ") if training["proposal"] else ""
+    facts = " · ".join(
+        f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID
+    )
+    if training["forecast"]:
+        ends = f"; {escape(training['forecast'])}"
+    else:
+        ends = ""
+    if training["data"]:
+        data = f"<div style='{FAINT}'>data: {escape(training['data'])}</div>"
+    else:
+        data = ""
+    if training["proposal"]:
+        proposed = _proposal(training["proposal"], "Proposed for ")
+    else:
+        proposed = ""
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
         f"{escape(training['words'])}{ends}{bar}{proposed}<div style='{FAINT}'>{facts}</div>"
@@ -105,7 +144,10 @@ def _proposal(proposal: Mapping[str, Any], of: str = "") -> str:
 
 def _beside(work: Mapping[str, Any]) -> str:
     """A run beside the one that is drawn, a job, or a Dask cluster."""
-    name = f"{escape(work['name'])}: " if work["name"] else ""
+    if work["name"]:
+        name = f"{escape(work['name'])}: "
+    else:
+        name = ""
     return f"<div>{_dot(work['phase'])}{name}{escape(work['words'])}</div>"
 
 
@@ -117,21 +159,26 @@ def _curves(curves: Mapping[str, Any]) -> str:
     drawn = []
     for title, name, from_zero in both:
         pairs = zip(curves["time"], curves[name], strict=True)
-        drawn.append(_chart(chart(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero)))
+        drawn.append(
+            _chart(chart(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero))
+        )
     return "".join(drawn) + split_html(curves.get("split"))
 
 
 def _end(curves: Mapping[str, Any], name: str) -> list[tuple[float, Any]]:
     """The last point of a curve, where it is behind what was measured."""
     end = curves["end"]
-    return [(end["time"], end[name])] if end and end["time"] > max(curves["time"], default=0.0) else []
+    if end and end["time"] > max(curves["time"], default=0.0):
+        return [(end["time"], end[name])]
+    return []
 
 
 def _chart(chart: Mapping[str, Any]) -> str:
     if not chart["path"]:
         return ""
     marks = "".join(
-        f"<path d='M{x} 0V{HEIGHT}' stroke='{COLOURS['bad']}' stroke-dasharray='2'/>" for x in chart["marks"][:20]
+        f"<path d='M{x} 0V{HEIGHT}' stroke='{COLOURS['bad']}' stroke-dasharray='2'/>"
+        for x in chart["marks"][:20]
     )
     return (
         f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
@@ -142,29 +189,43 @@ def _chart(chart: Mapping[str, Any]) -> str:
 
 
 def _vms(vms: Sequence[Mapping[str, Any]], since: float, until: float) -> str:
-    chosen = sorted(vms, key=lambda vm: vm["state"] in _CALM and vm["role"] == "worker")[:_MOST_LANES]
+    chosen = sorted(vms, key=lambda vm: vm["state"] in _CALM and vm["role"] == "worker")[
+        :_MOST_LANES
+    ]
     lines = [
-        row([
-            *(escape(vm[name]) for name in ("name", "machine", "zone")),
-            _lane(vm, since, until),
-            f"{_dot(vm['state'])}{escape(vm['words'])}",
-        ])
+        row(
+            [
+                *(escape(vm[name]) for name in ("name", "machine", "zone")),
+                _lane(vm, since, until),
+                f"{_dot(vm['state'])}{escape(vm['words'])}",
+            ]
+        )
         for vm in sorted(chosen, key=vms.index)
-    ]  # fmt: skip
+    ]
     head = row(["VM", "Machine", "Zone", "Life", "State"], "th")
-    more = f"<div style='{FAINT}'>and {len(vms) - len(lines)} more</div>" if len(vms) > len(lines) else ""
-    return table([head, *lines]) + more if lines else ""
+    if len(vms) > len(lines):
+        more = f"<div style='{FAINT}'>and {len(vms) - len(lines)} more</div>"
+    else:
+        more = ""
+    if lines:
+        return table([head, *lines]) + more
+    return ""
 
 
 def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
-    """A VM's life as bars, the higher the further it is, and in outline that of those before it in its place; a stroke
-    where one was taken."""
+    """A VM's life as bars, the higher the further it is, and in outline that of those before it in
+    its place; a stroke where one was taken.
+    """
     scale = _LANE / max(until - since, 1.0)
     paths: dict[tuple[str, bool], str] = {}
     for vm, what, begin, end in lane["life"]:
-        x, gone = (begin - since) * scale, what in ("revoked", "refused")
+        x = (begin - since) * scale
+        gone = what in ("revoked", "refused")
         if height := _HEIGHTS.get(what):
-            width = 2 if gone else max(1, ((end or until) - begin) * scale)
+            if gone:
+                width = 2
+            else:
+                width = max(1, ((end or until) - begin) * scale)
             bar = f"M{x:.0f} {7 - height // 2}h{width:.0f}v{height}h-{width:.0f}z"
             key = what, gone or vm == lane["name"]
             paths[key] = paths.get(key, "") + bar
@@ -177,11 +238,25 @@ def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
 
 def _cost(view: Mapping[str, Any]) -> str:
     cost = view["cost"]
-    now = "" if view["phase"] in ("unknown", "provisioning") else " now"
-    rate = f", cluster{now} {cost['hourly_words']}" if not view["over"] else ""
+    if view["phase"] in ("unknown", "provisioning"):
+        now = ""
+    else:
+        now = " now"
+    if not view["over"]:
+        rate = f", cluster{now} {cost['hourly_words']}"
+    else:
+        rate = ""
     spent = f"{cost['total_words']}{rate}; on demand so far {cost['on_demand_words']}."
-    said = [spent[0].upper() + spent[1:], cost["saved_words"], cost["lines_words"], cost["transfer_words"]]
-    notes = ["Emulated, nothing is billed."] if view["emulated"] else []
+    said = [
+        spent[0].upper() + spent[1:],
+        cost["saved_words"],
+        cost["lines_words"],
+        cost["transfer_words"],
+    ]
+    if view["emulated"]:
+        notes = ["Emulated, nothing is billed."]
+    else:
+        notes = []
     notes += [f"Prices: {cost['source']}."] if cost["source"] else []
     notes += [view["ending"]] if view["ending"] else []
     words = escape(" ".join(filter(None, said)))
@@ -189,5 +264,7 @@ def _cost(view: Mapping[str, Any]) -> str:
 
 
 def _events(events: Iterable[Mapping[str, Any]]) -> str:
-    lines = "".join(f"<div>{each['clock']} {escape(each['text'])}</div>" for each in events)
-    return f"<div style='{FAINT};font-size:12px'>{lines}</div>" if lines else ""
+    lines = "".join(f"<div>{event['clock']} {escape(event['text'])}</div>" for event in events)
+    if lines:
+        return f"<div style='{FAINT};font-size:12px'>{lines}</div>"
+    return ""

@@ -1,4 +1,5 @@
-"""A measure of stalls in a stored notebook: a stacked bar for each kind of VM, its parts in a table, and advice.
+"""A measure of stalls in a stored notebook: a stacked bar for each kind of VM, its parts in a
+table, and advice.
 
 Plain HTML like the other pictures: no script, no style sheet, colours that read on light and dark.
 """
@@ -11,11 +12,16 @@ from .markup import FAINT, FONT, attribute, escape, row, table
 from .split import COLOURS as OF_A_STEP
 
 COLOURS = {
-    "compute": OF_A_STEP["compute"], "serialisation": PLAIN["quiet"], "network": OF_A_STEP["pull"],
-    "contention": OF_A_STEP["push"], "preparation": OF_A_STEP["input"], "fetch": OF_A_STEP["barrier"],
-}  # fmt: skip
+    "compute": OF_A_STEP["compute"],
+    "serialisation": PLAIN["quiet"],
+    "network": OF_A_STEP["pull"],
+    "contention": OF_A_STEP["push"],
+    "preparation": OF_A_STEP["input"],
+    "fetch": OF_A_STEP["barrier"],
+}
 """As widgets/stalls.js has them."""
-_WIDTH, _HEIGHT = 560, 14
+_WIDTH = 560
+_HEIGHT = 14
 
 
 def stalls_picture(view: Stalls) -> str:
@@ -29,11 +35,18 @@ def stalls_picture(view: Stalls) -> str:
 
 def _bar_html(bar: StallBar, longest: float) -> str:
     rows = [
-        row([f"<span style='color:{COLOURS[each['name']]}'>■</span> {escape(each['name'])}",
-             *map(escape, (each["words"], each["share"], each["dollar"]))])
+        row(
+            [
+                f"<span style='color:{COLOURS[each['name']]}'>■</span> {escape(each['name'])}",
+                *map(escape, (each["words"], each["share"], each["dollar"])),
+            ]
+        )
         for each in bar["parts"]
-    ]  # fmt: skip
-    advice = f"<div><b>{escape(bar['advice'])}</b></div>" if bar["advice"] else ""
+    ]
+    if bar["advice"]:
+        advice = f"<div><b>{escape(bar['advice'])}</b></div>"
+    else:
+        advice = ""
     drawn = f"<div>{escape(bar['heading'])}</div>{_drawn(bar, longest)}{table(rows)}{advice}"
     return f"<div style='margin-top:8px'>{drawn}</div>"
 
@@ -48,12 +61,18 @@ def _seconds(part: StallPart) -> float:
 
 def _drawn(bar: StallBar, longest: float) -> str:
     """Parts that are within the noise are drawn faintly: they are in the sum all the same."""
-    x, drawn = 0.0, list[str]()
+    x = 0.0
+    drawn = list[str]()
     for part in bar["parts"]:
-        width = _seconds(part) / longest * _WIDTH if longest else 0.0
+        if longest:
+            width = _seconds(part) / longest * _WIDTH
+        else:
+            width = 0.0
         if width >= 0.25:
             place = f"x='{x:.1f}' width='{width:.1f}' height='{_HEIGHT}'"
-            drawn.append(f"<rect {place} fill='{COLOURS[part['name']]}' opacity='{1 if part['sure'] else 0.35}'/>")
+            drawn.append(
+                f"<rect {place} fill='{COLOURS[part['name']]}' opacity='{1 if part['sure'] else 0.35}'/>"
+            )
         x += width
     label = attribute(", ".join(f"{each['name']} {each['share']}" for each in bar["parts"]))
     width = max(x, 1.0)

@@ -1,9 +1,11 @@
-"""What a deadline costs: dollars over deadlines, by the controller's own decisions in simulation on a market.
+"""What a deadline costs: dollars over deadlines, by the controller's own decisions in simulation on
+a market.
 
-Each course is a cluster governed by `decide`, whose Spot VMs come and go as the market says. Its speed is as far off as
-measurements leave open, and so are Spot prices; a start takes its 99th percentile at most. Parameter servers are paid
-until the work is done. Where no trace is given, markets are drawn: whether there is any VM like AWS's of 2022, how many
-at once like Google's of 2025, so that capacity may do for a part of the workers.
+Each course is a cluster governed by `decide`, whose Spot VMs come and go as the market says. Its
+speed is as far off as measurements leave open, and so are Spot prices; a start takes its 99th
+percentile at most. Parameter servers are paid until the work is done. Where no trace is given,
+markets are drawn: whether there is any VM like AWS's of 2022, how many at once like Google's of
+2025, so that capacity may do for a part of the workers.
 """
 
 from __future__ import annotations
@@ -32,29 +34,38 @@ from ..choices import Choice
 from ..simulate import Course
 from ..speeds.workloads import Workload
 
-_LOWER, _LATE = 1.645, 2.326  # deviations: of a speed that 5 % are below, of a start that 1 % take longer than
+# deviations: of a speed that 5 % are below, of a start that 1 % take longer than
+_LOWER = 1.645
+_LATE = 2.326
 _DECISIONS = 100  # until a deadline: what a controller does each second is done so often
-RUNS, COMPARED = 200, 50
+RUNS = 200
+COMPARED = 50
 """Courses: of the deadline that is asked for, and of others, on the same markets."""
 OTHERS = (1.0, 1.15, 1.35, 1.6, 2.0)
 """Deadlines of the curve, in the nearest that can be met."""
 _UNKNOWN = 3  # decisions until its speed is known, and what follows is asked for
-_MEASURED = 3600.0  # seconds for which a course's speeds count as measured: they are known once it trains
+_MEASURED = (
+    3600.0  # seconds for which a course's speeds count as measured: they are known once it trains
+)
 
 GRID = 720.0
-"""Seconds of a step: the 12 minutes that the published traces' slowest sampling still tells apart."""
+"""Seconds of a step: the 12 minutes that the published traces' slowest sampling still tells apart.
+"""
 AGES = (1, 2, 4, 8)
 """The youngest age of each class of spells, in steps; a spell's first step has the age 1."""
 _PRIOR = "prior.csv"
-_SETTLING, _MOST_SETTLING = 30, 2000  # steps of a drawn market before a window of it begins
+# steps of a drawn market before a window of it begins
+_SETTLING = 30
+_MOST_SETTLING = 2000
 Open = NDArray[np.bool_]
 """Whether a zone has a Spot VM at the beginning of each step; one row a window."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a deadline of `hours` costs in the mean, nine of ten runs between `low` and `high`; when they were done,
-    likewise; and the `chance` that one is in time."""
+    """What a deadline of `hours` costs in the mean, nine of ten runs between `low` and `high`; when
+    they were done, likewise; and the `chance` that one is in time.
+    """
 
     hours: float
     dollars: float
@@ -68,14 +79,21 @@ class Point:
     def moved(self, dollars: float) -> Point:
         """Return this point with `dollars` added to its cost."""
         mean = self.dollars + dollars
-        return replace(self, dollars=mean, low=min(self.low + dollars, mean), high=max(self.high + dollars, mean))
+        return replace(
+            self,
+            dollars=mean,
+            low=min(self.low + dollars, mean),
+            high=max(self.high + dollars, mean),
+        )
 
 
 @dataclass(frozen=True)
 class DeadlineCost:
-    """`wanted`: the deadline that was asked for; `curve`: it and others, the nearest that can be met first.
+    """`wanted`: the deadline that was asked for; `curve`: it and others, the nearest that can be
+    met first.
 
-    `on_demand`: what on demand alone costs; `market`: what capacity is like in the simulation; `runs`: how many.
+    `on_demand`: what on demand alone costs; `market`: what capacity is like in the simulation;
+    `runs`: how many.
     """
 
     wanted: Point
@@ -88,74 +106,116 @@ class DeadlineCost:
 
 
 def deadline_cost(
-    choice: Choice, workload: Workload, train_steps: int, hours: float, traces: Sequence[Trace] = (), name: str = "",
-    seed: int = 0, runs: int = RUNS, others: Sequence[float] = OTHERS,
-) -> DeadlineCost:  # fmt: skip
-    """What `hours` and other deadlines cost for so many steps. `traces` of the file `name`: the market; without any,
-    drawn ones (`drawn`). `runs`: courses of the deadline; `others`: the curve, in the nearest deadline that can be met.
+    choice: Choice,
+    workload: Workload,
+    train_steps: int,
+    hours: float,
+    traces: Sequence[Trace] = (),
+    name: str = "",
+    seed: int = 0,
+    runs: int = RUNS,
+    others: Sequence[float] = OTHERS,
+) -> DeadlineCost:
+    """What `hours` and other deadlines cost for so many steps. `traces` of the file `name`: the
+    market; without any, drawn ones (`drawn`). `runs`: courses of the deadline; `others`: the curve,
+    in the nearest deadline that can be met.
 
     Raises PlanError for a deadline that cannot be promised, with the nearest that can be.
     """
     if not choice.transient:
-        raise PlanError("A deadline chooses between Spot and on demand, and these are on demand only",
-                        where="--provisioning-model", fix="Leave it out.")  # fmt: skip
+        raise PlanError(
+            "A deadline chooses between Spot and on demand, and these are on demand only",
+            where="--provisioning-model",
+            fix="Leave it out.",
+        )
     if workload.synchronous:
-        raise PlanError("--finish-by needs --mode async", fix="More workers make no more synchronous steps.")
+        raise PlanError(
+            "--finish-by needs --mode async", fix="More workers make no more synchronous steps."
+        )
     if unsold := never_on_demand(group.accelerator for group in choice.placed):
         raise PlanError("A deadline needs VMs on demand", fix=unsold)
     course = choice.course(workload, train_steps)
-    work, start = _work(choice, workload, course), _start(course)
+    work = _work(choice, workload, course)
+    start = _start(course)
     # Workers that tell the speed start first, then those on demand.
     least = (work + 2 * start) / (1 - _UNKNOWN / _DECISIONS)
     wanted = 3600 * hours
     if wanted < least:
         raise PlanError(
             f"{choice.line.partition(' ')[2]} is not done in {render_duration(wanted)}: on demand takes "
-            f"{render_duration(least)}, at the lower end of its speed, which is measured first", where="--finish-by",
+            f"{render_duration(least)}, at the lower end of its speed, which is measured first",
+            where="--finish-by",
             fix=f"The nearest deadline is {math.ceil(least / 60)}m; more workers may be faster.",
-        )  # fmt: skip
+        )
     deadlines = sorted({*(share * least for share in others), wanted})
     markets, said = _markets(traces, name, choice.workers, deadlines[-1], seed, runs)
-    transfer = train_steps * sum(group.count * group.transfer_dollars for group in course.groups) / choice.workers
+    transfer = (
+        train_steps
+        * sum(group.count * group.transfer_dollars for group in course.groups)
+        / choice.workers
+    )
     courses = partial(_courses, choice, workload, course, start, markets, seed)
     asked = courses(wanted, len(markets))
     exact = _point(asked, wanted, transfer)
     usual = _point(asked[:COMPARED], wanted, transfer).dollars
     curve = {wanted: exact}
     for deadline in deadlines:
-        if deadline != wanted:  # the same markets and luck: their difference is more certain than either
+        if (
+            deadline != wanted
+        ):  # the same markets and luck: their difference is more certain than either
             point = _point(courses(deadline, COMPARED), deadline, transfer)
             curve[deadline] = point.moved(exact.dollars - usual)
     curve = {deadline: curve[deadline] for deadline in deadlines}
     on_demand = sum(group.count * group.on_demand_hourly for group in course.groups)
     return DeadlineCost(
-        wanted=curve[wanted], curve=tuple(curve.values()),
-        on_demand=(on_demand + course.servers * course.server_hourly) * (work + start) / 3600 + transfer, market=said,
-        runs=len(markets), start=start,
-    )  # fmt: skip
+        wanted=curve[wanted],
+        curve=tuple(curve.values()),
+        on_demand=(on_demand + course.servers * course.server_hourly) * (work + start) / 3600
+        + transfer,
+        market=said,
+        runs=len(markets),
+        start=start,
+    )
 
 
 def _courses(
-    choice: Choice, workload: Workload, course: Course, start: float, markets: Sequence[Capacity], seed: int,
-    deadline: float, count: int,
-) -> list[World]:  # fmt: skip
+    choice: Choice,
+    workload: Workload,
+    course: Course,
+    start: float,
+    markets: Sequence[Capacity],
+    seed: int,
+    deadline: float,
+    count: int,
+) -> list[World]:
     """Simulate courses until a deadline, each with a market and luck of its own."""
     declared = {(gpu, SPOT): workers for gpu, workers in _counts(choice).items()}
     curve = choice.speed_of(workload)
     sizes = [{gpu: workers} for gpu in _counts(choice) for workers in range(1, choice.workers + 1)]
     sizes += [_counts(choice)] if len(_counts(choice)) > 1 else []
     paces = [(render_machines(size), curve(size)) for size in sizes]
-    speeds = Speeds([Block(_MEASURED, _MEASURED, _MEASURED * pace, name) for name, pace in paces], 0.95)
+    speeds = Speeds(
+        [Block(_MEASURED, _MEASURED, _MEASURED * pace, name) for name, pace in paces], 0.95
+    )
     found: list[World] = []
     error = _error(choice, workload, course)
     for number, market in enumerate(markets[:count]):
         luck, dearer = map(float, np.random.default_rng(seed + number).standard_normal(2))
         known = speeds.scaled(math.exp(error * luck))
         world = World(
-            market, deadline, course.steps, known.mean, _kinds(course, dearer), declared, choice.workers,
-            course.servers * course.server_hourly / 3600, begin=start, period=deadline / _DECISIONS, speeds=known,
+            market,
+            deadline,
+            course.steps,
+            known.mean,
+            _kinds(course, dearer),
+            declared,
+            choice.workers,
+            course.servers * course.server_hourly / 3600,
+            begin=start,
+            period=deadline / _DECISIONS,
+            speeds=known,
             seed=seed + number,
-        )  # fmt: skip
+        )
         found.append(world.run())
     return found
 
@@ -165,20 +225,32 @@ def _kinds(course: Course, luck: float) -> tuple[Kind, ...]:
     kinds: list[Kind] = []
     for gpu in dict.fromkeys(group.accelerator for group in course.groups):
         groups = [group for group in course.groups if group.accelerator == gpu]
-        spots = [group.hourly * math.exp(group.price_error * luck - group.price_error**2 / 2) for group in groups]
+        spots = [
+            group.hourly * math.exp(group.price_error * luck - group.price_error**2 / 2)
+            for group in groups
+        ]
         on_demand = [group.on_demand_hourly for group in groups]
         kinds.append(Kind(gpu, float(np.mean(spots)) / 3600, float(np.mean(on_demand)) / 3600))
     return tuple(kinds)
 
 
 def _point(worlds: Sequence[World], deadline: float, transfer: float) -> Point:
-    dollars, done = np.array([each.cost + transfer for each in worlds]), np.array([each.now / 3600 for each in worlds])
+    dollars = np.array([world.cost + transfer for world in worlds])
+    done = np.array([each.now / 3600 for each in worlds])
     # Of n courses and one more, 5 % lie below this quantile in the mean, for any n.
-    (low, high), (soon, long_) = (np.quantile(each, [0.05, 0.95], method="weibull") for each in (dollars, done))
+    (low, high), (soon, long_) = (
+        np.quantile(each, [0.05, 0.95], method="weibull") for each in (dollars, done)
+    )
     return Point(
-        deadline / 3600, float(dollars.mean()), float(low), float(high), float(done.mean()), float(soon), float(long_),
+        deadline / 3600,
+        float(dollars.mean()),
+        float(low),
+        float(high),
+        float(done.mean()),
+        float(soon),
+        float(long_),
         float(np.mean(done <= deadline / 3600)),
-    )  # fmt: skip
+    )
 
 
 def _counts(choice: Choice) -> dict[str, int]:
@@ -189,7 +261,9 @@ def _counts(choice: Choice) -> dict[str, int]:
 
 
 def work_seconds(choice: Choice, workload: Workload, train_steps: int) -> float:
-    """How long so many steps take, on a cluster of which nothing is taken, at the lower bound of its speed."""
+    """How long so many steps take, on a cluster of which nothing is taken, at the lower bound of
+    its speed.
+    """
     return _work(choice, workload, choice.course(workload, train_steps))
 
 
@@ -199,7 +273,9 @@ def start_seconds(choice: Choice, workload: Workload, train_steps: int) -> float
 
 
 def _work(choice: Choice, workload: Workload, course: Course) -> float:
-    """Seconds of the undisturbed cluster, at a speed that 5 % are below, as far as measurements tell."""
+    """Seconds of the undisturbed cluster, at a speed that 5 % are below, as far as measurements
+    tell.
+    """
     error = _error(choice, workload, course)
     return course.steps / choice.steps_per_second(workload) * math.exp(_LOWER * error)
 
@@ -213,7 +289,10 @@ def _error(choice: Choice, workload: Workload, course: Course) -> float:
 def _start(course: Course) -> float:
     """Seconds from the request of VMs until they take steps; 1 % take longer."""
     return max(
-        group.startup.running + group.startup.usable + _LATE * group.startup.deviation + group.join_seconds
+        group.startup.running
+        + group.startup.usable
+        + _LATE * group.startup.deviation
+        + group.join_seconds
         for group in course.groups
     )
 
@@ -221,22 +300,30 @@ def _start(course: Course) -> float:
 def drawn(workers: int, seconds: float, count: int = RUNS, seed: int = 0) -> list[Capacity]:
     """Draw markets for so many workers and seconds: how many Spot VMs there are at each second.
 
-    Whether there is any is like in AWS's traces of 2022, how many there are then like in Google's zones of 2025.
+    Whether there is any is like in AWS's traces of 2022, how many there are then like in Google's
+    zones of 2025.
     """
     markets: list[Capacity] = []
     for number, row in enumerate(published().drawn(count, math.ceil(seconds / GRID) + 1, seed)):
         numbers = numbers_while_any(row.tolist(), random.Random(f"{seed} {number}"))
-        markets.append(_stepwise([workers if vms >= REQUESTED else min(vms, workers) for vms in numbers]))
+        markets.append(
+            _stepwise([workers if vms >= REQUESTED else min(vms, workers) for vms in numbers])
+        )
     return markets
 
 
 def _markets(
     traces: Sequence[Trace], name: str, workers: int, seconds: float, seed: int, runs: int
-) -> tuple[list[Capacity], str]:  # fmt: skip
+) -> tuple[list[Capacity], str]:
     """How many Spot VMs there are at each second, of each course, and in words what that is like."""
     if not traces:
-        numbers = ", with as many VMs at once as Google's zones had H100s in October 2025" if workers > 1 else ""
-        return drawn(workers, 3 * seconds, runs, seed), f"like AWS's of 2022 (V100 and K80){numbers}"
+        if workers > 1:
+            numbers = ", with as many VMs at once as Google's zones had H100s in October 2025"
+        else:
+            numbers = ""
+        return drawn(
+            workers, 3 * seconds, runs, seed
+        ), f"like AWS's of 2022 (V100 and K80){numbers}"
     some = [trace for trace in traces if max(trace.numbers)]
     if not some:
         raise PlanError(f"{name} never has a VM", where="--availability", fix="Take other traces.")
@@ -249,9 +336,10 @@ def _markets(
         all_or_none = " (all of them or none, where it never counts as many)"
     begins = [
         (trace, begin)
-        for trace in some if trace.end > seconds
+        for trace in some
+        if trace.end > seconds
         for begin in np.arange(0.0, trace.end - seconds, room / runs)
-    ]  # fmt: skip
+    ]
     # In any order: the first ones, on which deadlines are compared, are of all traces.
     order = np.random.default_rng(seed).permutation(len(begins))
     markets = [_replayed(begins[place][0], float(begins[place][1]), workers) for place in order]
@@ -263,23 +351,28 @@ def _stepwise(numbers: Sequence[int]) -> Capacity:
 
 
 def _replayed(trace: Trace, begin: float, workers: int) -> Capacity:
-    """Where a trace counts fewer VMs than there are workers, all come and go with the most that it counts."""
+    """Where a trace counts fewer VMs than there are workers, all come and go with the most that it
+    counts.
+    """
     most = max(trace.numbers)
     if most >= workers:
         return lambda now: trace.at(begin + now)
     return lambda now: workers if trace.at(begin + now) == most else 0
 
 
-# Spot markets that plans with a deadline simulate: a mixture of Markov chains, learnt from published availability.
+# Spot markets that plans with a deadline simulate: a mixture of Markov chains, learnt from
+# published availability.
 #
-# A chain has a chance, each step, that a spell ends: of being open, or of not. It depends on the spell's age, in
-# classes that double (`AGES`). Markets differ: the mixture of a few chains says how.
+# A chain has a chance, each step, that a spell ends: of being open, or of not. It depends on the
+# spell's age, in classes that double (`AGES`). Markets differ: the mixture of a few chains says
+# how.
 
 
 @dataclass(frozen=True)
 class Chains:
-    """`weight[k]`: how likely chain k is; `ends[k, o, c]`: the chance that a spell of class c ends within a step, where
-    o is 1 for open and 0 for not."""
+    """`weight[k]`: how likely chain k is; `ends[k, o, c]`: the chance that a spell of class c ends
+    within a step, where o is 1 for open and 0 for not.
+    """
 
     weight: NDArray[np.float64]
     ends: NDArray[np.float64]
@@ -307,10 +400,16 @@ class Chains:
 
 def published() -> Chains:
     """Return the chains of the published traces of 2022 (`prior.csv`, which names its source)."""
-    text = resources.files("transient_magics.planner.deadlines").joinpath(_PRIOR).read_text(encoding="utf-8")
+    text = (
+        resources.files("transient_magics.planner.deadlines")
+        .joinpath(_PRIOR)
+        .read_text(encoding="utf-8")
+    )
     rows = list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
     weight = {int(row["chain"]): float(row["weight"]) for row in rows}
     ends = np.zeros((len(weight), 2, len(AGES)))
     for row in rows:
-        ends[int(row["chain"]), int(row["open"]), AGES.index(int(row["from_age"]))] = float(row["ends"])
+        ends[int(row["chain"]), int(row["open"]), AGES.index(int(row["from_age"]))] = float(
+            row["ends"]
+        )
     return Chains(np.array([weight[k] for k in range(len(weight))]), ends)

@@ -1,15 +1,18 @@
-"""Survival as it was observed, without any formula: Kaplan and Meier (1958, doi 10.1080/01621459.1958.10501452).
+"""Survival as it was observed, without any formula: Kaplan and Meier (1958, doi
+10.1080/01621459.1958.10501452).
 
-The band is Greenwood's variance on the log-log scale (Kalbfleisch and Prentice, "The Statistical Analysis of Failure
-Time Data", 2002, section 1.4), which keeps it between 0 and 1. Since the last revocation VMs have left unrevoked, and
-the share stays though fewer are left to show that it falls: for the lower end the variance grows by how many were left
-then for each that is left now (F. J. Dorey, E. L. Korn, "Effective sample sizes for confidence intervals for survival
-probabilities", Statistics in Medicine 6, 1987). Before the first revocation the variance has no width; there the band
-is the exact one of no event among so many VMs. Within an hour of which only the number of revocations is known
-nobody saw when they came: the band reaches from the hour's end to its begin, and from the one's lower to the other's
-upper end.
+The band is Greenwood's variance on the log-log scale (Kalbfleisch and Prentice, "The Statistical
+Analysis of Failure Time Data", 2002, section 1.4), which keeps it between 0 and 1. Since the last
+revocation VMs have left unrevoked, and the share stays though fewer are left to show that it falls:
+for the lower end the variance grows by how many were left then for each that is left now (F. J.
+Dorey, E. L. Korn, "Effective sample sizes for confidence intervals for survival probabilities",
+Statistics in Medicine 6, 1987). Before the first revocation the variance has no width; there the
+band is the exact one of no event among so many VMs. Within an hour of which only the number of
+revocations is known nobody saw when they came: the band reaches from the hour's end to its begin,
+and from the one's lower to the other's upper end.
 
-`Capped` and `Continued` are models beyond the observed ages: VMs that end by contract, and VMs that nobody ends.
+`Capped` and `Continued` are models beyond the observed ages: VMs that end by contract, and VMs that
+nobody ends.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ _NODES = 40
 BLOCKS = 100
 """Into so many parts courses are cut."""
 _VAGUE = 0.5
-"""The shape of Weibull's lifetimes of the VM that nobody saw: 13 % end before a hundredth of their mean, 14 % after
-twice as much."""
+"""The shape of Weibull's lifetimes of the VM that nobody saw: 13 % end before a hundredth of their
+mean, 14 % after twice as much.
+"""
 _Array = NDArray[np.float64]
 
 
@@ -42,8 +46,9 @@ _Array = NDArray[np.float64]
 class KaplanMeier:
     """The share of VMs that live longer than an age.
 
-    Where revocations are known by the hour only, they are taken as even within it. Beyond the last age that anybody
-    watched the share stays as it is there: of VMs older than that nothing is known.
+    Where revocations are known by the hour only, they are taken as even within it. Beyond the last
+    age that anybody watched the share stays as it is there: of VMs older than that nothing is
+    known.
     """
 
     observed: Observations
@@ -63,29 +68,38 @@ class KaplanMeier:
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(np.asarray(hours) < self.end, self._read(self.steps[1], hours), 0.0)
 
-    def band(self, hours: NDArray[np.float64], level: float = 0.9) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def band(
+        self, hours: NDArray[np.float64], level: float = 0.9
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Between which shares the true one lies at each age, with probability `level`."""
         return self._quantile(hours, (1 - level) / 2), self._quantile(hours, (1 + level) / 2)
 
     def alive_of(self, vms: int, age: float, level: float = 0.9) -> tuple[int, int]:
-        """Of so many other VMs, how many live longer than an age in hours: between which numbers, with probability
-        `level`. Chance among them counts, and what is not known about the share (as in `band`)."""
+        """Of so many other VMs, how many live longer than an age in hours: between which numbers,
+        with probability `level`. Chance among them counts, and what is not known about the share
+        (as in `band`).
+        """
         shares = self._quantile(np.array(age), (np.arange(_NODES) + 0.5) / _NODES)
         chance = special.bdtr(np.arange(vms + 1)[:, None], vms, shares).mean(axis=1)
-        return int(np.searchsorted(chance, (1 - level) / 2)), int(np.searchsorted(chance, (1 + level) / 2))
+        return int(np.searchsorted(chance, (1 - level) / 2)), int(
+            np.searchsorted(chance, (1 + level) / 2)
+        )
 
     def variance(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         """Greenwood's variance of the share at each age."""
         return self._read(self._greenwood, hours) * self.survival(hours) ** 2
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         return from_table(share, age, *self._falling, self.survival)
 
     def resampled(self, seed: int) -> Resampled:
         """See `resampling`."""
         observed, counts, _ = weighted(self.observed, seed)
         ages, shares = KaplanMeier(observed, self.end).falling(counts)
-        ages, shares = np.append(ages, max(ages[-1], self.observed.end)), np.vstack([shares, shares[-1]])
+        ages = np.append(ages, max(ages[-1], self.observed.end))
+        shares = np.vstack([shares, shares[-1]])
         return Resampled(self.name, ages, shares, np.zeros(counts.shape[1]))
 
     @cached_property
@@ -94,42 +108,62 @@ class KaplanMeier:
         ages, shares = self.falling(self.observed.count[:, np.newaxis])
         return ages, shares[:, 0]
 
-    def falling(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Points between which the share falls in straight lines if there were `counts` of the VMs, in each column
-        other ones: ages, and shares in as many columns."""
+    def falling(
+        self, counts: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Points between which the share falls in straight lines if there were `counts` of the VMs,
+        in each column other ones: ages, and shares in as many columns.
+        """
         ages, ended, at_risk = self._counted(counts)
-        left = np.divide(np.maximum(at_risk - ended, 0.0), at_risk, out=np.zeros_like(ended), where=at_risk > 0)
+        left = np.divide(
+            np.maximum(at_risk - ended, 0.0), at_risk, out=np.zeros_like(ended), where=at_risk > 0
+        )
         begin = np.ones((1, counts.shape[1]), np.float64)
-        ages, shares = np.append(0.0, ages), np.cumprod(np.vstack([begin, left]), axis=0, dtype=np.float64)
+        ages = np.append(0.0, ages)
+        shares = np.cumprod(np.vstack([begin, left]), axis=0, dtype=np.float64)
         if not self.observed.grouped:  # a step down is two points at one age
-            ages, shares = np.repeat(ages, 2)[1:], np.repeat(shares, 2, axis=0)[:-1]
+            ages = np.repeat(ages, 2)[1:]
+            shares = np.repeat(shares, 2, axis=0)[:-1]
         if np.isfinite(self.end):
             inside = ages < self.end
             after = int(inside.sum())
-            part = (self.end - ages[after - 1]) / (ages[after] - ages[after - 1]) if after < len(ages) else 0.0
-            last = shares[after - 1] + part * (shares[min(after, len(ages) - 1)] - shares[after - 1])
+            if after < len(ages):
+                part = (self.end - ages[after - 1]) / (ages[after] - ages[after - 1])
+            else:
+                part = 0.0
+            last = shares[after - 1] + part * (
+                shares[min(after, len(ages) - 1)] - shares[after - 1]
+            )
             ages = np.append(ages[inside], [self.end, self.end])
             shares = np.vstack([shares[inside], last, np.zeros_like(last)])
         return ages, shares
 
     @cached_property
     def risks(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Ages at which the share changes, how many were revoked there, and how many had reached the age."""
+        """Ages at which the share changes, how many were revoked there, and how many had reached
+        the age.
+        """
         ages, ended, at_risk = self._counted(self.observed.count[:, np.newaxis])
         return ages, ended[:, 0], at_risk[:, 0]
 
     def _counted(
         self, counts: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        observed, seen = self.observed, self.observed.seen
-        begun = observed.lower[seen & ~observed.exact & (observed.lower > 0)]  # of the hours: level up to there
+        observed = self.observed
+        seen = self.observed.seen
+        begun = observed.lower[
+            seen & ~observed.exact & (observed.lower > 0)
+        ]  # of the hours: level up to there
         ages = np.unique(np.append(observed.upper[seen], begun))
         ended = np.zeros((len(ages), counts.shape[1]))
         np.add.at(ended, np.searchsorted(ages, observed.upper[seen]), counts[seen])
         last = np.where(seen, observed.upper, observed.lower)
         order = np.argsort(last)
         left = np.cumsum(counts[order][::-1], axis=0)[::-1]
-        at_risk = left[np.searchsorted(last[order], ages, side="left")] if len(ages) else left[:0]
+        if len(ages):
+            at_risk = left[np.searchsorted(last[order], ages, side="left")]
+        else:
+            at_risk = left[:0]
         return ages, ended, at_risk
 
     @cached_property
@@ -140,14 +174,20 @@ class KaplanMeier:
         terms *= self.observed.design_effect
         return np.append(0.0, np.cumsum(terms))
 
-    def _quantile(self, hours: NDArray[np.float64], part: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    def _quantile(
+        self, hours: NDArray[np.float64], part: float | NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Below which share the true one lies with the probability `part`, at each age."""
         low = np.asarray(part) < 0.5
         hours = np.where(low, self._outer(hours, "left"), self._outer(hours, "right"))
         shares = self.survival(hours)
-        least = self.steps[1][self.steps[1] > 0][-1]  # where all are gone, as uncertain as just before
+        least = self.steps[1][self.steps[1] > 0][
+            -1
+        ]  # where all are gone, as uncertain as just before
         logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
-        alone = np.maximum(np.where(low, self._left(hours), self.observed.vms) / self.observed.design_effect, 1)
+        alone = np.maximum(
+            np.where(low, self._left(hours), self.observed.vms) / self.observed.design_effect, 1
+        )
         variance = self._read(self._greenwood, hours) * np.where(low, self._thinned(hours), 1.0)
         spread = np.exp(-special.ndtri(part) * np.sqrt(variance) / np.abs(logarithm))
         none_ended = np.where(low & (np.asarray(hours) > 0), np.asarray(part) ** (1 / alone), 1.0)
@@ -168,8 +208,12 @@ class KaplanMeier:
         place = np.searchsorted(self.steps[0], np.asarray(hours), side="right") - 1
         return np.maximum(at_risk[place] / self._left(hours), 1.0)
 
-    def _outer(self, hours: NDArray[np.float64], side: Literal["left", "right"]) -> NDArray[np.float64]:
-        """The end (`left`: the later) of the hour in which nobody saw the share at an age; else the age itself."""
+    def _outer(
+        self, hours: NDArray[np.float64], side: Literal["left", "right"]
+    ) -> NDArray[np.float64]:
+        """The end (`left`: the later) of the hour in which nobody saw the share at an age; else the
+        age itself.
+        """
         if not self.observed.grouped:
             return np.asarray(hours, float)
         ages = self.steps[0]
@@ -186,7 +230,9 @@ class KaplanMeier:
 
 @dataclass(frozen=True)
 class Capped:
-    """Another model's VMs, all of which are ended at the age `end` in hours at the latest: preemptible VMs."""
+    """Another model's VMs, all of which are ended at the age `end` in hours at the latest:
+    preemptible VMs.
+    """
 
     model: LifetimeModel
     end: float
@@ -198,7 +244,9 @@ class Capped:
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(np.asarray(hours) < self.end, self.model.survival(hours), 0.0)
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         found = np.minimum(self.model.quantile(share, age), self.end)
         return np.maximum(found, np.nextafter(age, np.inf))
 
@@ -209,9 +257,10 @@ class Capped:
 
 @dataclass(frozen=True)
 class Continued:
-    """VMs as observed, which nobody watched beyond the age `watched` in hours: as many are revoked per hour of their
-    lives as in the second half of what was watched. That is an assumption; a limit would be one too. That rate rests on
-    few VMs, none of which may have been revoked: it leans on what was seen of others of the kind.
+    """VMs as observed, which nobody watched beyond the age `watched` in hours: as many are revoked
+    per hour of their lives as in the second half of what was watched. That is an assumption; a
+    limit would be one too. That rate rests on few VMs, none of which may have been revoked: it
+    leans on what was seen of others of the kind.
     """
 
     model: KaplanMeier
@@ -235,13 +284,17 @@ class Continued:
         later = np.exp(-self.rate * np.maximum(hours - self.watched, 0.0))
         return self.model.survival(np.minimum(hours, self.watched)) * later
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         found = self.model.quantile(share, np.minimum(age, self.watched))
         last = float(self.model.survival(np.array(self.watched)))
         if self.rate > 0 and last > 0:
             late = np.log(last / (share * self.survival(np.asarray(age)))) / self.rate
             found = np.where(np.isinf(found), self.watched + late, found)
-        return np.maximum(found, np.nextafter(age, np.inf))  # where all that were watched are gone, at once
+        return np.maximum(
+            found, np.nextafter(age, np.inf)
+        )  # where all that were watched are gone, at once
 
     def resampled(self, seed: int) -> Resampled:
         """See `resampling`; the rate is drawn from its posterior distribution."""
@@ -249,14 +302,17 @@ class Continued:
         every, counts, random = weighted(observed, seed)
         ages, shares = KaplanMeier(every, self.model.end).falling(counts)
         if ages[-1] < self.watched:
-            ages, shares = np.append(ages, self.watched), np.vstack([shares, shares[-1]])
+            ages = np.append(ages, self.watched)
+            shares = np.vstack([shares, shares[-1]])
         events = max(self.leaning.events, 0.5) / observed.design_effect
         rates = random.gamma(events, size=counts.shape[1]) / events * self.rate
         return Resampled(self.name, ages, shares, rates)
 
 
 def continued(model: KaplanMeier, watched: float, kind: Observations | None = None) -> Continued:
-    """The model beyond the age `watched` in hours; `kind`: more VMs of its kind, the same among them, to lean on."""
+    """The model beyond the age `watched` in hours; `kind`: more VMs of its kind, the same among
+    them, to lean on.
+    """
 
     def tail(observed: Observations) -> Tail:
         return Tail(*observed.between(watched / 2, watched))
@@ -269,9 +325,10 @@ def continued(model: KaplanMeier, watched: float, kind: Observations | None = No
 #
 # The Bayesian bootstrap (Rubin 1981, doi 10.1214/aos/1176345338; of censored lifetimes Lo 1993, doi
 # 10.1214/aos/1176349016): every VM counts with a random weight of mean 1, which gives another survival that fits the
-# observations as well. Where waves take several VMs at once the weights vary as much as if there were fewer. Of few
-# VMs that is too sure of itself: what none of them did would never happen. So one VM more counts among them that
-# nobody saw, as Jeffreys' prior has one trial more (the prior is a Dirichlet process, Ferguson 1973, doi
+# observations as well. Where waves take several VMs at once the weights vary as much as if there
+# were fewer. Of few VMs that is too sure of itself: what none of them did would never happen. So
+# one VM more counts among them that nobody saw, as Jeffreys' prior has one trial more (the prior is
+# a Dirichlet process, Ferguson 1973, doi
 # 10.1214/aos/1176342360): in each block another one, of minutes to days. Simulated courses are cut into blocks, each
 # of which takes place with survival of its own.
 
@@ -288,24 +345,37 @@ class Learned(LifetimeModel, Protocol):
 @lru_cache(maxsize=256)
 def resampled(model: LifetimeModel, seed: int) -> LifetimeModel:
     """`Learned.resampled`; models that were not learned are what they are. Asked again, the same."""
-    return model.resampled(seed) if isinstance(model, Learned) else model
+    if isinstance(model, Learned):
+        return model.resampled(seed)
+    return model
 
 
 def weighted(observed: Observations, seed: int) -> tuple[Observations, _Array, np.random.Generator]:
-    """The observations with one VM more, another one in each block; how often each row counts, one column per block;
-    and what draws what is to be drawn with it. The same observations get the same, others independent ones."""
+    """The observations with one VM more, another one in each block; how often each row counts, one
+    column per block; and what draws what is to be drawn with it. The same observations get the
+    same, others independent ones.
+    """
     content = zlib.crc32(observed.upper.tobytes(), zlib.crc32(observed.lower.tobytes()))
     random = np.random.default_rng((seed, content))
     counts = np.vstack(
-        [np.repeat(observed.count[:, np.newaxis], BLOCKS, axis=1), observed.design_effect * np.eye(BLOCKS)]
+        [
+            np.repeat(observed.count[:, np.newaxis], BLOCKS, axis=1),
+            observed.design_effect * np.eye(BLOCKS),
+        ]
     )
     weights = random.gamma(counts / observed.design_effect) * observed.design_effect
     every = Observations.together([observed, _unseen(observed, random)])
-    return replace(every, design_effect=observed.design_effect), weights + 1e-12 * (counts > 0), random
+    return (
+        replace(every, design_effect=observed.design_effect),
+        weights + 1e-12 * (counts > 0),
+        random,
+    )
 
 
 def _unseen(observed: Observations, random: np.random.Generator) -> Observations:
-    """A VM for each block, of lifetimes whose mean is that of the observed, told as exactly and watched as long."""
+    """A VM for each block, of lifetimes whose mean is that of the observed, told as exactly and
+    watched as long.
+    """
     mean = observed.watched_hours / max(observed.events, 0.5)
     lived = Weibull(mean / math.gamma(1 + 1 / _VAGUE), _VAGUE).quantile(1 - random.random(BLOCKS))
     lived = np.clip(lived, 1e-3, 2 * observed.end)
@@ -316,8 +386,10 @@ def _unseen(observed: Observations, random: np.random.Generator) -> Observations
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """Survival of each block, falling in straight lines through `shares` (a column per block) at `ages`; beyond them at
-    `rates` per hour, or not at all. Of arrays the first axis is that of courses, which the blocks divide evenly."""
+    """Survival of each block, falling in straight lines through `shares` (a column per block) at
+    `ages`; beyond them at `rates` per hour, or not at all. Of arrays the first axis is that of
+    courses, which the blocks divide evenly.
+    """
 
     name: str
     ages: _Array
@@ -327,15 +399,21 @@ class Resampled:
     def survival(self, hours: _Array) -> _Array:
         """On average over the blocks."""
         flat = np.asarray(hours, float)
-        return np.mean([self._alive(np.full(flat.shape, block), flat) for block in range(BLOCKS)], axis=0)
+        return np.mean(
+            [self._alive(np.full(flat.shape, block), flat) for block in range(BLOCKS)], axis=0
+        )
 
     def quantile(self, share: _Array, age: float | _Array = 0.0) -> _Array:
         block = np.arange(len(share)) * BLOCKS // len(share)
         block = np.broadcast_to(block.reshape(-1, *[1] * (share.ndim - 1)), share.shape)
         reached = np.broadcast_to(np.asarray(age, float), share.shape)
-        wanted = share * self._alive(block, reached) if reached.any() else share
+        if reached.any():
+            wanted = share * self._alive(block, reached)
+        else:
+            wanted = share
         found = np.interp(2 * block + 1 - wanted, *self._inverse)
-        last, rate = self.shares[-1][block], self.rates[block]
+        last = self.shares[-1][block]
+        rate = self.rates[block]
         with np.errstate(divide="ignore", invalid="ignore"):
             late = np.where(rate > 0, self.ages[-1] + np.log(last / wanted) / rate, np.inf)
         return np.maximum(np.where(wanted < last, late, found), np.nextafter(reached, np.inf))

@@ -1,11 +1,12 @@
 """Formulas for how long VMs live. All times in hours.
 
-`Weibull` includes the exponential, the memoryless one. `EarlyThenSteady` is a mixture: some VMs go early, and all of
-them are exposed to a steady hazard. `Bathtub` is that of Kadupitiya, Jadhao and Sharma ("Modeling the Temporally
-Constrained Preemptions of Transient Cloud VMs", HPDC 2020, arXiv 1911.05160, equation 1): early revocations, a quiet
-middle, and a wall near 24 hours; with `steady` it has a fifth parameter, because their four leave almost no hazard in
-the middle. The wall belongs to preemptible VMs: Spot VMs have none. Fitted here (`fitting`), it is what revocations
-before 24 hours show of it, not the contract's end.
+`Weibull` includes the exponential, the memoryless one. `EarlyThenSteady` is a mixture: some VMs go
+early, and all of them are exposed to a steady hazard. `Bathtub` is that of Kadupitiya, Jadhao and
+Sharma ("Modeling the Temporally Constrained Preemptions of Transient Cloud VMs", HPDC 2020, arXiv
+1911.05160, equation 1): early revocations, a quiet middle, and a wall near 24 hours; with `steady`
+it has a fifth parameter, because their four leave almost no hazard in the middle. The wall belongs
+to preemptible VMs: Spot VMs have none. Fitted here (`fitting`), it is what revocations before 24
+hours show of it, not the contract's end.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ class LifetimeModel(Protocol):
         """The probability that a VM lives longer than `hours`: 1 at 0, never rising."""
         ...
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
-        """Total lifetimes in hours, all above `age`: of the VMs that have reached it, `share` (above 0, up to 1) live
-        longer. Infinite: never revoked within the model's support."""
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
+        """Total lifetimes in hours, all above `age`: of the VMs that have reached it, `share`
+        (above 0, up to 1) live longer. Infinite: never revoked within the model's support.
+        """
         ...
 
 
@@ -60,10 +64,11 @@ def from_table(
     shares: NDArray[np.float64],
     survival: Callable[[NDArray[np.float64]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Total lifetimes in hours that `share` of those who reached `age` exceed; infinite where no share is so low.
+    """Total lifetimes in hours that `share` of those who reached `age` exceed; infinite where no
+    share is so low.
 
-    `ages` rise and `shares` fall, from (0, 1) on; between them survival is straight. `survival` tells the share at
-    any age.
+    `ages` rise and `shares` fall, from (0, 1) on; between them survival is straight. `survival`
+    tells the share at any age.
     """
     reached = np.asarray(age, float)
     found = np.interp(-share * survival(reached), -shares, ages, right=np.inf)
@@ -96,7 +101,9 @@ class Weibull:
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        return {"mean": self.scale} if self.shape == 1 else {"scale": self.scale, "shape": self.shape}
+        if self.shape == 1:
+            return {"mean": self.scale}
+        return {"scale": self.scale, "shape": self.shape}
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.exp(-((np.asarray(hours) / self.scale) ** self.shape))
@@ -105,7 +112,9 @@ class Weibull:
         relative = np.asarray(hours) / self.scale
         return self.shape / self.scale * relative ** (self.shape - 1) * self.survival(hours)
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         so_far = (np.asarray(age) / self.scale) ** self.shape
         found = self.scale * (so_far - np.log(share)) ** (1 / self.shape)
         return np.maximum(found, np.nextafter(age, np.inf))
@@ -115,7 +124,8 @@ class Weibull:
 class EarlyThenSteady:
     """survival(t) = (1 - early + early * exp(-t / tau)) * exp(-steady * t).
 
-    `early`: the share of VMs that are exposed to going with the time constant `tau`; `steady`: a hazard per hour.
+    `early`: the share of VMs that are exposed to going with the time constant `tau`; `steady`: a
+    hazard per hour.
     """
 
     early: float
@@ -132,18 +142,24 @@ class EarlyThenSteady:
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         hours = np.asarray(hours)
-        return (1 - self.early + self.early * np.exp(-hours / self.tau)) * np.exp(-self.steady * hours)
+        return (1 - self.early + self.early * np.exp(-hours / self.tau)) * np.exp(
+            -self.steady * hours
+        )
 
     def density(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         hours = np.asarray(hours)
         going = self.early / self.tau * np.exp(-hours / self.tau) * np.exp(-self.steady * hours)
         return going + self.steady * self.survival(hours)
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         ages, logarithms = self._table
         wanted = -np.log(share) - np.log(self.survival(np.asarray(age)))
         beyond = np.maximum(wanted - logarithms[-1], 0.0)  # the early ones are gone by then
-        late = np.divide(beyond, self.steady, out=np.where(beyond > 0, np.inf, 0.0), where=self.steady > 0)
+        late = np.divide(
+            beyond, self.steady, out=np.where(beyond > 0, np.inf, 0.0), where=self.steady > 0
+        )
         return np.maximum(np.interp(wanted, logarithms, ages) + late, np.nextafter(age, np.inf))
 
     @cached_property
@@ -154,10 +170,11 @@ class EarlyThenSteady:
 
 @dataclass(frozen=True)
 class Bathtub:
-    """survival(t) = 1 - A * (1 - exp(-t / tau1) + exp((t - b) / tau2)) - c * t up to `end`, nothing from there on.
+    """survival(t) = 1 - A * (1 - exp(-t / tau1) + exp((t - b) / tau2)) - c * t up to `end`, nothing
+    from there on.
 
-    A: the share of early revocations, tau1: their time constant; b and tau2: where the wall stands and how sharp it
-    is; c: revocations per hour in between, 0 in the published formula.
+    A: the share of early revocations, tau1: their time constant; b and tau2: where the wall stands
+    and how sharp it is; c: revocations per hour in between, 0 in the published formula.
     """
 
     a: float
@@ -173,7 +190,13 @@ class Bathtub:
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        return {"A": self.a, "b": self.b, "tau1": self.tau1, "tau2": self.tau2, **({"c": self.c} if self.c else {})}
+        return {
+            "A": self.a,
+            "b": self.b,
+            "tau1": self.tau1,
+            "tau2": self.tau2,
+            **({"c": self.c} if self.c else {}),
+        }
 
     def ended(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         """The formula as published, F(t): not quite 0 at 0, and not held below 1."""
@@ -192,7 +215,9 @@ class Bathtub:
         wall = np.exp((hours - self.b) / self.tau2) / self.tau2
         return self.a * (np.exp(-hours / self.tau1) / self.tau1 + wall) + self.c
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         return from_table(share, age, *self._table, self.survival)
 
     @cached_property

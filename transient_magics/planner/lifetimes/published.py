@@ -1,7 +1,8 @@
 """Lifetimes as they were published, to plan with where nothing better is known.
 
-They are of preemptible VMs in 2018 and 2019, which ended after 24 hours in any case. Spot VMs have no such wall: beyond
-the last hour that was watched, the mean rate of hours 12 to 24 goes on, which leans on the GPU's other regions.
+They are of preemptible VMs in 2018 and 2019, which ended after 24 hours in any case. Spot VMs have
+no such wall: beyond the last hour that was watched, the mean rate of hours 12 to 24 goes on, which
+leans on the GPU's other regions.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ _HOURS = np.arange(LAST_HOUR + 1.0)
 class Pooled:
     """Lifetimes where none were published: those of all VMs of the tables that stand in.
 
-    The tables differ by more than chance, so that the one that holds may be any of them. Simulated courses are cut into
-    blocks, each of which takes place with the lifetimes of one table. Where one table alone stands in, the hazard is as
-    far from it as the hazards of all tables with a GPU are from each other.
+    The tables differ by more than chance, so that the one that holds may be any of them. Simulated
+    courses are cut into blocks, each of which takes place with the lifetimes of one table. Where
+    one table alone stands in, the hazard is as far from it as the hazards of all tables with a GPU
+    are from each other.
     """
 
     words: str
@@ -60,18 +62,23 @@ class Pooled:
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.together.survival(hours)
 
-    def quantile(self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0) -> NDArray[np.float64]:
+    def quantile(
+        self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
+    ) -> NDArray[np.float64]:
         return self.together.quantile(share, age)
 
     def resampled(self, seed: int) -> Resampled:
-        """See `resampling`. No bootstrap within a table: what few VMs tell is in the differences between tables."""
+        """See `resampling`. No bootstrap within a table: what few VMs tell is in the differences
+        between tables.
+        """
         random = np.random.default_rng(seed)
         chosen = random.permutation(np.arange(BLOCKS) % len(self.tables))
         shares = np.stack([table.survival(_HOURS) for table in self.tables], axis=1)[:, chosen]
         rates = np.array([table.rate for table in self.tables])[chosen]
         if len(self.tables) == 1:
             hazard = np.exp(_between_tables() * random.normal(size=BLOCKS))
-            shares, rates = shares**hazard, rates * hazard
+            shares = shares**hazard
+            rates = rates * hazard
         return Resampled(self.name, _HOURS, shares, rates)
 
 
@@ -86,14 +93,17 @@ def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
 
 @cache
 def emulated_lifetimes(gpu: str, region: str) -> LifetimeModel:
-    """Return how VMs live on an emulator whose weather has published revocations: by one table, that of another GPU or
-    region where none was published (`catalog.published.lifetimes`)."""
+    """Return how VMs live on an emulator whose weather has published revocations: by one table,
+    that of another GPU or region where none was published (`catalog.published.lifetimes`).
+    """
     used = lifetimes(gpu, region)
     return _continued(used, [table for table in tables() if table.gpu == used.gpu])
 
 
 def stand_in(model: LifetimeModel | None, *, short: bool = False) -> str:
-    """Return sentences on what stands in for unpublished lifetimes, or the `short` form; empty where nothing does."""
+    """Return sentences on what stands in for unpublished lifetimes, or the `short` form; empty
+    where nothing does.
+    """
     inner = model.model if isinstance(model, Capped) else model
     if not isinstance(inner, Pooled):
         return ""
@@ -111,12 +121,19 @@ def _every(used: Sequence[Lifetimes]) -> Observations:
 
 @cache
 def _between_tables() -> float:
-    """Return the standard deviation of the logarithm of the cumulative hazard at 24 hours among tables with a GPU."""
-    lost = np.array([table.revoked[-1] / table.launched for table in tables() if table.gpu != "cpu"])
+    """Return the standard deviation of the logarithm of the cumulative hazard at 24 hours among
+    tables with a GPU.
+    """
+    lost = np.array(
+        [table.revoked[-1] / table.launched for table in tables() if table.gpu != "cpu"]
+    )
     return float(np.log(-np.log(1 - lost)).std(ddof=1))
 
 
 def counts(table: Lifetimes) -> Observations:
     """What a table tells: hourly counts, of VMs of which several were launched together."""
-    together = CPUS_LAUNCHED_TOGETHER if table.gpu == "cpu" else LAUNCHED_TOGETHER
+    if table.gpu == "cpu":
+        together = CPUS_LAUNCHED_TOGETHER
+    else:
+        together = LAUNCHED_TOGETHER
     return Observations.hourly(table.launched, table.revoked).in_cohorts([together])

@@ -1,11 +1,13 @@
-"""Where lifetimes come from: the user's own journals, the published tables, or a file. Each says what it is worth.
+"""Where lifetimes come from: the user's own journals, the published tables, or a file. Each says
+what it is worth.
 
-The user's own lifetimes are those of VMs in the journals of all clusters of this machine. Every transient VM that ran
-is one: revoked, or not revoked when it was deleted or when its journal ends. Hours count on the cluster's clock, from
-RUNNING to the preemption notice, because after the notice time passes as ever. A revocation that came without a notice
-happened between the journal's previous line and its discovery: half-way is assumed. One that the user asked for, or of
-a VM that the cluster chose itself, says nothing about how long VMs live: it counts as not revoked. Of one that was
-stopped and started again the life since its last start is taken.
+The user's own lifetimes are those of VMs in the journals of all clusters of this machine. Every
+transient VM that ran is one: revoked, or not revoked when it was deleted or when its journal ends.
+Hours count on the cluster's clock, from RUNNING to the preemption notice, because after the notice
+time passes as ever. A revocation that came without a notice happened between the journal's previous
+line and its discovery: half-way is assumed. One that the user asked for, or of a VM that the
+cluster chose itself, says nothing about how long VMs live: it counts as not revoked. Of one that
+was stopped and started again the life since its last start is taken.
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ from .published import counts
 NAMES = ("own", "emulated", "published")
 MODELS = ("spot", "preemptible")
 _SAME_LAUNCH_SECONDS = 3600.0
-_TRUE, _FALSE = ("1", "yes", "true", "revoked", "preempted"), ("0", "no", "false")
+_TRUE = ("1", "yes", "true", "revoked", "preempted")
+_FALSE = ("0", "no", "false")
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which VMs are meant: those with a `gpu` (the catalog's name) in a `region`, where they are given, rented as
-    `spot` or `preemptible` VMs."""
+    """Which VMs are meant: those with a `gpu` (the catalog's name) in a `region`, where they are
+    given, rented as `spot` or `preemptible` VMs.
+    """
 
     gpu: str | None = None
     region: str | None = None
@@ -47,7 +51,9 @@ class Question:
     def __post_init__(self) -> None:
         if self.provisioning_model not in MODELS:
             what = f"'{self.provisioning_model}' VMs are not revoked"
-            raise DeclarationError(what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}.")
+            raise DeclarationError(
+                what, where="--provisioning-model", fix=f"Choose from {', '.join(MODELS)}."
+            )
 
     @property
     def capped(self) -> bool:
@@ -56,11 +62,16 @@ class Question:
 
     def counted(self, observed: Observations) -> Observations:
         """The observations of such VMs in which an end at the 24-hour limit is no revocation."""
-        return observed.without_cap() if self.capped else observed
+        if self.capped:
+            return observed.without_cap()
+        return observed
 
     def words(self, every: str = "of every kind") -> str:
         """As `K80 in us-west1`; `every`: where no GPU is meant in particular."""
-        gpu = self.gpu.upper() if self.gpu else every
+        if self.gpu:
+            gpu = self.gpu.upper()
+        else:
+            gpu = every
         return f"{gpu}{f' in {self.region}' if self.region else ''}"
 
 
@@ -68,8 +79,8 @@ class Question:
 class Source:
     """What was observed, and what it is worth.
 
-    `latest` VMs are to be compared with `earlier` ones, where there are both; `kind`: VMs with that GPU everywhere;
-    `fix`: what to do if it is too little.
+    `latest` VMs are to be compared with `earlier` ones, where there are both; `kind`: VMs with that
+    GPU everywhere; `fix`: what to do if it is too little.
     """
 
     title: str
@@ -85,11 +96,14 @@ class Source:
 def found(source: str, question: Question) -> Source:
     """What a source has about the VMs in question: one of NAMES, or the path of a CSV file.
 
-    Raises DeclarationError for a file that cannot be read, PlanError where the source has nothing of the kind.
+    Raises DeclarationError for a file that cannot be read, PlanError where the source has nothing
+    of the kind.
     """
     if source in ("own", "emulated"):
         return _own(question, emulated=source == "emulated")
-    return _published(question) if source == "published" else _file(Path(source).expanduser(), question)
+    if source == "published":
+        return _published(question)
+    return _file(Path(source).expanduser(), question)
 
 
 def _own(question: Question, *, emulated: bool) -> Source:
@@ -97,18 +111,31 @@ def _own(question: Question, *, emulated: bool) -> Source:
     chosen = [life for life in every if life.emulated == emulated and _fits(life, question)]
     others = sum(life.emulated != emulated and _fits(life, question) for life in every)
     where = "on the emulator" if emulated else "on Compute Engine"
-    other = f" {'On Compute Engine' if emulated else 'On the emulator'} there were {others} more." if others else ""
+    if others:
+        other = (
+            f" {'On Compute Engine' if emulated else 'On the emulator'} there were {others} more."
+        )
+    else:
+        other = ""
     if not chosen:
-        what = f"No {question.provisioning_model} VM of your own ({question.words()}) has run {where}"
+        what = (
+            f"No {question.provisioning_model} VM of your own ({question.words()}) has run {where}"
+        )
         raise PlanError(what + other, fix="The published ones: --source published.")
     caveats = []
     if emulated:
-        caveats.append("Emulated: they follow the weather that was set, and are never mixed with Compute Engine's.")
+        caveats.append(
+            "Emulated: they follow the weather that was set, and are never mixed with Compute Engine's."
+        )
         if (rate := max(life.rate for life in chosen)) > 1:
             delay = rate / 3600
-            caveats.append(f"Their clock ran up to {rate:,.0f} times as fast: a second's delay counts {delay:.2g} h.")
+            caveats.append(
+                f"Their clock ran up to {rate:,.0f} times as fast: a second's delay counts {delay:.2g} h."
+            )
     begin, end = blocks(len(chosen))
-    dates = [time.strftime("%Y-%m-%d", time.localtime(life.started)) for life in (chosen[0], chosen[-1])]
+    dates = [
+        time.strftime("%Y-%m-%d", time.localtime(life.started)) for life in (chosen[0], chosen[-1])
+    ]
     return Source(
         f"Your own {question.provisioning_model} VMs {where}, {question.words()}",
         " to ".join(dict.fromkeys(dates)),
@@ -118,7 +145,11 @@ def _own(question: Question, *, emulated: bool) -> Source:
         _observed(chosen[begin:end]),
         f"The published ones: --source published.{other}",
         _observed(
-            [life for life in every if life.emulated == emulated and _fits(life, replace(question, region=None))]
+            [
+                life
+                for life in every
+                if life.emulated == emulated and _fits(life, replace(question, region=None))
+            ]
         ),
     )
 
@@ -134,21 +165,33 @@ def _observed(lives: Sequence[Life]) -> Observations:
     for life in lives:
         since, cohort = began.get((life.gpu, life.zone), (-math.inf, 0))
         if life.started - since > _SAME_LAUNCH_SECONDS:
-            since, cohort = life.started, len(cohorts)
+            since = life.started
+            cohort = len(cohorts)
             began[life.gpu, life.zone] = since, cohort
             cohorts.append(0)
         cohorts[cohort] += 1
-    return Observations.of([life.hours for life in lives], [life.revoked for life in lives]).in_cohorts(cohorts)
+    return Observations.of(
+        [life.hours for life in lives], [life.revoked for life in lives]
+    ).in_cohorts(cohorts)
 
 
 def _published(question: Question) -> Source:
     tables = published.tables()
-    of_gpu = [each for each in tables if each.gpu == question.gpu or (question.gpu is None and each.gpu != "cpu")]
+    of_gpu = [
+        each
+        for each in tables
+        if each.gpu == question.gpu or (question.gpu is None and each.gpu != "cpu")
+    ]
     chosen = [each for each in of_gpu if question.region in (None, each.region)]
     if not chosen:
-        known = sorted({each.region for each in of_gpu}) if of_gpu else sorted({each.gpu for each in tables})
+        if of_gpu:
+            known = sorted({each.region for each in of_gpu})
+        else:
+            known = sorted({table.gpu for table in tables})
         what = f"Nobody published lifetimes of {question.words()}"
-        raise PlanError(what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}.")
+        raise PlanError(
+            what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}."
+        )
     caveats = [
         "Preemptible VMs of 2018 and 2019, known by the hour: a worked example, no forecast for today's.",
         "Many went in the same minute: so many tell less than if each went by itself, which widens the band.",
@@ -157,7 +200,9 @@ def _published(question: Question) -> Source:
     shares = sorted((each.revoked[-1] / each.launched, label.format(each)) for each in chosen)
     if len(shares) > 1:
         (least, here), (most, there) = shares[0], shares[-1]
-        caveats.append(f"Places differ: from {least:.0%} revoked within 24 h ({here}) to {most:.0%} ({there}).")
+        caveats.append(
+            f"Places differ: from {least:.0%} revoked within 24 h ({here}) to {most:.0%} ({there})."
+        )
     own = [life for life in own_lives() if not life.emulated and _fits(life, question)]
     seen = Observations.together([counts(each) for each in chosen])
     return Source(
@@ -178,19 +223,34 @@ def _file(path: Path, question: Question) -> Source:
     except (OSError, UnicodeDecodeError) as error:
         if not path.suffix and not path.exists():
             fix = f"Name a CSV file, or one of {', '.join(NAMES)}."
-            raise unknown("source of lifetimes", str(path), NAMES, where="--source", otherwise=fix) from None
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise unknown(
+                "source of lifetimes", str(path), NAMES, where="--source", otherwise=fix
+            ) from None
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = "it is not UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--source") from None
     rows = _rows(path.name, text, question)
     if not rows:
         raise PlanError(f"{path.name} has no VM that is {question.words()}")
-    observed, kind = _lived(rows), _lived(_rows(path.name, text, replace(question, region=None)))
+    observed = _lived(rows)
+    kind = _lived(_rows(path.name, text, replace(question, region=None)))
     caveats = []
     if not question.capped and CAP_HOURS <= max(hours for hours, _ in rows) <= CAPPED_BY:
-        observed, kind = observed.without_cap(), kind.without_cap()
-        caveats.append("No VM of the file lived beyond 24 h: as preemptible ones; their end there is not counted.")
-    fix = "Without --gpu and --region there may be more." if question.gpu or question.region else ""
-    which = f", {question.words()}" if question.gpu or question.region else ""
+        observed = observed.without_cap()
+        kind = kind.without_cap()
+        caveats.append(
+            "No VM of the file lived beyond 24 h: as preemptible ones; their end there is not counted."
+        )
+    if question.gpu or question.region:
+        fix = "Without --gpu and --region there may be more."
+    else:
+        fix = ""
+    if question.gpu or question.region:
+        which = f", {question.words()}"
+    else:
+        which = ""
     return Source(f"{path.name}{which}", "", observed, tuple(caveats), fix=fix, kind=kind)
 
 
@@ -218,7 +278,11 @@ def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
     for number, row in enumerate(table, 2):
         if all(test((row[column] or "").strip()) for column, test in wanted.items()):
             rows.append(
-                _row(name, number, {key: (value or "").strip() for key, value in row.items() if key in columns})
+                _row(
+                    name,
+                    number,
+                    {key: (value or "").strip() for key, value in row.items() if key in columns},
+                )
             )
     return rows
 
@@ -230,9 +294,11 @@ def _row(name: str, number: int, row: dict[str, str]) -> tuple[float, bool]:
         hours = math.nan
     revoked = row.get("revoked", "1").lower()
     if not 0 <= hours < math.inf:
-        what, fix = f"lifetime_hours must be a number from 0 on, not '{row['lifetime_hours']}'", ""
+        what = f"lifetime_hours must be a number from 0 on, not '{row['lifetime_hours']}'"
+        fix = ""
     elif revoked not in (*_TRUE, *_FALSE):
-        what, fix = f"revoked must be 1 or 0, not '{revoked}'", "0: it lived at least so long."
+        what = f"revoked must be 1 or 0, not '{revoked}'"
+        fix = "0: it lived at least so long."
     else:
         return hours, revoked in _TRUE
     raise DeclarationError(f"{name}, row {number - 1}: {what}", where="--source", fix=fix)
@@ -243,7 +309,9 @@ _SAME_ROUND_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Life:
-    """One VM's life. `started`: seconds since 1970; `hours` on the cluster's clock, which runs at `rate`."""
+    """One VM's life. `started`: seconds since 1970; `hours` on the cluster's clock, which runs at
+    `rate`.
+    """
 
     gpu: str
     zone: str
@@ -296,19 +364,32 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
             case events.VmRevoked():
                 before = bisect_left(moments, event.at - _SAME_ROUND_SECONDS) - 1
                 found_late = (moments[max(before, 0)] + event.at) / 2
-                ended.setdefault(event.vm, (noticed.get(event.vm, found_late), event.vm not in asked))
+                ended.setdefault(
+                    event.vm, (noticed.get(event.vm, found_late), event.vm not in asked)
+                )
             case events.VmDeleted():
                 at = noticed.get(event.vm, event.at)
                 ended.setdefault(event.vm, (at, event.vm in noticed and event.vm not in asked))
     for name, vm in state.vms.items():
         if vm.running_at and vm.provisioning_model != "standard":
-            end, revoked = ended.get(name, (noticed.get(name, moments[-1]), name in noticed and name not in asked))
-            begin, end = vm.ran.since, vm.stopping_at or end  # Compute Engine's own times, if known
+            end, revoked = ended.get(
+                name, (noticed.get(name, moments[-1]), name in noticed and name not in asked)
+            )
+            # Compute Engine's own times, if known
+            begin = vm.ran.since
+            end = vm.stopping_at or end
             last = vm.stretches[-1]
             if not last.runs:  # it was stopped by us
-                end, revoked = last.since, False
+                end = last.since
+                revoked = False
             hours = state.clock.between(begin, max(end, begin)) / SECONDS_PER_HOUR
             yield Life(
-                vm.accelerator, vm.zone, vm.provisioning_model, state.spec.emulated, vm.running_at, hours, revoked,
+                vm.accelerator,
+                vm.zone,
+                vm.provisioning_model,
+                state.spec.emulated,
+                vm.running_at,
+                hours,
+                revoked,
                 state.clock.rate,
-            )  # fmt: skip
+            )

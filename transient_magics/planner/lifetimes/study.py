@@ -1,11 +1,13 @@
-"""All that observed lifetimes tell about the VMs in question: survival as seen, formulas, hazard, and a change.
+"""All that observed lifetimes tell about the VMs in question: survival as seen, formulas, hazard,
+and a change.
 
-Formulas are fitted by maximum likelihood: a revocation at a known age counts with the density there, one that is known
-by the hour with the probability of that hour, and a VM that was not revoked with the probability of living at least so
-long. A preemptible VM that reached 24 hours was not revoked but ended by contract, which tells nothing about
-revocations: it counts as one that lived at least so long, whatever the formula, so that formulas with a wall and
-without can be compared. Beside it, for comparison with what others published, least squares on the distribution of the
-revoked alone (`as_published`).
+Formulas are fitted by maximum likelihood: a revocation at a known age counts with the density
+there, one that is known by the hour with the probability of that hour, and a VM that was not
+revoked with the probability of living at least so long. A preemptible VM that reached 24 hours was
+not revoked but ended by contract, which tells nothing about revocations: it counts as one that
+lived at least so long, whatever the formula, so that formulas with a wall and without can be
+compared. Beside it, for comparison with what others published, least squares on the distribution of
+the revoked alone (`as_published`).
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ _EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 12.0, 18.0, 24.0, 48.0, 96.0, 192.0, 384.0, 7
 
 @dataclass(frozen=True)
 class Study:
-    """What a source tells. `fits`: the formulas, the likeliest by Akaike's criterion first; `change`: how newer VMs
-    compare, where there are some."""
+    """What a source tells. `fits`: the formulas, the likeliest by Akaike's criterion first;
+    `change`: how newer VMs compare, where there are some.
+    """
 
     question: Question
     source: Source
@@ -43,12 +46,18 @@ class Study:
 
     @property
     def model(self) -> LifetimeModel:
-        """What to plan with: survival as it was observed, and beyond that a steady hazard where no contract ends it."""
-        return self.observed if self.question.capped else continued(self.observed, self.watched, self.source.kind)
+        """What to plan with: survival as it was observed, and beyond that a steady hazard where no
+        contract ends it.
+        """
+        if self.question.capped:
+            return self.observed
+        return continued(self.observed, self.watched, self.source.kind)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many VMs were observed, and how many of them were revoked; an end at the 24-hour limit is none."""
+        """How many VMs were observed, and how many of them were revoked; an end at the 24-hour
+        limit is none.
+        """
         seen = self.question.counted(self.source.observed)
         return seen.vms, seen.events
 
@@ -59,27 +68,35 @@ class Study:
 
     @property
     def late_events(self) -> int:
-        """On how many revocations the hazard beyond what was watched rests: those in the second half of it."""
+        """On how many revocations the hazard beyond what was watched rests: those in the second
+        half of it.
+        """
         return round(self.observed.observed.between(self.watched / 2, self.watched)[0])
 
     def hazard(self) -> list[tuple[float, float, float]]:
         """Revocations per hour of a VM's life, between two ages each: (from age, to age, hazard)."""
-        end = min(self.watched, CAP_HOURS) if self.question.capped else self.watched
+        if self.question.capped:
+            end = min(self.watched, CAP_HOURS)
+        else:
+            end = self.watched
         edges = [*(edge for edge in _EDGES if edge < end), end]
         return [(low, high, self._rate(low, high)) for low, high in pairwise(edges)]
 
     def _rate(self, low: float, high: float) -> float:
         events, hours = self.observed.observed.between(low, high)
-        return events / hours if hours > 0 else 0.0
+        if hours > 0:
+            return events / hours
+        return 0.0
 
 
 def study(question: Question, source: str | None = None, chosen: Sequence[str] = ()) -> Study:
     """Learn from a source, with the `chosen` formulas (all that make sense).
 
-    The source: `own`, `emulated`, `published` or a CSV file; by default the user's own VMs on Compute Engine where they
-    are enough, else the published ones.
+    The source: `own`, `emulated`, `published` or a CSV file; by default the user's own VMs on
+    Compute Engine where they are enough, else the published ones.
 
-    Raises PlanError where there are fewer than 30 revocations, DeclarationError for what cannot be meant.
+    Raises PlanError where there are fewer than 30 revocations, DeclarationError for what cannot be
+    meant.
     """
     sensible = formulas(capped=question.capped)
     for name in chosen:
@@ -87,13 +104,23 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
             raise unknown("formula", name, FORMULAS, where="--fit")
     if walled := [name for name in chosen if name not in sensible]:
         what = f"The {walled[0]} has a wall at 24 hours, and Spot VMs have no such limit"
-        raise DeclarationError(what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible.")
-    told = found(source, question) if source else _own_or_published(question)
-    seen = told.observed.with_cap() if question.capped else told.observed
+        raise DeclarationError(
+            what, where="--fit", fix="Choose early or weibull, or --provisioning-model preemptible."
+        )
+    if source:
+        told = found(source, question)
+    else:
+        told = _own_or_published(question)
+    if question.capped:
+        seen = told.observed.with_cap()
+    else:
+        seen = told.observed
     enough(question.counted(told.observed), told.title, told.fix)
     km = KaplanMeier(seen, CAPPED_BY if question.capped else np.inf)
     fits = [fit(name, seen, capped=question.capped) for name in dict.fromkeys(chosen or sensible)]
-    return Study(question, told, km, tuple(sorted(fits, key=lambda each: each.aic)), _change(told, question))
+    return Study(
+        question, told, km, tuple(sorted(fits, key=lambda each: each.aic)), _change(told, question)
+    )
 
 
 def _own_or_published(question: Question) -> Source:
@@ -101,7 +128,9 @@ def _own_or_published(question: Question) -> Source:
         own = found("own", question)
     except PlanError:
         return found("published", question)
-    return own if question.counted(own.observed).events >= LEAST_EVENTS else found("published", question)
+    if question.counted(own.observed).events >= LEAST_EVENTS:
+        return own
+    return found("published", question)
 
 
 def _change(told: Source, question: Question) -> Change | None:
@@ -124,8 +153,9 @@ _Vector = NDArray[np.float64]
 class Fit:
     """A formula with the parameters that make the observations most likely.
 
-    `aic`: Akaike's criterion, smaller is better (1974, doi 10.1109/TAC.1974.1100705). `distance`: the largest
-    difference to the observed survival (Kolmogorov and Smirnov's statistic, against Kaplan-Meier).
+    `aic`: Akaike's criterion, smaller is better (1974, doi 10.1109/TAC.1974.1100705). `distance`:
+    the largest difference to the observed survival (Kolmogorov and Smirnov's statistic, against
+    Kaplan-Meier).
     """
 
     model: LifetimeModel
@@ -154,27 +184,39 @@ class _Family:
 
 def _bathtub(free: _Vector) -> Bathtub:
     share = special.expit(free[:4])
-    a, b, tau1, tau2 = (float(least + (most - least) * x) for x, (least, most) in zip(share, _BOUNDS, strict=True))
+    a, b, tau1, tau2 = (
+        float(least + (most - least) * x) for x, (least, most) in zip(share, _BOUNDS, strict=True)
+    )
     return Bathtub(a, b, tau1, tau2, float(np.exp(free[4])) if len(free) > 4 else 0.0, CAPPED_BY)
 
 
 _BOUNDS = ((0.0, 1.0), (20.0, 28.0), (0.01, 20.0), (0.05, 5.0))
-"""Of A, b, tau1 and tau2: without them the wall may be put to other uses than standing near 24 hours."""
+"""Of A, b, tau1 and tau2: without them the wall may be put to other uses than standing near 24
+hours.
+"""
 _TUBS = [[-0.5, b, tau1, tau2] for b, tau2 in ((0.2, -2.0), (0.4, -4.0)) for tau1 in (-3.0, -1.5)]
 
 
 _FAMILIES: Mapping[str, _Family] = {
-    "exponential": _Family(lambda free: Weibull(float(np.exp(free[0]))), lambda mean: [[np.log(mean)]]),
+    "exponential": _Family(
+        lambda free: Weibull(float(np.exp(free[0]))), lambda mean: [[np.log(mean)]]
+    ),
     "weibull": _Family(
         lambda free: Weibull(float(np.exp(free[0])), float(np.exp(free[1]))),
         lambda mean: [[np.log(mean), -0.1], [np.log(mean), -0.8]],
     ),
     "early": _Family(
-        lambda free: EarlyThenSteady(*map(float, (special.expit(free[0]), np.exp(free[1]), np.exp(free[2])))),
-        lambda mean: [[share, tau, -np.log(2 * mean)] for share in (-1.5, 0.0) for tau in (-1.0, 1.0)],
+        lambda free: EarlyThenSteady(
+            *map(float, (special.expit(free[0]), np.exp(free[1]), np.exp(free[2])))
+        ),
+        lambda mean: [
+            [share, tau, -np.log(2 * mean)] for share in (-1.5, 0.0) for tau in (-1.0, 1.0)
+        ],
     ),
     "bathtub4": _Family(_bathtub, lambda mean: _TUBS, wall=True),
-    "bathtub5": _Family(_bathtub, lambda mean: [[*tub, np.log(0.1 / mean)] for tub in _TUBS], wall=True),
+    "bathtub5": _Family(
+        _bathtub, lambda mean: [[*tub, np.log(0.1 / mean)] for tub in _TUBS], wall=True
+    ),
 }
 FORMULAS = tuple(_FAMILIES)
 """Names of what can be fitted; those with a wall only to preemptible VMs."""
@@ -186,13 +228,16 @@ def formulas(*, capped: bool) -> tuple[str, ...]:
 
 
 def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
-    """The most likely parameters of a formula. `capped`: of preemptible VMs, none of which lives beyond 25 hours; what
-    ended them from 24 hours on is not fitted.
+    """The most likely parameters of a formula. `capped`: of preemptible VMs, none of which lives
+    beyond 25 hours; what ended them from 24 hours on is not fitted.
 
     Raises PlanError where the formula cannot describe the observations at all.
     """
     family = _FAMILIES[formula]
-    observed = observed.without_cap() if capped else observed
+    if capped:
+        observed = observed.without_cap()
+    else:
+        observed = observed
 
     def loss(free: _Vector) -> float:
         if np.abs(free).max() > _FARTHEST:
@@ -205,21 +250,34 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
     options = {"maxiter": 3000, "maxfev": 3000, "xatol": 1e-5, "fatol": 1e-6}
 
     def search(start: Sequence[float] | _Vector) -> optimize.OptimizeResult:
-        return optimize.minimize(loss, np.array(start, float), method="Nelder-Mead", options=options)
+        return optimize.minimize(
+            loss, np.array(start, float), method="Nelder-Mead", options=options
+        )
 
     best = min((search(start) for start in family.starts(mean)), key=lambda each: each.fun)
     for _ in range(_AGAIN):  # a simplex that has collapsed at an edge is spread out anew
         best = search(best.x)
     if best.fun >= _IMPOSSIBLE:
-        raise PlanError(f"No {formula} lifetime fits these observations", fix="Use the observed survival: --fit km.")
+        raise PlanError(
+            f"No {formula} lifetime fits these observations",
+            fix="Use the observed survival: --fit km.",
+        )
     formula_model = family.build(best.x)
-    model = Capped(formula_model, CAPPED_BY) if capped and not family.wall else formula_model
-    return Fit(model, formula_model.parameters, -float(best.fun), distance(model, KaplanMeier(observed)))
+    if capped and not family.wall:
+        model = Capped(formula_model, CAPPED_BY)
+    else:
+        model = formula_model
+    return Fit(
+        model, formula_model.parameters, -float(best.fun), distance(model, KaplanMeier(observed))
+    )
 
 
 def log_likelihood(model: ParametricModel, observed: Observations) -> float:
-    """How likely the observations are under the model; minus infinite where it rules one of them out."""
-    exact, seen = observed.exact, observed.seen
+    """How likely the observations are under the model; minus infinite where it rules one of them
+    out.
+    """
+    exact = observed.exact
+    seen = observed.seen
     lived = model.survival(observed.lower)
     chance = np.where(
         exact,
@@ -234,20 +292,26 @@ def log_likelihood(model: ParametricModel, observed: Observations) -> float:
 
 
 def distance(model: LifetimeModel, observed: KaplanMeier) -> float:
-    """The largest difference between a model's survival and the observed, at the ages where that changes: to the share
-    that lived longer, and, where ages are exact, to the one just before."""
+    """The largest difference between a model's survival and the observed, at the ages where that
+    changes: to the share that lived longer, and, where ages are exact, to the one just before.
+    """
     ages, shares = observed.steps
     expected = model.survival(ages)
-    before = shares if observed.observed.grouped else np.append(1.0, shares[:-1])
+    if observed.observed.grouped:
+        before = shares
+    else:
+        before = np.append(1.0, shares[:-1])
     inside = (ages > 0) & (ages < observed.end)
     gaps = np.maximum(np.abs(expected - shares), np.abs(expected - before))[inside]
     return float(gaps.max(initial=0.0))
 
 
 def as_published(revoked_hours: _Vector) -> tuple[Bathtub, float]:
-    """Least squares of the four-parameter bathtub on the distribution of the revoked alone, as in HPDC 2020; and R².
+    """Least squares of the four-parameter bathtub on the distribution of the revoked alone, as in
+    HPDC 2020; and R².
 
-    VMs that were not revoked are left out, so that VMs seem to die earlier than they do: to compare, not to plan with.
+    VMs that were not revoked are left out, so that VMs seem to die earlier than they do: to
+    compare, not to plan with.
     """
     hours = np.sort(np.asarray(revoked_hours, float))
     share = np.linspace(0, 1, len(hours))
@@ -256,23 +320,34 @@ def as_published(revoked_hours: _Vector) -> tuple[Bathtub, float]:
         return Bathtub(a, b, tau1, tau2).ended(age)
 
     found, _ = optimize.curve_fit(
-        ended, hours, share, p0=(0.4, 24.0, 1.0, 0.8), bounds=list(zip(*_BOUNDS, strict=True)), method="dogbox",
+        ended,
+        hours,
+        share,
+        p0=(0.4, 24.0, 1.0, 0.8),
+        bounds=list(zip(*_BOUNDS, strict=True)),
+        method="dogbox",
         maxfev=20000,
-    )  # fmt: skip
+    )
     residual = share - ended(hours, *found)
-    return Bathtub(*map(float, found)), 1 - float(residual @ residual) / float(((share - share.mean()) ** 2).sum())
+    return Bathtub(*map(float, found)), 1 - float(residual @ residual) / float(
+        ((share - share.mean()) ** 2).sum()
+    )
 
 
 def risk(model: LifetimeModel, age: float, hours: float = 1.0) -> float:
-    """The probability that a VM which has reached `age` (in hours) is revoked within the next `hours`; 1 where none
-    lives on."""
+    """The probability that a VM which has reached `age` (in hours) is revoked within the next
+    `hours`; 1 where none lives on.
+    """
     now, then = map(float, model.survival(np.array([age, age + hours])))
-    return 1 - then / now if now > 0 else 1.0
+    if now > 0:
+        return 1 - then / now
+    return 1.0
 
 
 def best_known(provisioning_model: str, *, emulated: bool) -> Callable[[str, str], LifetimeModel]:
-    """What is known of the lifetimes of VMs with a GPU in a region: from the user's own VMs where they are enough, else
-    as published."""
+    """What is known of the lifetimes of VMs with a GPU in a region: from the user's own VMs where
+    they are enough, else as published.
+    """
 
     @cache
     def lifetimes(gpu: str, region: str) -> LifetimeModel:

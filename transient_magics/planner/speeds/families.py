@@ -1,10 +1,12 @@
-"""Step times of models that were never run: a line over floating-point operations, one per family and GPU.
+"""Step times of models that were never run: a line over floating-point operations, one per family
+and GPU.
 
-CM-DARE (ICDCS'20) measured twenty convolutional networks on K80 and P100 (batches of 128, one worker, one parameter
-server; `speed_data`). One line for all of them misses an unseen model by a quarter, a line per architecture family by
-some per cent: a Shake-Shake network spends much of a step on work that is no floating-point operation. The lines are
-fitted to relative errors, because a step of 40 ms and one of 1.4 s are to be met equally well; the error that is told
-is that of models left out of the fit.
+CM-DARE (ICDCS'20) measured twenty convolutional networks on K80 and P100 (batches of 128, one
+worker, one parameter server; `speed_data`). One line for all of them misses an unseen model by a
+quarter, a line per architecture family by some per cent: a Shake-Shake network spends much of a
+step on work that is no floating-point operation. The lines are fitted to relative errors, because a
+step of 40 ms and one of 1.4 s are to be met equally well; the error that is told is that of models
+left out of the fit.
 """
 
 from __future__ import annotations
@@ -16,19 +18,27 @@ import numpy as np
 
 # (family, GFLOPs of the training graph at batch 1, ms on K80, ms on P100)
 _MEASURED: dict[str, tuple[str, float, float, float]] = {
-    "resnet-15": ("resnet", 0.631, 105.8, 40.6), "custom-1": ("resnet", 0.860, 131.7, 58.2),
-    "custom-2": ("resnet", 1.088, 155.0, 68.9), "custom-3": ("resnet", 1.543, 203.8, 85.9),
-    "resnet-32": ("resnet", 1.659, 217.9, 82.6), "custom-9": ("resnet", 2.001, 255.1, 92.6),
-    "custom-4": ("resnet", 2.344, 291.2, 118.6), "custom-5": ("resnet", 2.916, 348.3, 140.4),
-    "custom-6": ("resnet", 3.944, 447.5, 191.0), "custom-10": ("resnet", 4.285, 490.8, 177.8),
-    "custom-7": ("resnet", 4.971, 561.2, 236.3), "custom-8": ("resnet", 5.882, 658.3, 273.2),
+    "resnet-15": ("resnet", 0.631, 105.8, 40.6),
+    "custom-1": ("resnet", 0.860, 131.7, 58.2),
+    "custom-2": ("resnet", 1.088, 155.0, 68.9),
+    "custom-3": ("resnet", 1.543, 203.8, 85.9),
+    "resnet-32": ("resnet", 1.659, 217.9, 82.6),
+    "custom-9": ("resnet", 2.001, 255.1, 92.6),
+    "custom-4": ("resnet", 2.344, 291.2, 118.6),
+    "custom-5": ("resnet", 2.916, 348.3, 140.4),
+    "custom-6": ("resnet", 3.944, 447.5, 191.0),
+    "custom-10": ("resnet", 4.285, 490.8, 177.8),
+    "custom-7": ("resnet", 4.971, 561.2, 236.3),
+    "custom-8": ("resnet", 5.882, 658.3, 273.2),
     "shake-shake-16": ("shake-shake", 0.664, 232.1, 129.2),
     "shake-shake-small": ("shake-shake", 2.587, 391.5, 145.0),
     "shake-shake-small-32d": ("shake-shake", 3.274, 474.6, 168.8),
-    "shake-shake-48": ("shake-shake", 5.768, 608.7, 236.0), "shake-shake-64": ("shake-shake", 10.208, 788.3, 313.6),
+    "shake-shake-48": ("shake-shake", 5.768, 608.7, 236.0),
+    "shake-shake-64": ("shake-shake", 10.208, 788.3, 313.6),
     "shake-shake-64-32d": ("shake-shake", 12.951, 989.0, 354.5),
-    "shake-shake-80": ("shake-shake", 15.907, 1204.2, 416.3), "shake-shake-big": ("shake-shake", 22.865, 1405.9, 492.7),
-}  # fmt: skip
+    "shake-shake-80": ("shake-shake", 15.907, 1204.2, 416.3),
+    "shake-shake-big": ("shake-shake", 22.865, 1405.9, 492.7),
+}
 GPUS = ("k80", "p100")
 """On which they were measured."""
 ALL = "all"
@@ -38,8 +48,9 @@ BATCH_SIZE = 128
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`. `error`: relative standard deviation of
-    unseen models, as each was when it was left out."""
+    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`. `error`: relative
+    standard deviation of unseen models, as each was when it was left out.
+    """
 
     fixed: float
     per_gigaflop: float
@@ -86,7 +97,11 @@ def _points(family: str, gpu: str) -> list[tuple[float, float]]:
     if gpu not in GPUS:
         return []
     column = 2 + GPUS.index(gpu)
-    return [(float(row[1]), float(row[column]) / 1000) for row in _MEASURED.values() if family in (row[0], ALL)]
+    return [
+        (float(row[1]), float(row[column]) / 1000)
+        for row in _MEASURED.values()
+        if family in (row[0], ALL)
+    ]
 
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:

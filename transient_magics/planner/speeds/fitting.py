@@ -1,15 +1,17 @@
-"""A workload's numbers from measured speeds of clusters: each GPU's seconds, the servers' part, how servers add up.
+"""A workload's numbers from measured speeds of clusters: each GPU's seconds, the servers' part, how
+servers add up.
 
-Cells go in (which workers, how many parameter servers, steps per second, of which run), a fit of the law in `speed`
-comes out, with the errors that it leaves. The run is the unit: runs differ from each other by more than the stretches
-of one run do, so that no number of stretches tells how far the next run is off. The model is linear in logs, with
-random effects of runs:
+Cells go in (which workers, how many parameter servers, steps per second, of which run), a fit of
+the law in `speed` comes out, with the errors that it leaves. The run is the unit: runs differ from
+each other by more than the stretches of one run do, so that no number of stretches tells how far
+the next run is off. The model is linear in logs, with random effects of runs:
 
     log speed = log law(parameters; cluster) + run + stretch
 
-What cells cannot separate is held by priors: GPUs by their peak speeds, the servers' part by the size of the model's
-variables. So the parameters are not known one by one, but together: `Fit.draws` has joint draws of them. In every draw
-a cluster that was measured is as fast as it was measured to be.
+What cells cannot separate is held by priors: GPUs by their peak speeds, the servers' part by the
+size of the model's variables. So the parameters are not known one by one, but together: `Fit.draws`
+has joint draws of them. In every draw a cluster that was measured is as fast as it was measured to
+be.
 """
 
 from __future__ import annotations
@@ -32,19 +34,26 @@ BY_PEAK_ERROR = 0.3
 """From a K80 to a P100 peak speeds mislead by 33 %, from there to a V100 by 16 % (ResNet-32)."""
 _UNKNOWN_RATIO_ERROR = 1.0
 _UNKNOWN_SERVICE_ERROR = 2.0
-"""Of the log of the servers' part where neither its size nor a clear limit tells it: so wide that it only keeps draws
-finite."""
+"""Of the log of the servers' part where neither its size nor a clear limit tells it: so wide that
+it only keeps draws finite.
+"""
 _SCALING_ERROR = 0.2
-_REST_ERROR, _REST_FREEDOM = 0.03, 2.0
-"""How far the speed of one run deviates from its mean in a moment, relatively, before any was measured."""
+_REST_ERROR = 0.03
+_REST_FREEDOM = 2.0
+"""How far the speed of one run deviates from its mean in a moment, relatively, before any was
+measured.
+"""
 _CORRELATED_SECONDS = 2500.0
-"""The mean of a run's speed over so long varies half as much as it does in a moment: between what a correlation over
-seconds and one over two hours would make of it."""
+"""The mean of a run's speed over so long varies half as much as it does in a moment: between what a
+correlation over seconds and one over two hours would make of it.
+"""
 YOUNG_SECONDS = 60.0
 """Who was measured for less has not trained for long."""
-_USUAL_ERROR, _USUAL_WEIGHT = 0.05, 2.0
-"""How far measurements of another kind differ, relatively, before anything was measured, and the degrees of freedom of
-that."""
+_USUAL_ERROR = 0.05
+_USUAL_WEIGHT = 2.0
+"""How far measurements of another kind differ, relatively, before anything was measured, and the
+degrees of freedom of that.
+"""
 _DRAWS = 2000
 
 
@@ -53,8 +62,9 @@ _LONG_SECONDS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cluster's measured speed in steps per second: `workers` by GPU, `servers`, the `seconds` for which it was
-    measured, and the `run` (empty: a run of its own)."""
+    """A cluster's measured speed in steps per second: `workers` by GPU, `servers`, the `seconds`
+    for which it was measured, and the `run` (empty: a run of its own).
+    """
 
     workers: Mapping[str, int]
     servers: int
@@ -65,9 +75,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """Joint draws of a workload's parameters, as uncertain as measured runs leave them. Shape (draws,) each.
+    """Joint draws of a workload's parameters, as uncertain as measured runs leave them. Shape
+    (draws,) each.
 
-    `factors` of the seconds of a step by kind of worker, `service` seconds of a parameter server, and `scaling`.
+    `factors` of the seconds of a step by kind of worker, `service` seconds of a parameter server,
+    and `scaling`.
     """
 
     factors: Mapping[str, Array]
@@ -77,13 +89,15 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured minus 1, per cell.
+    """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured
+    minus 1, per cell.
 
-    `between`: how far runs of one cluster differ, relatively; `error`: how far off the speed of one more run may be in
-    the mean over the clusters, with what the parameters leave open. Both are deviations of the normal distribution
-    that has the same middle 90 % as Student's. `guessed`: measured for less than a minute. `apart`: the GPUs were in
-    so different clusters that each one's seconds are known, and not only the sum of their speeds. `limited`: some
-    cluster was held back by its servers, so that their part is fitted.
+    `between`: how far runs of one cluster differ, relatively; `error`: how far off the speed of one
+    more run may be in the mean over the clusters, with what the parameters leave open. Both are
+    deviations of the normal distribution that has the same middle 90 % as Student's. `guessed`:
+    measured for less than a minute. `apart`: the GPUs were in so different clusters that each one's
+    seconds are known, and not only the sum of their speeds. `limited`: some cluster was held back
+    by its servers, so that their part is fitted.
     """
 
     compute_seconds: dict[str, float]
@@ -101,14 +115,17 @@ class Fit:
     def predict(self, cell: Cell) -> float:
         """Steps per second of the cell's cluster."""
         offered = sum(
-            count * float(worker_speed(self.compute_seconds[gpu], self.service_seconds, cell.servers))
+            count
+            * float(worker_speed(self.compute_seconds[gpu], self.service_seconds, cell.servers))
             for gpu, count in cell.workers.items()
         )
         limit = capacity(self.service_seconds, cell.servers, self.scaling)
         return float(cluster_speed(offered, limit, self.sharpness))
 
 
-def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float | None = SHARPNESS) -> Fit:
+def fit(
+    cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float | None = SHARPNESS
+) -> Fit:
     """Fit the law to cells of runs.
 
     Parameters
@@ -116,8 +133,8 @@ def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float
     cells
         At least one.
     service_seconds
-        What a parameter server is estimated to need for a step, known within `SERVICE_ERROR`; 0: not known, and fitted
-        where some cluster was held back.
+        What a parameter server is estimated to need for a step, known within `SERVICE_ERROR`; 0:
+        not known, and fitted where some cluster was held back.
     sharpness
         Of the law's bend; None fits it.
     """
@@ -127,14 +144,21 @@ def fit(cells: Sequence[Cell], *, service_seconds: float = 0.0, sharpness: float
 class _Fitting:
     """The least squares of whitened log errors, with priors as further rows."""
 
-    def __init__(self, cells: Sequence[Cell], service_seconds: float, sharpness: float | None) -> None:
-        self._cells, self._sharpness = cells, sharpness
-        self._service, self._prior = service_seconds, service_seconds > 0
+    def __init__(
+        self, cells: Sequence[Cell], service_seconds: float, sharpness: float | None
+    ) -> None:
+        self._cells = cells
+        self._sharpness = sharpness
+        self._service = service_seconds
+        self._prior = service_seconds > 0
         self._gpus = sorted({gpu for cell in cells for gpu in cell.workers})
         self._singles = {gpu: _single(cells, gpu) for gpu in self._gpus}
         self._bent = _bent(cells, self._singles)
         self._fits_service = self._prior or self._bent
-        self._usual_service = service_seconds if self._prior else min(self._singles.values()) / 3
+        if self._prior:
+            self._usual_service = service_seconds
+        else:
+            self._usual_service = min(self._singles.values()) / 3
         several = len({cell.servers for cell in cells}) > 1
         self._fits_scaling = self._prior or (self._bent and several)
         self._merge()
@@ -144,39 +168,59 @@ class _Fitting:
         together = dict[tuple[str, int, tuple[tuple[str, int], ...]], list[Cell]]()
         for place, cell in enumerate(self._cells):
             run = cell.run or f"{place}"
-            together.setdefault((run, cell.servers, tuple(sorted(cell.workers.items()))), []).append(cell)
+            together.setdefault(
+                (run, cell.servers, tuple(sorted(cell.workers.items()))), []
+            ).append(cell)
         merged = sorted(together.items())
-        lengths = [np.array([1 + cell.seconds / BLOCK_SECONDS for cell in some]) for _, some in merged]
+        lengths = [
+            np.array([1 + cell.seconds / BLOCK_SECONDS for cell in some]) for _, some in merged
+        ]
         logs = [np.log([cell.steps_per_second for cell in some]) for _, some in merged]
-        self._measured = np.array([np.average(log, weights=length) for log, length in zip(logs, lengths, strict=True)])
+        self._measured = np.array(
+            [np.average(log, weights=length) for log, length in zip(logs, lengths, strict=True)]
+        )
         self._noise = np.array([1 / length.sum() for length in lengths])
-        self._counts = np.array([[dict(workers).get(gpu, 0) for gpu in self._gpus] for (*_, workers), _ in merged])
+        self._counts = np.array(
+            [[dict(workers).get(gpu, 0) for gpu in self._gpus] for (*_, workers), _ in merged]
+        )
         self._servers = np.array([max(servers, 1) for (_, servers, _), _ in merged], dtype=float)
         names = [run for (run, *_), _ in merged]
-        self._runs = [np.array([place for place, name in enumerate(names) if name == run]) for run in sorted({*names})]
-        self._whitening = [np.linalg.inv(np.linalg.cholesky(1 + np.diag(self._noise[run]))) for run in self._runs]
+        self._runs = [
+            np.array([place for place, name in enumerate(names) if name == run])
+            for run in sorted({*names})
+        ]
+        self._whitening = [
+            np.linalg.inv(np.linalg.cholesky(1 + np.diag(self._noise[run]))) for run in self._runs
+        ]
 
     def fit(self) -> Fit:
         """The parameters, how far runs differ, and joint draws."""
         from scipy.optimize import least_squares  # what plans of published workloads do without
 
-        values, scale = self._start(), student(BETWEEN_ERROR, BETWEEN_FREEDOM)
+        values = self._start()
+        scale = student(BETWEEN_ERROR, BETWEEN_FREEDOM)
         covariance = np.zeros((len(values), len(values)))
         for _ in range(2):  # how far runs differ decides how much priors count
             found = least_squares(self._rows, values, args=(scale,))
-            values, jacobian = np.asarray(found.x), np.asarray(found.jac)
+            values = np.asarray(found.x)
+            jacobian = np.asarray(found.jac)
             covariance = np.linalg.pinv(jacobian.T @ jacobian)
             scale = self._between(values, covariance, scale)
         slopes = self._slopes(values)
         fitted = float(np.einsum("ij,jk,ik->i", slopes, covariance, slopes).mean())
         best = self._read(values)
         return replace(
-            best, errors=np.array([best.predict(cell) / cell.steps_per_second - 1 for cell in self._cells]),
-            between=scale, error=math.sqrt(scale**2 + fitted),
+            best,
+            errors=np.array(
+                [best.predict(cell) / cell.steps_per_second - 1 for cell in self._cells]
+            ),
+            between=scale,
+            error=math.sqrt(scale**2 + fitted),
             guessed=sum(cell.seconds for cell in self._cells) < YOUNG_SECONDS,
-            apart=int(np.linalg.matrix_rank(self._counts)) == len(self._gpus), limited=self._bent,
+            apart=int(np.linalg.matrix_rank(self._counts)) == len(self._gpus),
+            limited=self._bent,
             draws=self._draws(values, covariance, scale),
-        )  # fmt: skip
+        )
 
     def _start(self) -> Array:
         start = [math.log(self._singles[gpu]) for gpu in self._gpus]
@@ -189,15 +233,25 @@ class _Fitting:
         return np.array(start)
 
     def _parts(self, values: Array) -> tuple[Array, Array, Array, Array]:
-        """Seconds by GPU (the last axis), service seconds, scaling and sharpness; of one or of many values."""
+        """Seconds by GPU (the last axis), service seconds, scaling and sharpness; of one or of many
+        values.
+        """
         many = len(self._gpus)
-        seconds, at, shape = np.exp(values[..., :many]), many, values.shape[:-1]
-        service, scaling = np.full(shape, self._service), np.full(shape, SCALING)
+        seconds = np.exp(values[..., :many])
+        at = many
+        shape = values.shape[:-1]
+        service = np.full(shape, self._service)
+        scaling = np.full(shape, SCALING)
         if self._fits_service:
-            service, at = np.exp(values[..., at]), at + 1
+            service = np.exp(values[..., at])
+            at = at + 1
         if self._fits_scaling:
-            scaling, at = values[..., at], at + 1
-        sharpness = values[..., at] if self._sharpness is None else np.full(shape, self._sharpness)
+            scaling = values[..., at]
+            at = at + 1
+        if self._sharpness is None:
+            sharpness = values[..., at]
+        else:
+            sharpness = np.full(shape, self._sharpness)
         return seconds, service, scaling, sharpness
 
     def _read(self, values: Array) -> Fit:
@@ -208,7 +262,9 @@ class _Fitting:
     def _logs(self, values: Array) -> Array:
         """Log speeds of the merged cells: shape (..., cells)."""
         seconds, service, scaling, sharpness = self._parts(values)
-        service, scaling, sharpness = (each[..., np.newaxis] for each in (service, scaling, sharpness))
+        service, scaling, sharpness = (
+            each[..., np.newaxis] for each in (service, scaling, sharpness)
+        )
         one = 1 / (seconds[..., np.newaxis, :] + (service / self._servers)[..., np.newaxis])
         offered = (one * self._counts).sum(axis=-1)
         with np.errstate(divide="ignore"):
@@ -218,7 +274,10 @@ class _Fitting:
     def _rows(self, values: Array, scale: float) -> Array:
         """The residuals: whitened log errors of runs, and the distances to priors."""
         missed = self._logs(values) - self._measured
-        runs = [(missed[..., run] @ white.T) / scale for run, white in zip(self._runs, self._whitening, strict=True)]
+        runs = [
+            (missed[..., run] @ white.T) / scale
+            for run, white in zip(self._runs, self._whitening, strict=True)
+        ]
         return np.concatenate([*runs, self._priors(values)], axis=-1)
 
     def _priors(self, values: Array) -> Array:
@@ -233,7 +292,9 @@ class _Fitting:
             rows.append((values[..., at] - math.log(self._usual_service)) / error)
         if self._prior:
             rows.append((values[..., at + 1] - SCALING) / _SCALING_ERROR)
-        return np.stack(rows, axis=-1) if rows else np.zeros((*values.shape[:-1], 0))
+        if rows:
+            return np.stack(rows, axis=-1)
+        return np.zeros((*values.shape[:-1], 0))
 
     def _slopes(self, values: Array) -> Array:
         """The derivatives of the log speeds: shape (cells, parameters)."""
@@ -241,9 +302,13 @@ class _Fitting:
         return ((self._logs(values + step) - self._logs(values - step)) / 2e-5).T
 
     def _between(self, values: Array, covariance: Array, scale: float) -> float:
-        """How far runs differ. Its degrees of freedom are those of the runs, less what was fitted to them."""
-        missed, slopes = self._logs(values) - self._measured, self._slopes(values)
-        squares, fitted = 0.0, 0.0
+        """How far runs differ. Its degrees of freedom are those of the runs, less what was fitted
+        to them.
+        """
+        missed = self._logs(values) - self._measured
+        slopes = self._slopes(values)
+        squares = 0.0
+        fitted = 0.0
         for run in self._runs:
             weights = 1 / self._noise[run]
             noise = 1 / weights.sum()
@@ -254,7 +319,9 @@ class _Fitting:
         return student(math.sqrt((BETWEEN_FREEDOM * BETWEEN_ERROR**2 + squares) / freedom), freedom)
 
     def _draws(self, values: Array, covariance: Array, scale: float) -> Draws:
-        """Draws of the normal approximation, drawn again by how likely they are: the law is not linear."""
+        """Draws of the normal approximation, drawn again by how likely they are: the law is not
+        linear.
+        """
         random = np.random.default_rng(0)
         tried = random.multivariate_normal(values, covariance, size=2 * _DRAWS, method="eigh")
         tried[0] = values
@@ -269,16 +336,18 @@ class _Fitting:
         likely = np.exp(logs - logs.max())
         chosen = tried[random.choice(len(tried), _DRAWS, p=likely / likely.sum())]
         seconds, service, scaling, _ = self._parts(chosen)
-        factors = {gpu: seconds[:, place] / np.exp(values[place]) for place, gpu in enumerate(self._gpus)}
+        factors = {
+            gpu: seconds[:, place] / np.exp(values[place]) for place, gpu in enumerate(self._gpus)
+        }
         return Draws(factors, service, scaling)
 
 
 def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: float) -> float:
     """How far off, relatively, the speed of the rest of a run may be, by its stretches so far.
 
-    The run is the same, so how far others differ does not matter. Its speed is correlated in time, so the mean over a
-    time t has the share 1 / (1 + t / `_CORRELATED_SECONDS`) of the variance, and stretches that are shorter than a
-    block count as parts of one measurement.
+    The run is the same, so how far others differ does not matter. Its speed is correlated in time,
+    so the mean over a time t has the share 1 / (1 + t / `_CORRELATED_SECONDS`) of the variance, and
+    stretches that are shorter than a block count as parts of one measurement.
 
     Parameters
     ----------
@@ -303,14 +372,22 @@ def _averaged(seconds: Any) -> Any:
 
 
 def spread(
-    errors: ArrayLike, parameters: int, weights: ArrayLike, usual: float = _USUAL_ERROR, prior: float = _USUAL_WEIGHT
+    errors: ArrayLike,
+    parameters: int,
+    weights: ArrayLike,
+    usual: float = _USUAL_ERROR,
+    prior: float = _USUAL_WEIGHT,
 ) -> float:
-    """The relative standard deviation of one more measurement about a fit of so many parameters that left `errors`.
+    """The relative standard deviation of one more measurement about a fit of so many parameters
+    that left `errors`.
 
-    The variance has its degrees of freedom, the `prior` ones of what is `usual` among them, and the error of the fit
-    itself adds to it. So few of them make a t distribution; told is the normal one with the same middle 90 %.
+    The variance has its degrees of freedom, the `prior` ones of what is `usual` among them, and the
+    error of the fit itself adds to it. So few of them make a t distribution; told is the normal one
+    with the same middle 90 %.
     """
-    left, weight, many = np.asarray(errors, float), np.asarray(weights, float), _many(weights)
+    left = np.asarray(errors, float)
+    weight = np.asarray(weights, float)
+    many = _many(weights)
     freedom = prior + max(many - parameters, 0.0)
     squares = prior * usual**2 + many * float(np.average(left**2, weights=weight))
     return student(math.sqrt(squares / freedom * (1 + parameters / many)), freedom)
@@ -323,22 +400,35 @@ def _many(weights: ArrayLike) -> float:
 
 
 def _single(cells: Sequence[Cell], gpu: str) -> float:
-    """Seconds of a step of one worker, from the smallest cluster that has this GPU; the others in it are as much faster
-    as their peak is."""
-    least = min((cell for cell in cells if gpu in cell.workers), key=lambda cell: sum(cell.workers.values()))
-    return sum(count * _peak_ratio(each, gpu)[0] for each, count in least.workers.items()) / least.steps_per_second
+    """Seconds of a step of one worker, from the smallest cluster that has this GPU; the others in
+    it are as much faster as their peak is.
+    """
+    least = min(
+        (cell for cell in cells if gpu in cell.workers), key=lambda cell: sum(cell.workers.values())
+    )
+    return (
+        sum(count * _peak_ratio(each, gpu)[0] for each, count in least.workers.items())
+        / least.steps_per_second
+    )
 
 
 def _peak_ratio(one: str, other: str) -> tuple[float, float]:
     """The seconds of the other GPU over the one's by their peaks, and how far off their log may be."""
     gpus = (gpu_of(one), gpu_of(other))
     peaks = [accelerator(gpu).teraflops if gpu in ACCELERATORS else 0.0 for gpu in gpus]
-    return (peaks[0] / peaks[1], BY_PEAK_ERROR) if all(peaks) else (1.0, _UNKNOWN_RATIO_ERROR)
+    if all(peaks):
+        return (peaks[0] / peaks[1], BY_PEAK_ERROR)
+    return (1.0, _UNKNOWN_RATIO_ERROR)
 
 
 def _bent(cells: Sequence[Cell], singles: Mapping[str, float]) -> bool:
-    """Whether some cluster is clearly slower than the sum of what its workers reach in the smallest."""
+    """Whether some cluster is clearly slower than the sum of what its workers reach in the
+    smallest.
+    """
     if len(cells) < len(singles) + 2:
         return False
-    sums = [(sum(n / singles[gpu] for gpu, n in cell.workers.items()), cell.steps_per_second) for cell in cells]
+    sums = [
+        (sum(n / singles[gpu] for gpu, n in cell.workers.items()), cell.steps_per_second)
+        for cell in cells
+    ]
     return any(speed < 0.85 * offered for offered, speed in sums)

@@ -1,13 +1,15 @@
-"""The parts of a step, from measures of it that were repeated: each with its interval, and whether it is one at all.
+"""The parts of a step, from measures of it that were repeated: each with its interval, and whether
+it is one at all.
 
-A stall is the difference between two measures of which one has one more part of what a run does (Stash, ICDCS 2023;
-DS-Analyzer, VLDB 2021). Both are of the same repeat, minutes apart, so what changes slowly cancels. The interval is
-Student's, of 90 %, over the repeats. The parts sum to the whole step by construction, those within the noise too.
+A stall is the difference between two measures of which one has one more part of what a run does
+(Stash, ICDCS 2023; DS-Analyzer, VLDB 2021). Both are of the same repeat, minutes apart, so what
+changes slowly cancels. The interval is Student's, of 90 %, over the repeats. The parts sum to the
+whole step by construction, those within the noise too.
 
-VMs of one type may differ: Stash found one placed so that it was several times slower. Compared is each worker with its
-equals in the measures that no other worker has a part in: S0, its own computing, and S2 less S1, its own way to the
-parameter servers. Of so many comparisons some would be apart by chance, so each interval is wider by as much
-(Bonferroni).
+VMs of one type may differ: Stash found one placed so that it was several times slower. Compared is
+each worker with its equals in the measures that no other worker has a part in: S0, its own
+computing, and S2 less S1, its own way to the parameter servers. Of so many comparisons some would
+be apart by chance, so each interval is wider by as much (Bonferroni).
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ from ...protocol.measures.stalls import MEASURES, Measure
 
 COMPUTE = "compute"
 STALLS: Mapping[str, tuple[Measure, Measure]] = {
-    "serialisation": ("S0", "S1"), "network": ("S1", "S2"), "contention": ("S2", "S3"), "preparation": ("S3", "S4"),
+    "serialisation": ("S0", "S1"),
+    "network": ("S1", "S2"),
+    "contention": ("S2", "S3"),
+    "preparation": ("S3", "S4"),
     "fetch": ("S4", "S5"),
-}  # fmt: skip
+}
 """Each stall, and the measures whose difference it is."""
 _STEPS: tuple[Measure, ...] = ("S0", "S1", "S2", "S3", "S4", "S5")
 LEAST_REPEATS = 3
@@ -63,7 +68,9 @@ class Estimate:
 
     @classmethod
     def about(cls, mean: float, error: float) -> Estimate:
-        """Return the middle 90 % about `mean` where the logarithm has the standard deviation `error`."""
+        """Return the middle 90 % about `mean` where the logarithm has the standard deviation
+        `error`.
+        """
         if not mean:
             return cls(mean, mean, mean)
         if not math.isfinite(error):
@@ -84,8 +91,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step, in seconds, and its `share` of the step; `surely` it takes so many seconds at least, where as
-    many parts are asked as there are stalls (Bonferroni)."""
+    """A part of a step, in seconds, and its `share` of the step; `surely` it takes so many seconds
+    at least, where as many parts are asked as there are stalls (Bonferroni).
+    """
 
     name: str
     seconds: Estimate
@@ -100,7 +108,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The seconds of a step by each measure, in the mean over workers of one kind; of R4 and R5, of a mini-batch."""
+    """The seconds of a step by each measure, in the mean over workers of one kind; of R4 and R5, of
+    a mini-batch.
+    """
 
     seconds: Mapping[Measure, float]
 
@@ -109,7 +119,8 @@ class Repeat:
         """Without `files` S5 has nothing that S4 lacks: both are measures of the same."""
         if files:
             return cls(dict(seconds))
-        stepping, reading = (seconds["S4"] + seconds["S5"]) / 2, (seconds["R4"] + seconds["R5"]) / 2
+        stepping = (seconds["S4"] + seconds["S5"]) / 2
+        reading = (seconds["R4"] + seconds["R5"]) / 2
         return cls({**seconds, "S4": stepping, "S5": stepping, "R4": reading, "R5": reading})
 
 
@@ -117,8 +128,8 @@ class Repeat:
 class Stalls:
     """What was measured of workers of one `kind`, on VMs that are all alike.
 
-    `examples` of a mini-batch; `bytes` of the files that a worker reads (0: it reads none). `lasted`: seconds from the
-    first measure to the last.
+    `examples` of a mini-batch; `bytes` of the files that a worker reads (0: it reads none).
+    `lasted`: seconds from the first measure to the last.
     """
 
     kind: str
@@ -130,7 +141,9 @@ class Stalls:
 
     @property
     def fits(self) -> bool:
-        """Whether what it reads fits into the page cache of any VM, so that it is fetched in the first pass alone."""
+        """Whether what it reads fits into the page cache of any VM, so that it is fetched in the
+        first pass alone.
+        """
         return self.bytes < _FITS
 
     @property
@@ -141,7 +154,7 @@ class Stalls:
     @property
     def compute(self) -> Part:
         """What is no stall."""
-        found = [each.seconds["S0"] for each in self.repeats]
+        found = [repeat.seconds["S0"] for repeat in self.repeats]
         return self._part(COMPUTE, found, found)
 
     @property
@@ -149,50 +162,73 @@ class Stalls:
         """The stalls, in the order in which they come in."""
         answer = list[Part]()
         for name, (without, whole) in STALLS.items():
-            found = [each.seconds[whole] - each.seconds[without] for each in self.repeats]
+            found = [repeat.seconds[whole] - repeat.seconds[without] for repeat in self.repeats]
             answer.append(
-                self._part(name, found, [more / level for more, level in zip(found, self._levels, strict=True)])
+                self._part(
+                    name,
+                    found,
+                    [more / level for more, level in zip(found, self._levels, strict=True)],
+                )
             )
         return tuple(answer)
 
     @property
     def stalled(self) -> tuple[Part, ...]:
         """Those that are there, the longest first."""
-        return tuple(sorted((each for each in self.parts if each.measured), key=lambda each: -each.share))
+        return tuple(
+            sorted((part for part in self.parts if part.measured), key=lambda each: -each.share)
+        )
 
     def measure(self, measure: Measure) -> Estimate:
         """One of the measures."""
-        return Estimate.of([each.seconds[measure] for each in self.repeats])
+        return Estimate.of([repeat.seconds[measure] for repeat in self.repeats])
 
     def _part(self, name: str, found: Sequence[float], compared: Sequence[float]) -> Part:
-        """Take the mean of what was `found`, and the error of the mean from values that can be `compared`."""
+        """Take the mean of what was `found`, and the error of the mean from values that can be
+        `compared`.
+        """
         mean = statistics.fmean(found)
         half = Estimate.of(compared).half
         surely = mean - Estimate.of(compared, 1 - (1 - _CLAIMED) / len(STALLS)).half
-        share = mean / self.step.mean if self.step.mean else 0.0
+        if self.step.mean:
+            share = mean / self.step.mean
+        else:
+            share = 0.0
         return Part(name, Estimate(mean, mean - half, mean + half), share, surely)
 
     @property
     def _levels(self) -> list[float]:
         """How long the steps of each repeat took, relative to all repeats.
 
-        A machine that is slower in one repeat is slower in all its measures, which tells nothing of a stall. It is a
-        median, because a single measure may be uneven.
+        A machine that is slower in one repeat is slower in all its measures, which tells nothing of
+        a stall. It is a median, because a single measure may be uneven.
         """
-        usual = {name: statistics.fmean(each.seconds[name] for each in self.repeats) for name in _STEPS}
-        return [statistics.median(each.seconds[name] / usual[name] for name in _STEPS) for each in self.repeats]
+        usual = {
+            name: statistics.fmean(repeat.seconds[name] for repeat in self.repeats)
+            for name in _STEPS
+        }
+        return [
+            statistics.median(each.seconds[name] / usual[name] for name in _STEPS)
+            for each in self.repeats
+        ]
 
 
 def straggler(measured: Sequence[TrainMeasured]) -> Estimate | None:
-    """The seconds that a step of all workers would wait for the slowest (`--mode sync`); None of a single worker."""
+    """The seconds that a step of all workers would wait for the slowest (`--mode sync`); None of a
+    single worker.
+    """
     found = [each.straggler for each in measured if each.measure == "S3" and len(each.seconds) > 1]
-    return Estimate.of(found, _CLAIMED) if found else None
+    if found:
+        return Estimate.of(found, _CLAIMED)
+    return None
 
 
 def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[Stalls]:
-    """What the workers of each kind came to; `kinds` are those of the workers. Repeats that lack a measure count not.
+    """What the workers of each kind came to; `kinds` are those of the workers. Repeats that lack a
+    measure count not.
 
-    In a repeat only workers count that took all measures: others would differ from measure to measure.
+    In a repeat only workers count that took all measures: others would differ from measure to
+    measure.
     """
     repeats: dict[int, dict[Measure, TrainMeasured]] = {}
     for each in measured:
@@ -200,11 +236,14 @@ def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list
     whole = [taken for _, taken in sorted(repeats.items()) if len(taken) == len(MEASURES)]
     size = max((each.bytes for each in measured), default=0)
     examples = max((each.examples for each in measured), default=0)
-    lasted = max((each.at for each in measured), default=0.0) - min((each.at for each in measured), default=0.0)
+    lasted = max((each.at for each in measured), default=0.0) - min(
+        (each.at for each in measured), default=0.0
+    )
     answer = list[Stalls]()
     for kind in sorted(set(kinds.values())):
         mine = {name for name, its in kinds.items() if its == kind}
-        took, found = set[str](), list[Repeat]()
+        took = set[str]()
+        found = list[Repeat]()
         for taken in whole:
             there = mine.intersection(*map(_told, taken.values()))
             if there:
@@ -219,8 +258,12 @@ def _told(taken: TrainMeasured) -> set[str]:
     return {name for name, seconds in taken.seconds.items() if seconds >= LEAST_SECONDS}
 
 
-def _means(taken: Mapping[Measure, TrainMeasured], workers: Collection[str]) -> dict[Measure, float]:
-    return {name: statistics.fmean(taken[name].seconds[who] for who in workers) for name in MEASURES}
+def _means(
+    taken: Mapping[Measure, TrainMeasured], workers: Collection[str]
+) -> dict[Measure, float]:
+    return {
+        name: statistics.fmean(taken[name].seconds[who] for who in workers) for name in MEASURES
+    }
 
 
 LEAST_APART = 0.05
@@ -230,8 +273,9 @@ _Taken = Mapping[Measure, TrainMeasured]
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A worker whose `what` (computing or network) takes so many seconds `more` a step than that of its equals; `share`
-    of their step."""
+    """A worker whose `what` (computing or network) takes so many seconds `more` a step than that of
+    its equals; `share` of their step.
+    """
 
     worker: str
     what: str
@@ -248,11 +292,16 @@ def apart(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[A
     for worker, kind in kinds.items():
         equals = [name for name, its in kinds.items() if its == kind and name != worker]
         for what, of in _WHAT.items():
-            told, steps = list[float](), list[float]()
+            told = list[float]()
+            steps = list[float]()
             for taken in repeats.values():
                 own = of(taken, worker)
                 others = [value for name in equals if (value := of(taken, name)) is not None]
-                step = [taken["S2"].seconds[name] for name in equals if "S2" in taken and name in taken["S2"].seconds]
+                step = [
+                    taken["S2"].seconds[name]
+                    for name in equals
+                    if "S2" in taken and name in taken["S2"].seconds
+                ]
                 if own is not None and others and step:
                     told.append(own - statistics.median(others))
                     steps.append(statistics.fmean(step))
@@ -266,14 +315,22 @@ def apart(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[A
 
 
 def _computing(taken: _Taken, worker: str) -> float | None:
-    return taken["S0"].seconds.get(worker) if "S0" in taken else None
+    if "S0" in taken:
+        return taken["S0"].seconds.get(worker)
+    return None
 
 
 def _network(taken: _Taken, worker: str) -> float | None:
     if not {"S1", "S2"} <= taken.keys():
         return None
-    near, far = taken["S1"].seconds.get(worker), taken["S2"].seconds.get(worker)
-    return None if near is None or far is None else far - near
+    near = taken["S1"].seconds.get(worker)
+    far = taken["S2"].seconds.get(worker)
+    if near is None or far is None:
+        return None
+    return far - near
 
 
-_WHAT: Mapping[str, Callable[[_Taken, str], float | None]] = {"computing": _computing, "network": _network}
+_WHAT: Mapping[str, Callable[[_Taken, str], float | None]] = {
+    "computing": _computing,
+    "network": _network,
+}

@@ -1,7 +1,9 @@
-"""What the driver of a bag tells: which job began where, was lost, gave which result, and what was learnt from them.
+"""What the driver of a bag tells: which job began where, was lost, gave which result, and what was
+learnt from them.
 
-The driver runs on a VM, so its lines are foreign: these classes are all that is taken of it (`from_driver`), and what
-follows from them is one fold (`journal.bags`). A key is (job, attempt): whatever comes twice counts once.
+The driver runs on a VM, so its lines are foreign: these classes are all that is taken of it
+(`from_driver`), and what follows from them is one fold (`journal.bags`). A key is (job, attempt):
+whatever comes twice counts once.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def _few(value: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _file_or_none(value: str) -> str:
-    return checked_file(value) if value else value
+    if value:
+        return checked_file(value)
+    return value
 
 
 def _digest_or_none(value: str) -> str:
@@ -56,7 +60,9 @@ def _outputs(value: Mapping[str, object]) -> Mapping[str, object]:
 
 def _few_words(value: str) -> str:
     if len(value) > MOST_SAID:
-        raise ValueError(f"{len(value)} characters of what was printed, where {MOST_SAID} are let in")
+        raise ValueError(
+            f"{len(value)} characters of what was printed, where {MOST_SAID} are let in"
+        )
     return value
 
 
@@ -71,9 +77,11 @@ OWN_FAULTS = ("crashed", "memory", "raised", "invalid", "timeout")
 
 @event("bag.proposed", FACT)
 class BagProposed(Event):
-    """A job was chosen: its number is never used twice. `filling`: to fill the space, not because it tells most.
+    """A job was chosen: its number is never used twice. `filling`: to fill the space, not because
+    it tells most.
 
-    `predicted`: by output what the surrogate said of it before, mean and standard deviation, where there was one.
+    `predicted`: by output what the surrogate said of it before, mean and standard deviation, where
+    there was one.
     """
 
     bag: Name
@@ -90,7 +98,9 @@ class BagProposed(Event):
 
 @event("bag.started", FACT)
 class BagStarted(Event):
-    """An attempt of a job began on a VM that had run for `age` seconds, from what was saved `done` seconds into it."""
+    """An attempt of a job began on a VM that had run for `age` seconds, from what was saved `done`
+    seconds into it.
+    """
 
     bag: Name
     job: Count
@@ -113,7 +123,8 @@ class BagSaved(Event):
 
 @event("bag.lost", FACT)
 class BagLost(Event):
-    """An attempt ended without a result. `why`: its VM was revoked or lost, or a fault of the job's own.
+    """An attempt ended without a result. `why`: its VM was revoked or lost, or a fault of the job's
+    own.
 
     `said`: the last that it printed, where that is known.
     """
@@ -130,8 +141,8 @@ class BagLost(Event):
 class BagResult(Event):
     """An attempt gave a result, after `seconds` of computing over all attempts that it continues.
 
-    `said`: the last that it printed.
-    `arrays`: the file with what else it returned (empty: nothing), of so many `bytes` with this SHA-256 `digest`.
+    `said`: the last that it printed. `arrays`: the file with what else it returned (empty:
+    nothing), of so many `bytes` with this SHA-256 `digest`.
     """
 
     bag: Name
@@ -147,8 +158,9 @@ class BagResult(Event):
 
 @event("bag.gave_up", FACT)
 class BagGaveUp(Event):
-    """A VM without a job, which had run for `age` seconds, is worth none any more by the policy of reuse: it is to go,
-    and a fresh one to come in its place as soon as a job waits for one."""
+    """A VM without a job, which had run for `age` seconds, is worth none any more by the policy of
+    reuse: it is to go, and a fresh one to come in its place as soon as a job waits for one.
+    """
 
     bag: Name
     vm: Name
@@ -159,9 +171,10 @@ class BagGaveUp(Event):
 class BagLearnt(Event):
     """A surrogate was learnt from so many `results`.
 
-    Of the `judged` results that came since the one before, and before they were learnt from, by output: the share
-    inside the 90 % intervals (`coverage`) and the median residual in its own standard deviations (`residual`); and the
-    largest standard deviation anywhere in the space (`largest`).
+    Of the `judged` results that came since the one before, and before they were learnt from, by
+    output: the share inside the 90 % intervals (`coverage`) and the median residual in its own
+    standard deviations (`residual`); and the largest standard deviation anywhere in the space
+    (`largest`).
     """
 
     bag: Name
@@ -178,8 +191,8 @@ class BagLearnt(Event):
 class BagStopped(Event):
     """No further job begins, and none that runs is waited for.
 
-    `why`: all results are there (counted), the surrogate is good enough (converged), a limit, the user (asked), or
-    jobs that fail.
+    `why`: all results are there (counted), the surrogate is good enough (converged), a limit, the
+    user (asked), or jobs that fail.
     """
 
     bag: Name
@@ -187,15 +200,27 @@ class BagStopped(Event):
     reason: str = ""
 
 
-BagEvent = BagProposed | BagStarted | BagSaved | BagLost | BagResult | BagGaveUp | BagLearnt | BagStopped
+BagEvent = (
+    BagProposed | BagStarted | BagSaved | BagLost | BagResult | BagGaveUp | BagLearnt | BagStopped
+)
 _KINDS: Mapping[str, type[Event]] = {
     each.kind: each
-    for each in (BagProposed, BagStarted, BagSaved, BagLost, BagResult, BagGaveUp, BagLearnt, BagStopped)
-}  # fmt: skip
+    for each in (
+        BagProposed,
+        BagStarted,
+        BagSaved,
+        BagLost,
+        BagResult,
+        BagGaveUp,
+        BagLearnt,
+        BagStopped,
+    )
+}
 
 
 def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
-    """The event on a line of the driver of `bag`, told of a moment from `since` to `until` (ns), give or take a day.
+    """The event on a line of the driver of `bag`, told of a moment from `since` to `until` (ns),
+    give or take a day.
 
     Raises ValueError for everything else, whatever it is.
     """

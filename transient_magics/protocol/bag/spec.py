@@ -1,7 +1,9 @@
-"""What is declared of a bag: one function, many points at which it is computed, and when enough of them are done.
+"""What is declared of a bag: one function, many points at which it is computed, and when enough of
+them are done.
 
-No job of a bag is special: `jobs` results are wanted, some more jobs are begun, and none is waited for. One record for
-whoever declares it, for the driver that carries it out and for plans, as JSON in `bag.json`. The space is a study's.
+No job of a bag is special: `jobs` results are wanted, some more jobs are begun, and none is waited
+for. One record for whoever declares it, for the driver that carries it out and for plans, as JSON
+in `bag.json`. The space is a study's.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from ..literals import as_number
 from ..run import Value, parameter_name
 from ..study import Dimension
 
-MOST_JOBS, MOST_RETRIES, MOST_OUTPUTS = 10_000, 100, 32
+MOST_JOBS = 10_000
+MOST_RETRIES = 100
+MOST_OUTPUTS = 32
 GIVEN = ("seed", "checkpoint")
 """What a job's function is given beside the parameters, where it has arguments of that name."""
 ERROR = "_error"
@@ -33,7 +37,9 @@ def output_name(text: str) -> str:
 
 
 def _output_or_none(text: str) -> str:
-    return output_name(text) if text else text
+    if text:
+        return output_name(text)
+    return text
 
 
 def _above_zero(value: float) -> float:
@@ -43,7 +49,8 @@ def _above_zero(value: float) -> float:
 
 
 def checked_values(values: Mapping[str, float]) -> Mapping[str, float]:
-    """A check: what a job returned, finite numbers by name, each error beside what it is of and not below zero.
+    """A check: what a job returned, finite numbers by name, each error beside what it is of and not
+    below zero.
 
     Raises ValueError, a clause.
     """
@@ -76,16 +83,17 @@ def jobs_of(spec_jobs: int, spare: float) -> int:
 class BagSpec:
     """A declared bag: the `jobs` first results at points of the `space` are its results.
 
-    `spare`: so many more jobs are begun, as a share. `surrogate` is learnt from the results and chooses further points;
-    the bag ends before its last job where the surrogate's standard deviation is below `until` everywhere: by output
-    (under the empty name: of the only one), absolute. `policy`: by which a job goes to a VM (`bags.policy.placing`).
+    `spare`: so many more jobs are begun, as a share. `surrogate` is learnt from the results and
+    chooses further points; the bag ends before its last job where the surrogate's standard
+    deviation is below `until` everywhere: by output (under the empty name: of the only one),
+    absolute. `policy`: by which a job goes to a VM (`bags.policy.placing`).
 
     `workers`: on so many VMs at once (0: on all).
 
-    `job_seconds`: what a job takes on one VM (0: not known), `save_seconds` what a checkpoint of it does.
-    `timeout_seconds` bounds one job over all of its attempts (None: no bound), `memory_bytes` what it may have in
-    memory (0: what the VM has). A revocation is no failure; a job that fails is begun again `retries` times. `pip` and
-    `include` are what a run's are.
+    `job_seconds`: what a job takes on one VM (0: not known), `save_seconds` what a checkpoint of it
+    does. `timeout_seconds` bounds one job over all of its attempts (None: no bound), `memory_bytes`
+    what it may have in memory (0: what the VM has). A revocation is no failure; a job that fails is
+    begun again `retries` times. `pip` and `include` are what a run's are.
     """
 
     name: Name
@@ -122,18 +130,23 @@ class BagSpec:
 
     def has(self, point: Mapping[str, Value]) -> bool:
         """Whether it is a point of the space."""
-        return {*point} == {each.name for each in self.space} and all(each.has(point[each.name]) for each in self.space)
+        return {*point} == {each.name for each in self.space} and all(
+            each.has(point[each.name]) for each in self.space
+        )
 
     def job_seed(self, job: int) -> int:
         """The seed that a job is given: the same in all of its attempts."""
         return int.from_bytes(hashlib.sha256(f"{self.seed} {job}".encode()).digest()[:4]) >> 1
 
     def tolerances(self, outputs: Collection[str]) -> Mapping[str, float]:
-        """By output, below which standard deviation the bag may end. Raises ValueError, a clause, where what was
-        declared is of none of these outputs."""
+        """By output, below which standard deviation the bag may end. Raises ValueError, a clause,
+        where what was declared is of none of these outputs.
+        """
         if "" in self.until:
             if len(outputs) != 1:
-                raise ValueError(f"the jobs return {', '.join(outputs)}: name which --until is of, as pressure=0.02")
+                raise ValueError(
+                    f"the jobs return {', '.join(outputs)}: name which --until is of, as pressure=0.02"
+                )
             return {next(iter(outputs)): self.until[""]}
         if lost := [name for name in self.until if name not in outputs]:
             raise ValueError(f"--until names {lost[0]}, and the jobs return {', '.join(outputs)}")
@@ -145,7 +158,9 @@ class BagSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field that is wrong."""
+        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
+        that is wrong.
+        """
         return checks.built(cls, values)
 
 
@@ -154,7 +169,9 @@ def _is_finite(value: Value) -> bool:
 
 
 def parse_until(text: str) -> Mapping[str, float]:
-    """Read `0.01` or `pressure=0.02,energy=0.01`. Raises ValueError, a clause that says what is wrong."""
+    """Read `0.01` or `pressure=0.02,energy=0.01`. Raises ValueError, a clause that says what is
+    wrong.
+    """
     found: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = (each.strip() for each in part.rpartition("="))
@@ -167,7 +184,9 @@ def parse_until(text: str) -> Mapping[str, float]:
         except ValueError:
             value = math.nan
         if not 0 < value < 2**63:
-            raise ValueError(f"'{number:.40}' is no number above zero: write 0.01, or pressure=0.02,energy=0.01")
+            raise ValueError(
+                f"'{number:.40}' is no number above zero: write 0.01, or pressure=0.02,energy=0.01"
+            )
         found[name] = value
     return found
 
@@ -182,7 +201,9 @@ def contradiction(spec: BagSpec) -> str:
     if given := [name for name in names if name in GIVEN]:
         return f"over: {given[0]} is what each job is given anyway; choose another name"
     if spec.surrogate == "none":
-        return "until: without a surrogate nothing says when that is reached (--surrogate gp)" if spec.until else ""
+        if spec.until:
+            return "until: without a surrogate nothing says when that is reached (--surrogate gp)"
+        return ""
     for each in spec.space:
         if each.kind == "choice" and not all(map(_is_finite, each.choices)):
             return f"surrogate: {each.name} has choices that are no numbers; use --surrogate none"

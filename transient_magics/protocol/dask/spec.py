@@ -14,7 +14,8 @@ from ..checks import Count, Name, NameOrNone, within
 from ..job import MOST_WORKERS
 
 LEAVE_SECONDS = 20.0
-"""After the notice of a preemption: for how long results are moved to other workers. 30 s are sure."""
+"""After the notice of a preemption: for how long results are moved to other workers. 30 s are sure.
+"""
 MOST_THREADS = 1024
 
 
@@ -22,9 +23,10 @@ MOST_THREADS = 1024
 class DaskSpec:
     """A declared Dask cluster: a scheduler, and a worker process on each of `workers` VMs.
 
-    `threads`: tasks that a worker runs at once (0: as many as its VM has cores). `memory_bytes`: what a worker may
-    have in memory (0: nine tenths of what its VM has). A task that more than `allowed_failures` workers crashed with
-    has failed. `bag`: whose driver is beside its scheduler, instead of a client (empty: none's).
+    `threads`: tasks that a worker runs at once (0: as many as its VM has cores). `memory_bytes`:
+    what a worker may have in memory (0: nine tenths of what its VM has). A task that more than
+    `allowed_failures` workers crashed with has failed. `bag`: whose driver is beside its scheduler,
+    instead of a client (empty: none's).
     """
 
     name: Name
@@ -41,5 +43,7 @@ class DaskSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field that is wrong."""
+        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
+        that is wrong.
+        """
         return checks.built(cls, values)

@@ -1,7 +1,8 @@
 """Values of parameters: Python literals, read from text, written as text, and as JSON.
 
-A value is True, False, None, a number, a text, or a list or tuple of values. A text without quotes (`relu`) stands for
-itself. JSON has no tuples, NaN, infinities or numbers of any size, so such values are written as `{"literal": "..."}`.
+A value is True, False, None, a number, a text, or a list or tuple of values. A text without quotes
+(`relu`) stands for itself. JSON has no tuples, NaN, infinities or numbers of any size, so such
+values are written as `{"literal": "..."}`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ Value = bool | int | float | str | None | list[Any] | tuple[Any, ...]
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _LITERAL = "literal"
 _NUMBERS = {"nan": math.nan, "inf": math.inf}
-_SPELLED = {"true": "True", "false": "False", "none": "None", "nan": "nan", "inf": "inf", "infinity": "inf"}
+_SPELLED = {
+    "true": "True",
+    "false": "False",
+    "none": "None",
+    "nan": "nan",
+    "inf": "inf",
+    "infinity": "inf",
+}
 """How Python spells what is often written in another way."""
 _BEGIN_OF_NUMBER = re.compile(r"[+-]?\.?\d", re.ASCII)
 _EXPONENT_OF_WHOLE = re.compile(r"[+-]?[\d_]+[eE][+-]?[\d_]+", re.ASCII)
@@ -64,7 +72,9 @@ def parse_value(text: str) -> Value:
     if spelled := _SPELLED.get(text.lstrip("+-").lower()):
         sign = text[: len(text) - len(text.lstrip("+-"))]
         if text != sign + spelled:
-            raise ValueError(f"'{text}' is ambiguous: write {sign}{spelled}, or quotes around the text")
+            raise ValueError(
+                f"'{text}' is ambiguous: write {sign}{spelled}, or quotes around the text"
+            )
         return _literal(text)
     quoted = _QUOTED_OR_BRACKETED.search(text)
     if not quoted and not _BEGIN_OF_NUMBER.match(text):
@@ -75,11 +85,15 @@ def parse_value(text: str) -> Value:
 def value_text(value: Value) -> str:
     """The value as `parse_value` reads it."""
     if isinstance(value, str):
-        return value if _is_a_word(value) else repr(value)
+        if _is_a_word(value):
+            return value
+        return repr(value)
     if isinstance(value, float) and value.is_integer():
         if abs(value) < 2**53:
             return f"{value:.1f}"
-        return repr(value) if "." in repr(value) else repr(value).replace("e", ".0e")
+        if "." in repr(value):
+            return repr(value)
+        return repr(value).replace("e", ".0e")
     return repr(value)
 
 
@@ -90,7 +104,9 @@ def same(one: Value, other: Value) -> bool:
 
 def as_number(value: Value) -> float:
     """The value as a float, NaN for values that are not numbers."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return math.nan
 
 
 def is_whole_with_exponent(text: str) -> bool:
@@ -99,11 +115,13 @@ def is_whole_with_exponent(text: str) -> bool:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """The parts between separators (one character) outside of quotes and brackets, without blanks around them.
+    """The parts between separators (one character) outside of quotes and brackets, without blanks
+    around them.
 
     Raises ValueError, a clause, where quotes or brackets do not match.
     """
-    parts, begin = list[str](), 0
+    parts = list[str]()
+    begin = 0
     for place, letter in enumerate(mask(text)):
         if letter == separator:
             parts.append(text[begin:place].strip())
@@ -116,7 +134,10 @@ def mask(text: str) -> str:
 
     Raises ValueError, a clause, where quotes or brackets do not match.
     """
-    shown, closing, quote, escaped = list[str](), list[str](), "", False
+    shown = list[str]()
+    closing = list[str]()
+    quote = ""
+    escaped = False
     for letter in text:
         inside = bool(quote or closing)
         if quote:
@@ -124,7 +145,9 @@ def mask(text: str) -> str:
                 quote = ""
             escaped = letter == "\\" and not escaped
         elif letter in "'\"":
-            quote, escaped, inside = letter, False, True
+            quote = letter
+            escaped = False
+            inside = True
         elif letter in _CLOSING:
             closing.append(_CLOSING[letter])
             inside = True
@@ -145,31 +168,43 @@ def _is_a_word(text: str) -> bool:
     if not text or _SEPARATES.search(text) or not text.isprintable():
         return False
     return not (
-        text.lstrip("+-").lower() in _SPELLED or _QUOTED_OR_BRACKETED.search(text) or _BEGIN_OF_NUMBER.match(text)
+        text.lstrip("+-").lower() in _SPELLED
+        or _QUOTED_OR_BRACKETED.search(text)
+        or _BEGIN_OF_NUMBER.match(text)
     )
 
 
 def _literal(text: str) -> Value:
     """The value of a Python literal. Raises ValueError, a clause."""
     if len(split(text, ",")) > 1:
-        raise ValueError(f"{_shown(text)} is more than one value; write a list in brackets, as [1,2]")
+        raise ValueError(
+            f"{_shown(text)} is more than one value; write a list in brackets, as [1,2]"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Python, about odd spellings
-            tree = ast.parse(f"({text})", mode="eval")  # in brackets, a comment cannot hide the end of the text
+            tree = ast.parse(
+                f"({text})", mode="eval"
+            )  # in brackets, a comment cannot hide the end of the text
         value = ast.literal_eval(_Numbers().visit(tree))
     except OverflowError:
         raise ValueError(f"{_shown(text)} is too large") from None
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        raise ValueError(f"{_shown(text)} is not a Python literal; a text may stand in quotes, as 'a text'") from None
+        raise ValueError(
+            f"{_shown(text)} is not a Python literal; a text may stand in quotes, as 'a text'"
+        ) from None
     return _of_these_kinds(value)
 
 
 class _Numbers(ast.NodeTransformer):
-    """Reads `nan` and `inf` as numbers. Raises OverflowError for numbers that only rounding makes infinite."""
+    """Reads `nan` and `inf` as numbers. Raises OverflowError for numbers that only rounding makes
+    infinite.
+    """
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(_NUMBERS[node.id]) if node.id in _NUMBERS else node
+        if node.id in _NUMBERS:
+            return ast.Constant(_NUMBERS[node.id])
+        return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         if isinstance(node.value, float) and math.isinf(node.value):

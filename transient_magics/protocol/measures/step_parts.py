@@ -1,7 +1,8 @@
-"""Where the seconds of a worker's steps went, as its lines of metrics say it: `split`, a list of seconds in this order.
+"""Where the seconds of a worker's steps went, as its lines of metrics say it: `split`, a list of
+seconds in this order.
 
-Exposed parts are what the step waited for, one after the other; they add up to the step. What went on beneath another
-part is hidden: without it the step would have been no shorter.
+Exposed parts are what the step waited for, one after the other; they add up to the step. What went
+on beneath another part is hidden: without it the step would have been no shorter.
 """
 
 from __future__ import annotations
@@ -17,11 +18,16 @@ from typing import Any, NamedTuple, cast
 EXPOSED = ("input", "pull", "compute", "push", "barrier", "rest")
 _LONGEST = 1e9
 
-MOST_BYTES, MOST_PLAIN = 8 * 2**20, 64 * 2**20
+MOST_BYTES = 8 * 2**20
+MOST_PLAIN = 64 * 2**20
 """Of a packed trace, and of one unpacked."""
-MOST_OPERATIONS, MOST_DEVICES, LONGEST = 50_000, 256, 400
+MOST_OPERATIONS = 50_000
+MOST_DEVICES = 256
+LONGEST = 400
 MOST_VALUES = 20 * MOST_OPERATIONS
-"""JSON values of a trace, which are objects of Python with ten times the bytes; an operation has eight."""
+"""JSON values of a trace, which are objects of Python with ten times the bytes; an operation has
+eight.
+"""
 _LATEST = 1e12
 """Microseconds: eleven days."""
 
@@ -29,11 +35,12 @@ _LATEST = 1e12
 class StepParts(NamedTuple):
     """Seconds of one or of several steps.
 
-    Exposed: `input`, until the mini-batch was there; `pull`, from then until the last variable was there; `compute`,
-    from then until the last gradient was there; `push`, from then until all were applied; `barrier`, for other workers;
-    `rest`, between two steps. Hidden: `hidden_pull`, beneath the wait for the mini-batch; `hidden_push`, beneath the
-    backward pass, at most. `own` is computing that nobody else's slowness shows in, part of `compute`: the backward
-    pass, when all that it needs is in the worker's memory.
+    Exposed: `input`, until the mini-batch was there; `pull`, from then until the last variable was
+    there; `compute`, from then until the last gradient was there; `push`, from then until all were
+    applied; `barrier`, for other workers; `rest`, between two steps. Hidden: `hidden_pull`, beneath
+    the wait for the mini-batch; `hidden_push`, beneath the backward pass, at most. `own` is
+    computing that nobody else's slowness shows in, part of `compute`: the backward pass, when all
+    that it needs is in the worker's memory.
     """
 
     input: float = 0.0
@@ -69,8 +76,13 @@ def step_parts(told: Any) -> StepParts | None:
     if not isinstance(told, list):
         return None
     seconds: list[Any] = list(cast("list[Any]", told))[: len(StepParts._fields)]
-    sound = all(type(each) in (int, float) and math.isfinite(each) and 0 <= each < _LONGEST for each in seconds)
-    return StepParts(*map(float, seconds)) if sound and len(seconds) == len(StepParts._fields) else None
+    sound = all(
+        type(seconds_) in (int, float) and math.isfinite(seconds_) and 0 <= seconds_ < _LONGEST
+        for seconds_ in seconds
+    )
+    if sound and len(seconds) == len(StepParts._fields):
+        return StepParts(*map(float, seconds))
+    return None
 
 
 # Which part of the dev split an evaluation saw, in words.
@@ -84,7 +96,8 @@ def part_words(examples: int, complete: bool, of: int = 0, endless: bool = False
 
 
 def examples_words(examples: int, complete: bool, of: int = 0, endless: bool = False) -> str:
-    """`all 360 examples`, `1,000 of 50,000 examples`, or `the first 12,800 examples` where nothing is known of more.
+    """`all 360 examples`, `1,000 of 50,000 examples`, or `the first 12,800 examples` where nothing
+    is known of more.
 
     `endless`: there was no end within the time that an evaluation has to find it.
     """
@@ -93,17 +106,23 @@ def examples_words(examples: int, complete: bool, of: int = 0, endless: bool = F
         return f"all {many}"
     if of:
         return f"{examples:,} of {of:,} examples"
-    return f"{many} of an endless dataset, or one too long to count" if endless else f"the first {many}"
+    if endless:
+        return f"{many} of an endless dataset, or one too long to count"
+    return f"the first {many}"
 
 
-# One traced step of a worker, as its VM writes it and this machine reads it: what ran when, on which device.
+# One traced step of a worker, as its VM writes it and this machine reads it: what ran when, on
+# which device.
 #
-# It comes from a VM as gzipped JSON of at most MOST_BYTES, and is checked here before anybody counts with it.
+# It comes from a VM as gzipped JSON of at most MOST_BYTES, and is checked here before anybody
+# counts with it.
 
 
 class Operation(NamedTuple):
-    """An operation on a device (its place among the trace's): its name and kind, when it began and how long it lasted,
-    in microseconds since the step began, by the device's own clock; of a transfer, what came from where."""
+    """An operation on a device (its place among the trace's): its name and kind, when it began and
+    how long it lasted, in microseconds since the step began, by the device's own clock; of a
+    transfer, what came from where.
+    """
 
     device: int
     name: str
@@ -120,8 +139,9 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """A step of `seconds`, which began at `began` (since 1970, by the worker's clock); `left_out`: the shortest
-    operations, where there were too many."""
+    """A step of `seconds`, which began at `began` (since 1970, by the worker's clock); `left_out`:
+    the shortest operations, where there were too many.
+    """
 
     worker: str
     step: int
@@ -136,16 +156,27 @@ def packed(trace: Trace) -> bytes:
     """As it is sent; `unpacked` reads it."""
     longest = sorted(trace.operations, key=lambda each: each.lasted, reverse=True)[:MOST_OPERATIONS]
     values = {
-        "worker": trace.worker, "step": trace.step, "began": trace.began, "seconds": trace.seconds,
-        "devices": trace.devices[:MOST_DEVICES], "left_out": trace.left_out + len(trace.operations) - len(longest),
+        "worker": trace.worker,
+        "step": trace.step,
+        "began": trace.began,
+        "seconds": trace.seconds,
+        "devices": trace.devices[:MOST_DEVICES],
+        "left_out": trace.left_out + len(trace.operations) - len(longest),
         "operations": [_told(each) for each in sorted(longest, key=lambda each: each.begin)],
-    }  # fmt: skip
+    }
     return gzip.compress(json.dumps(values, separators=(",", ":")).encode(), compresslevel=5)
 
 
 def _told(operation: Operation) -> list[Any]:
     device, name, kind, begin, lasted, label = operation
-    return [device, name[:LONGEST], kind[:LONGEST], round(begin, 3), round(lasted, 3), label[:LONGEST]]
+    return [
+        device,
+        name[:LONGEST],
+        kind[:LONGEST],
+        round(begin, 3),
+        round(lasted, 3),
+        label[:LONGEST],
+    ]
 
 
 def unpacked(content: bytes) -> Trace:
@@ -163,7 +194,9 @@ def unpacked(content: bytes) -> Trace:
     if not isinstance(values, dict):
         raise ValueError("it is no object")
     values = cast("dict[str, Any]", values)
-    devices = tuple(_words(each, "a device") for each in _items(values.get("devices"), MOST_DEVICES, "devices"))
+    devices = tuple(
+        _words(item, "a device") for item in _items(values.get("devices"), MOST_DEVICES, "devices")
+    )
     rows = _items(values.get("operations"), MOST_OPERATIONS, "operations")
     return Trace(
         _words(values.get("worker"), "worker"),
@@ -183,9 +216,13 @@ def _operation(row: Any, devices: int) -> Operation:
         raise ValueError("an operation is on no device of the trace")
     what = "an operation's name"
     return Operation(
-        place, _words(name, what), _words(kind, what), _number(begin, "begin", least=-_LATEST),
-        _number(lasted, "lasted"), _words(label, "label"),
-    )  # fmt: skip
+        place,
+        _words(name, what),
+        _words(kind, what),
+        _number(begin, "begin", least=-_LATEST),
+        _number(lasted, "lasted"),
+        _words(label, "label"),
+    )
 
 
 def _items(value: Any, most: int, what: str, *, exactly: bool = False) -> Iterable[Any]:

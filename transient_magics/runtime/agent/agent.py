@@ -1,8 +1,9 @@
 """The agent of one VM: `python -m transient_magics.runtime.agent --root DIRECTORY`.
 
-It watches for the preemption notice, keeps this VM's role processes running, and takes commands as JSON lines on a
-Unix socket. What it sees goes to `agent.jsonl`. It can be killed at any moment: roles run on, and the next agent
-adopts them. Standard library only, and no TensorFlow: it must be up within a fraction of a second.
+It watches for the preemption notice, keeps this VM's role processes running, and takes commands as
+JSON lines on a Unix socket. What it sees goes to `agent.jsonl`. It can be killed at any moment:
+roles run on, and the next agent adopts them. Standard library only, and no TensorFlow: it must be
+up within a fraction of a second.
 """
 
 from __future__ import annotations
@@ -54,10 +55,13 @@ from .starting import ForkServer, has_zygote
 from .supervise import RoleProcess
 from .traffic import counted
 
-_TRAFFIC_SECONDS, _TRAFFIC_BYTES = 15.0, 2**20
-_LOOK_SECONDS, _MEMORY_BYTES, _IDLE_SECONDS = 15.0, 2**30, 900.0
-"""How often it is looked whether there should be a fork server; the memory that has to be free for one that nobody
-waits for; and how long one is kept on a VM that has no role.
+_TRAFFIC_SECONDS = 15.0
+_TRAFFIC_BYTES = 2**20
+_LOOK_SECONDS = 15.0
+_MEMORY_BYTES = 2**30
+_IDLE_SECONDS = 900.0
+"""How often it is looked whether there should be a fork server; the memory that has to be free for
+one that nobody waits for; and how long one is kept on a VM that has no role.
 """
 
 
@@ -90,7 +94,9 @@ class Agent:
         self._adopt()
         self._processes.adopt()
         watch = asyncio.create_task(self._watch_preemption())
-        tasks = [asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())]
+        tasks = [
+            asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())
+        ]
         try:
             await self._over.wait()
         finally:
@@ -122,7 +128,8 @@ class Agent:
             await asyncio.sleep(_TRAFFIC_SECONDS)
 
     def _notice(self) -> None:
-        """The VM will be taken away: say so before anything else. Workers train on, and leave in time by themselves.
+        """The VM will be taken away: say so before anything else. Workers train on, and leave in
+        time by themselves.
 
         Whoever ends from now on is not started again.
         """
@@ -147,7 +154,9 @@ class Agent:
         role.start(adopt)
 
     def _adopt(self) -> None:
-        """Take on the roles on record that are not known: those of an agent before, and what it was just starting."""
+        """Take on the roles on record that are not known: those of an agent before, and what it was
+        just starting.
+        """
         for record in recorded(self._root):
             if (record.assignment.run, record.assignment.name) not in self._roles:
                 self._start(record.assignment, record)
@@ -156,15 +165,18 @@ class Agent:
     def _server_for(self, assignment: Assignment) -> ForkServer | None:
         """The fork server for a role that starts now; None: it starts plainly.
 
-        A parameter server needs all that a fork server imports, so it gets one. A worker may do with much less: without
-        a server it is faster alone, unless it makes a trial: the next one comes soon. Where there is a zygote a server
-        takes no time. A server that died is not missed at once: there may be no memory for another.
+        A parameter server needs all that a fork server imports, so it gets one. A worker may do
+        with much less: without a server it is faster alone, unless it makes a trial: the next one
+        comes soon. Where there is a zygote a server takes no time. A server that died is not missed
+        at once: there may be no memory for another.
         """
         own = self._is_own(assignment.run)
         if self._fork_server is None or self._fork_server.own != own:
             makes_trial = assignment.role == "worker" and self._is_trial(assignment.run)
             worth = has_zygote() or assignment.role == "ps" or makes_trial
-            return self._have_server(own) if worth else None
+            if worth:
+                return self._have_server(own)
+            return None
         return self._fork_server
 
     def _have_server(self, own: bool) -> ForkServer:
@@ -177,15 +189,21 @@ class Agent:
         return known
 
     async def _look_after_server(self) -> None:
-        """Have a fork server for the next start of a role that has run for long, or instead of one that died; let it go
-        where no run comes."""
+        """Have a fork server for the next start of a role that has run for long, or instead of one
+        that died; let it go where no run comes.
+        """
         busy = time.monotonic()
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             running = [role for role in self._roles.values() if role.pid is not None]
-            busy = time.monotonic() if running else busy
+            if running:
+                busy = time.monotonic()
+            else:
+                busy = busy
             missed = self._fork_server is not None and not self._fork_server.alive
-            trains = [role for role in running if role.wanted and role.assignment.role in ("ps", "worker")]
+            trains = [
+                role for role in running if role.wanted and role.assignment.role in ("ps", "worker")
+            ]
             lasting = [role.assignment.run for role in trains if role.has_lasted or missed]
             if lasting and available_memory() > _MEMORY_BYTES:
                 with contextlib.suppress(OSError):  # as every start, it takes a process
@@ -213,7 +231,9 @@ class Agent:
 
     # --- commands ----------------------------------------------------------------------------------------------------
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection; it may be kept open, so that its end tells the controller that the agent died."""
+        """One connection; it may be kept open, so that its end tells the controller that the agent
+        died.
+        """
         with contextlib.suppress(OSError, ValueError):
             while line := await reader.readline():
                 writer.write(encode(await self._answer(line)))
@@ -226,7 +246,9 @@ class Agent:
         except ValueError as error:
             return {"ok": False, "error": f"the agent does not know this command: {error}"}
         try:
-            if isinstance(command, Ping | Fork | Warn):  # answered at once, also while a chief takes its time to end
+            if isinstance(
+                command, Ping | Fork | Warn
+            ):  # answered at once, also while a chief takes its time to end
                 return {"ok": True, **await self._do(command)}
             async with self._changing:
                 return {"ok": True, **await self._do(command)}
@@ -237,7 +259,9 @@ class Agent:
 
     def _describe(self) -> dict[str, Any]:
         running = [
-            {**role.describe(), "prepared": role.prepared} for role in self._roles.values() if role.pid is not None
+            {**role.describe(), "prepared": role.prepared}
+            for role in self._roles.values()
+            if role.pid is not None
         ]
         imported = self._fork_server is not None and self._fork_server.has_imported
         return {"pid": os.getpid(), "processes": running, "imported": imported}
@@ -274,30 +298,47 @@ class Agent:
             self._have_server(command.own)
 
     async def _fork(self, command: Fork) -> int | None:
-        """The process that has become a program beside a run; None: no fork server for such models lives."""
+        """The process that has become a program beside a run; None: no fork server for such models
+        lives.
+        """
         server = self._fork_server
         if server is None or server.own != self._is_own(command.run) or not await server.ready():
             return None
         folder = RunFolder(self._root / layout.RUNS / command.run)
-        forked = await server.fork_program(command.program, folder, command.arguments, command.caller)
+        forked = await server.fork_program(
+            command.program, folder, command.arguments, command.caller
+        )
         return forked.pid if forked else None
 
     async def _end(self, over: Callable[[str], bool], *, at_once: bool = False) -> None:
         """End what is done for the runs that are `over`."""
         self._adopt()
-        ending = [role for (run, _), role in self._roles.items() if over(run) and role.assignment.role != INPUT]
-        read = {layout.shared_input(role.assignment.shares) for role in self._roles.values() if role not in ending}
-        ending += [role for (run, _), role in self._roles.items() if role.assignment.role == INPUT and run not in read]
+        ending = [
+            role
+            for (run, _), role in self._roles.items()
+            if over(run) and role.assignment.role != INPUT
+        ]
+        read = {
+            layout.shared_input(role.assignment.shares)
+            for role in self._roles.values()
+            if role not in ending
+        }
+        ending += [
+            role
+            for (run, _), role in self._roles.items()
+            if role.assignment.role == INPUT and run not in read
+        ]
         await asyncio.gather(*(role.end(at_once=at_once) for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
     async def _assign(self, assignment: Assignment, runs: Sequence[str], *, standby: bool) -> None:
-        """Be this in the run, and nothing in any that is not among `runs`: a parameter server's VM has a process for
-        each run, and a worker's for each trial that shares it.
+        """Be this in the run, and nothing in any that is not among `runs`: a parameter server's VM
+        has a process for each run, and a worker's for each trial that shares it.
 
-        The same again changes nothing, another place of the parameter servers restarts the role. The variables of one
-        that is elsewhere now are gone, so that the chief has nothing left to save: it is ended at once. One that has
-        stood by begins when it is told the same without `standby`; so does one that was prepared, if it still lives.
+        The same again changes nothing, another place of the parameter servers restarts the role.
+        The variables of one that is elsewhere now are gone, so that the chief has nothing left to
+        save: it is ended at once. One that has stood by begins when it is told the same without
+        `standby`; so does one that was prepared, if it still lives.
         """
         folder = self._folder(assignment.run)
         await self._processes.end_others()
@@ -327,18 +368,24 @@ class Agent:
             self._start(part)
 
     def _make_ready(self, assignment: Assignment) -> None:
-        """Have the process of a worker that waits until another run has left this VM; not where there is no memory for
-        both: runs that follow each other are alike, and each has its data in memory."""
+        """Have the process of a worker that waits until another run has left this VM; not where
+        there is no memory for both: runs that follow each other are alike, and each has its data in
+        memory.
+        """
         folder = self._folder(assignment.run)
         here = [role for role in self._roles.values() if role.assignment.role == "worker"]
         if any(role.assignment.run == assignment.run for role in here):
             return
-        if available_memory() > _MEMORY_BYTES + sum(process_record.resident(role.pid) for role in here if role.pid):
+        if available_memory() > _MEMORY_BYTES + sum(
+            process_record.resident(role.pid) for role in here if role.pid
+        ):
             folder.ahead.touch(mode=0o600)
             self._start(assignment)
 
     def _folder(self, run: str) -> RunFolder:
-        """That of a run that may begin here. Raises TransientError where none may, or it has not been brought yet."""
+        """That of a run that may begin here. Raises TransientError where none may, or it has not
+        been brought yet.
+        """
         if self._preempted:
             raise TransientError("this VM is about to be taken away")
         folder = RunFolder(self._root / layout.RUNS / run)
@@ -357,7 +404,9 @@ class Agent:
         await self._processes.begin(command)
 
     def _share(self, part: Assignment, folder: RunFolder) -> None:
-        """Have one process read for the trials of a study, in a folder as that of its first run here."""
+        """Have one process read for the trials of a study, in a folder as that of its first run
+        here.
+        """
         own = RunFolder(self._root / layout.RUNS / part.run)
         own.path.mkdir(exist_ok=True, mode=0o700)
         write_atomically(own.path / layout.RUN, (folder.path / layout.RUN).read_bytes())
@@ -366,17 +415,29 @@ class Agent:
     def _tell_chief(self, run: str, what: signal.Signals) -> None:
         for role in self._roles.values():
             given = role.assignment
-            if given.run == run and given.role == "ps" and given.index == 0 and role.pid is not None:
+            if (
+                given.run == run
+                and given.role == "ps"
+                and given.index == 0
+                and role.pid is not None
+            ):
                 role.signal(what)
                 return
         raise TransientError(f"no chief of {run} runs on this VM")
 
 
 def _parts(assignment: Assignment) -> Iterator[Assignment]:
-    """The processes that make up what a VM is to be: beside the chief of a run with preparation VMs its dispatcher, and
-    beside the trials that share their input what reads for them."""
+    """The processes that make up what a VM is to be: beside the chief of a run with preparation VMs
+    its dispatcher, and beside the trials that share their input what reads for them.
+    """
     if assignment.shares:
-        yield replace(assignment, run=layout.shared_input(assignment.shares), role=INPUT, name=INPUT, shares="")
+        yield replace(
+            assignment,
+            run=layout.shared_input(assignment.shares),
+            role=INPUT,
+            name=INPUT,
+            shares="",
+        )
     yield assignment
     if assignment.role == "ps" and assignment.index == 0 and assignment.dispatcher:
         yield replace(assignment, role=DISPATCHER, name=DISPATCHER)
@@ -385,7 +446,9 @@ def _parts(assignment: Assignment) -> Iterator[Assignment]:
 def available_memory() -> int:
     """Bytes that a new process could have."""
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0)
+    return next(
+        (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0
+    )
 
 
 def main() -> None:

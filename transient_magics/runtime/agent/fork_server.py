@@ -1,10 +1,12 @@
-"""A process that has imported what roles need and forks one at each request: `python -m ...agent.fork_server`.
+"""A process that has imported what roles need and forks one at each request: `python -m
+...agent.fork_server`.
 
-Its agent asks on its standard input, a socket, in JSON lines. It has no thread and no GPU open, for neither would be
-whole in a child; where the imports have left any, it says why in its log and ends. A child is what the plain program of
-its role would be: with a session, a log, a folder and a command line of its own. Memory is shared until it is written
-to. The server dies with its agent, its children do not; and it is the first that the kernel takes where memory runs
-out, for nothing that runs needs it.
+Its agent asks on its standard input, a socket, in JSON lines. It has no thread and no GPU open, for
+neither would be whole in a child; where the imports have left any, it says why in its log and ends.
+A child is what the plain program of its role would be: with a session, a log, a folder and a
+command line of its own. Memory is shared until it is written to. The server dies with its agent,
+its children do not; and it is the first that the kernel takes where memory runs out, for nothing
+that runs needs it.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from ..role import RUNTIME, Role, program, take_environment
 
 _PR_SET_PDEATHSIG = 1
 
-_OOM_SCORE, _FIRST = Path("/proc/self/oom_score_adj"), "1000"
+_OOM_SCORE = Path("/proc/self/oom_score_adj")
+_FIRST = "1000"
 _NEEDED = (
     "parameter_server.__main__",
     "parameter_server.chief.chief",
@@ -47,7 +50,8 @@ class _Server:
     """What the process does once everything is imported."""
 
     def __init__(self, agent: socket.socket, oom_score: str) -> None:
-        self._agent, self._oom_score = agent, oom_score
+        self._agent = agent
+        self._oom_score = oom_score
         self._children: dict[int, int] = {}
         """Their numbers, by what tells their end."""
 
@@ -94,14 +98,16 @@ class _Server:
         self._agent.sendall(encode(message))
 
     def _become(self, folder: str, log: str, arguments: list[str], **asked: Any) -> NoReturn:
-        """The process of a role, unless the agent that asked has gone meanwhile; or of a program beside a run."""
+        """The process of a role, unless the agent that asked has gone meanwhile; or of a program
+        beside a run.
+        """
         code = 1
         try:
             output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(output, sys.stdout.fileno())
             os.dup2(output, sys.stderr.fileno())
-            # A process forked from a zygote inherits block buffering: prints of the cell would reach the log only when
-            # the process ends.
+            # A process forked from a zygote inherits block buffering: prints of the cell would
+            # reach the log only when the process ends.
             assert isinstance(sys.stdout, io.TextIOWrapper)
             sys.stdout.reconfigure(line_buffering=True)
             for handle in (output, *self._children):
@@ -120,7 +126,10 @@ class _Server:
                 _run(asked["program"], arguments, asked["caller"])
             code = 0
         except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, int):
+                code = end.code
+            else:
+                code = int(end.code is not None)
         except BaseException:  # noqa: BLE001 - as Python does at the end of a program
             traceback.print_exc()
         finally:
@@ -131,7 +140,9 @@ class _Server:
     def _play(self, role: str, arguments: list[str]) -> None:
         be_called(program(role), arguments)
         given = Role()
-        if _hung_up(self._agent):  # who looked before this process said what it is would start another one
+        if _hung_up(
+            self._agent
+        ):  # who looked before this process said what it is would start another one
             sys.exit(DONE)
         self._agent.close()
         importlib.import_module(f"{program(role)}.__main__").play(given)
@@ -161,11 +172,14 @@ def _hung_up(agent: socket.socket) -> bool:
 
 
 def be_called(module: str, arguments: list[str]) -> None:
-    """Have the command line of a module that is run so, as far as there is room for it in that of the server."""
+    """Have the command line of a module that is run so, as far as there is room for it in that of
+    the server.
+    """
     sys.argv = [module, *arguments]
     words = [sys.executable, "-m", *sys.argv]
     fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])
+    begin = int(fields[45])
+    end = int(fields[46])
     if begin < end:
         line = b"\0".join(map(os.fsencode, words))[: end - begin - 1]
         ctypes.memmove(begin, line.ljust(end - begin, b"\0"), end - begin)
@@ -174,7 +188,8 @@ def be_called(module: str, arguments: list[str]) -> None:
 def _unfit() -> str:
     """Why a child of this process might not work; empty: it will.
 
-    NumPy's OpenBLAS has threads from its import on, and ends them before a fork; they come back as they are needed.
+    NumPy's OpenBLAS has threads from its import on, and ends them before a fork; they come back as
+    they are needed.
     """
     if not (child := os.fork()):
         os._exit(DONE)
@@ -193,7 +208,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     agent = socket.socket(fileno=os.dup(sys.stdin.fileno()))
     os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
-    for early in (signal.SIGUSR1, signal.SIGUSR2):  # a chief that is asked for something before it listens goes on
+    for early in (
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    ):  # a chief that is asked for something before it listens goes on
         signal.signal(early, signal.SIG_IGN)
     oom_score = _OOM_SCORE.read_text(encoding="utf-8")
     _OOM_SCORE.write_text(_FIRST, encoding="utf-8")
@@ -212,9 +230,11 @@ class _UnfitError(Exception):
 
 
 def import_all(arguments: list[str]) -> None:
-    """Import what roles need, for the models that the command line names. Raises an error where a fork might not work.
+    """Import what roles need, for the models that the command line names. Raises an error where a
+    fork might not work.
 
-    A zygote of the emulator calls this once, and `main` in each process that it forks, where everything is imported.
+    A zygote of the emulator calls this once, and `main` in each process that it forks, where
+    everything is imported.
     """
     from ..training.define import preload
 

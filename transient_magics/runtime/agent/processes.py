@@ -1,7 +1,8 @@
-"""The processes that a VM has for work of any kind but runs: started, watched, adopted, started again, warned, ended.
+"""The processes that a VM has for work of any kind but runs: started, watched, adopted, started
+again, warned, ended.
 
-What a kind runs on a VM is its `Part` (`runtime/parts.py`). The agent may come and go: the next one adopts the
-processes that it finds (`runtime/process_record.py`).
+What a kind runs on a VM is its `Part` (`runtime/parts.py`). The agent may come and go: the next one
+adopts the processes that it finds (`runtime/process_record.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Processes:
                 print(f"{folder}: {error}", file=sys.stderr, flush=True)
 
     def notice(self) -> None:
-        """Note that the VM is under notice. The processes watch for that themselves, also where there is no agent."""
+        """Note that the VM is under notice. The processes watch for that themselves, also where
+        there is no agent.
+        """
         self._noticed = True
 
     def knows(self, begin: Begin) -> bool:
@@ -56,8 +59,8 @@ class Processes:
     async def begin(self, begin: Begin) -> None:
         """Have this attempt run, and none before it.
 
-        Raises TrainingError where the work's files are not here, or the attempt is over, and ValueError where its task
-        is invalid.
+        Raises TrainingError where the work's files are not here, or the attempt is over, and
+        ValueError where its task is invalid.
         """
         part = _part(self._folder(begin), begin)
         declaration = KINDS[begin.kind].file
@@ -75,7 +78,9 @@ class Processes:
         self._watch(part)
 
     def warn(self, warning: Warn) -> None:
-        """Write down for the process of that attempt that another VM of the work ends. The first warning counts."""
+        """Write down for the process of that attempt that another VM of the work ends. The first
+        warning counts.
+        """
         folder = self._folder(warning)
         begin = process_record.wanted(folder)
         path = process_record.warning_file(folder, warning.attempt)
@@ -146,7 +151,9 @@ class Processes:
             self._watched[part.folder] = asyncio.create_task(self._keep(part))
 
     async def _keep(self, part: Part) -> None:
-        """Have a process of the part, started again where it ends too early, until the attempt has ended."""
+        """Have a process of the part, started again where it ends too early, until the attempt has
+        ended.
+        """
         restarts = part.restarts
         while True:
             began = time.monotonic()
@@ -158,7 +165,10 @@ class Processes:
                 return
             if self._noticed and not part.restarts_under_notice:
                 return
-            pause = restarts.pause(time.monotonic() - began) if part.ended(how) else None
+            if part.ended(how):
+                pause = restarts.pause(time.monotonic() - began)
+            else:
+                pause = None
             if pause is None:
                 break
             await asyncio.sleep(pause)
@@ -167,22 +177,29 @@ class Processes:
         process_record.mark_ended(part.folder, part.begin.attempt)
 
     async def _run_once(self, part: Part) -> Ended:
-        """Have a process, that of an agent before if it lives, and wait for its end. Raises OSError."""
+        """Have a process, that of an agent before if it lives, and wait for its end. Raises
+        OSError.
+        """
         process = None
         found = process_record.running(part.folder)
         if found:
-            pid, started = found.pid, found.started
+            pid = found.pid
+            started = found.started
         else:
             await asyncio.to_thread(process_record.kill_marked, part.folder)
             process = _spawn(part)
-            pid, started = process.pid, start_time(process.pid)
+            pid = process.pid
+            started = start_time(process.pid)
         watching = asyncio.create_task(part.watch(pid))
         try:
             await until_it_ends(pid, started)
         finally:
             watching.cancel()
         (reason,) = await asyncio.gather(watching, return_exceptions=True)
-        code = process.wait() if process else None
+        if process:
+            code = process.wait()
+        else:
+            code = None
         return Ended(pid, code, reason if isinstance(reason, str) else "")
 
 

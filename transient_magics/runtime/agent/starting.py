@@ -1,7 +1,9 @@
-"""The agent's two ways to start the process of a role: as a program of its own, or forked with everything imported.
+"""The agent's two ways to start the process of a role: as a program of its own, or forked with
+everything imported.
 
-TensorFlow and Tensor2Tensor take seconds to import. A fork server (fork_server.py) has done that once, and every start
-of a role after that, and the next run's too, takes milliseconds. Where none lives, a role is started the plain way.
+TensorFlow and Tensor2Tensor take seconds to import. A fork server (fork_server.py) has done that
+once, and every start of a role after that, and the next run's too, takes milliseconds. Where none
+lives, a role is started the plain way.
 """
 
 from __future__ import annotations
@@ -25,16 +27,22 @@ from ..protocol import decode
 from ..role import environment, program
 from ..role_record import is_stopped
 
-_IMPORT_SECONDS, _FORK_SECONDS = 120.0, 10.0
-"""What a fork server may take, on a machine on which everybody imports TensorFlow, before it counts as hanging."""
-_LOOK_SECONDS, _CODE_SECONDS = 0.5, 1.0
+_IMPORT_SECONDS = 120.0
+_FORK_SECONDS = 10.0
+"""What a fork server may take, on a machine on which everybody imports TensorFlow, before it counts
+as hanging.
+"""
+_LOOK_SECONDS = 0.5
+_CODE_SECONDS = 1.0
 _ROOM = 256
-"""Bytes that a process forked from a server has for its own command line, more than the server's own."""
+"""Bytes that a process forked from a server has for its own command line, more than the server's
+own.
+"""
 
 
 ZYGOTES = "TRANSIENT_ZYGOTES"
-"""In the environment of an emulated VM: the folder of the sockets of zygotes, one for each kind of model. Fork servers
-are forked from them (`transient_emulator/vms/zygote.py`).
+"""In the environment of an emulated VM: the folder of the sockets of zygotes, one for each kind of
+model. Fork servers are forked from them (`transient_emulator/vms/zygote.py`).
 """
 _CODE = Path(__file__).parents[3]
 
@@ -82,7 +90,9 @@ class Forked:
     async def code(self) -> int | None:
         """Its exit code; None where the server has died or stands still."""
         await asyncio.wait([self._code], timeout=_CODE_SECONDS)
-        return self._code.result() if self._code.done() else None
+        if self._code.done():
+            return self._code.result()
+        return None
 
 
 def log_file(folder: RunFolder, name: str) -> Path:
@@ -108,7 +118,9 @@ def spawn(role: str, name: str, folder: RunFolder, arguments: Sequence[str]) -> 
 class _Started:
     """The process of a fork server that this agent has started."""
 
-    def __init__(self, arguments: Sequence[str], root: Path, agent: socket.socket, log: int) -> None:
+    def __init__(
+        self, arguments: Sequence[str], root: Path, agent: socket.socket, log: int
+    ) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.fork_server", *arguments],
             stdin=agent.fileno(),
@@ -127,16 +139,23 @@ class _Started:
 
 
 class _FromZygote:
-    """The process of a fork server that a zygote forks for this agent. Raises OSError where there is no zygote.
+    """The process of a fork server that a zygote forks for this agent. Raises OSError where there
+    is no zygote.
 
-    Its `pid` is known once it has imported everything. Until then it ends as it finds that its agent has gone.
+    Its `pid` is known once it has imported everything. Until then it ends as it finds that its
+    agent has gone.
     """
 
-    def __init__(self, kind: str, arguments: Sequence[str], root: Path, agent: socket.socket, log: int) -> None:
+    def __init__(
+        self, kind: str, arguments: Sequence[str], root: Path, agent: socket.socket, log: int
+    ) -> None:
         self.pid: int | None = None
         request = {
-            "code": str(_CODE), "arguments": arguments, "environment": environment(os.environ), "folder": str(root),
-        }  # fmt: skip
+            "code": str(_CODE),
+            "arguments": arguments,
+            "environment": environment(os.environ),
+            "folder": str(root),
+        }
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as zygote:
             zygote.settimeout(_CODE_SECONDS)
             zygote.connect(f"{os.environ[ZYGOTES]}/{kind}.sock")
@@ -150,15 +169,20 @@ class _FromZygote:
 
 
 def has_zygote() -> bool:
-    """Whether a fork server takes no time: this VM is emulated, and starts Python programs as all its VMs do."""
+    """Whether a fork server takes no time: this VM is emulated, and starts Python programs as all
+    its VMs do.
+    """
     return ZYGOTES in os.environ and os.environ.get("PYTHONPATH", "") in ("", str(_CODE))
 
 
 class ForkServer:
-    """A fork server for runs of models of their `own`, or of registered ones. It ends with this agent."""
+    """A fork server for runs of models of their `own`, or of registered ones. It ends with this
+    agent.
+    """
 
     def __init__(self, root: Path, *, own: bool) -> None:
-        self.own, self.alive = own, True
+        self.own = own
+        self.alive = True
         self._imported = asyncio.Event()
         self._asked: deque[asyncio.Future[Forked | None]] = deque()
         self._codes: dict[int, asyncio.Future[int | None]] = {}
@@ -179,18 +203,34 @@ class ForkServer:
         """Wait until it has imported everything; False if it never will have."""
         return await self._within(self._imported.wait(), _IMPORT_SECONDS) is True and self.alive
 
-    async def fork(self, role: str, name: str, folder: RunFolder, arguments: Sequence[str]) -> Forked | None:
+    async def fork(
+        self, role: str, name: str, folder: RunFolder, arguments: Sequence[str]
+    ) -> Forked | None:
         """Have it become a role. None where it cannot, now or any more.
 
-        A process that it may have forked all the same has recorded itself by then (role_record.py), or ends.
+        A process that it may have forked all the same has recorded itself by then (role_record.py),
+        or ends.
         """
-        return await self._fork(role=role, folder=str(folder.path), log=str(log_file(folder, name)),
-                                arguments=list(arguments))  # fmt: skip
+        return await self._fork(
+            role=role,
+            folder=str(folder.path),
+            log=str(log_file(folder, name)),
+            arguments=list(arguments),
+        )
 
-    async def fork_program(self, name: str, folder: RunFolder, arguments: Sequence[str], caller: int) -> Forked | None:
-        """Have it become a program beside a run, which ends with the process `caller`. None as above."""
-        return await self._fork(program=name, folder=str(folder.path), log=str(log_file(folder, name)),
-                                arguments=list(arguments), caller=caller)  # fmt: skip
+    async def fork_program(
+        self, name: str, folder: RunFolder, arguments: Sequence[str], caller: int
+    ) -> Forked | None:
+        """Have it become a program beside a run, which ends with the process `caller`. None as
+        above.
+        """
+        return await self._fork(
+            program=name,
+            folder=str(folder.path),
+            log=str(log_file(folder, name)),
+            arguments=list(arguments),
+            caller=caller,
+        )
 
     async def _fork(self, **asked: object) -> Forked | None:
         if not self.alive:
@@ -217,7 +257,10 @@ class ForkServer:
                 await asyncio.wait([waiting], timeout=_LOOK_SECONDS)
                 pid = self._process.pid
                 stands_still = pid is not None and is_stopped(pid)
-                seconds = 0.0 if stands_still else seconds - _LOOK_SECONDS
+                if stands_still:
+                    seconds = 0.0
+                else:
+                    seconds = seconds - _LOOK_SECONDS
             if not waiting.done():
                 self.end()
                 return None
@@ -226,7 +269,8 @@ class ForkServer:
             waiting.cancel()
 
     async def _hear(self) -> None:
-        loop, unread = asyncio.get_running_loop(), b""
+        loop = asyncio.get_running_loop()
+        unread = b""
         try:
             while block := await loop.sock_recv(self._socket, 1 << 16):
                 *lines, unread = (unread + block).split(b"\n")
@@ -267,8 +311,12 @@ class ForkServer:
                 future.set_result(None)
 
 
-def _begin(kind: str, arguments: Sequence[str], root: Path, agent: socket.socket, log: int) -> _FromZygote | _Started:
-    """Have a process that is forked from the emulator's zygote, or started by this agent where there is none."""
+def _begin(
+    kind: str, arguments: Sequence[str], root: Path, agent: socket.socket, log: int
+) -> _FromZygote | _Started:
+    """Have a process that is forked from the emulator's zygote, or started by this agent where
+    there is none.
+    """
     if has_zygote():
         with suppress(OSError):
             return _FromZygote(kind, arguments, root, agent, log)

@@ -1,9 +1,10 @@
 """Role processes of one VM: started, watched, adopted, restarted with a limit, ended.
 
-Each role has a record with its assignment and its process (role_record.py), so that an agent started after the old one
-was killed finds the processes that still run and goes on watching them (a pidfd tells when any process ends, ours or
-not). What goes in are assignments, what comes out are `process.started`, `process.exited` and, when a role is not
-started again, `process.gave_up` (it has ended too often) or `process.unfit` (not on this VM).
+Each role has a record with its assignment and its process (role_record.py), so that an agent
+started after the old one was killed finds the processes that still run and goes on watching them (a
+pidfd tells when any process ends, ours or not). What goes in are assignments, what comes out are
+`process.started`, `process.exited` and, when a role is not started again, `process.gave_up` (it has
+ended too often) or `process.unfit` (not on this VM).
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from typing import Any
 
 from ...protocol import layout
 from ...protocol.agent_commands import DISPATCHER, Assignment
-from ...protocol.vm_events import AgentLine, ProcessExited, ProcessGaveUp, ProcessStarted, ProcessUnfit
+from ...protocol.vm_events import (
+    AgentLine,
+    ProcessExited,
+    ProcessGaveUp,
+    ProcessStarted,
+    ProcessUnfit,
+)
 from ..folder import RunFolder
 from ..protocol import DONE, FAILED, UNFIT
 from ..role_record import Record, exit_file, lock_file, pid_file, start_time
@@ -31,10 +38,12 @@ _LONG_ENOUGH = 60.0
 _LASTING = 300.0
 """Seconds after which it is worth a second import of TensorFlow that its next start takes none."""
 _KILL_AFTER = {"ps": 25.0, "worker": 5.0, "dispatcher": 2.0, "prep": 2.0, "input": 2.0}
-"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter servers. That is more than
-its own patience with a save, and less than the controller's with an answer.
+"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter
+servers. That is more than its own patience with a save, and less than the controller's with an
+answer.
 """
-_TAIL, _SAID = 2000, 200
+_TAIL = 2000
+_SAID = 200
 
 _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
 """What TensorFlow says at every start, whatever it is told."""
@@ -45,7 +54,9 @@ Report = Callable[[AgentLine], None]
 
 
 class RoleProcess:
-    """One role of one run on this VM. `server`, asked at every start, gives a fork server for it, if there is any."""
+    """One role of one run on this VM. `server`, asked at every start, gives a fork server for it,
+    if there is any.
+    """
 
     def __init__(
         self,
@@ -57,7 +68,8 @@ class RoleProcess:
         self.assignment = assignment
         self.folder = RunFolder(root / layout.RUNS / assignment.run)
         self.wanted = True
-        self._report, self._server = report, server
+        self._report = report
+        self._server = server
         self._process: Process | None = None
         self._since = time.monotonic()
         self._forking = False
@@ -115,7 +127,8 @@ class RoleProcess:
                 self._ended.set()
 
     async def end(self, *, at_once: bool = False) -> None:
-        """TERM, CONT (a stopped process does not die of TERM), KILL when that takes too long; and no restart.
+        """TERM, CONT (a stopped process does not die of TERM), KILL when that takes too long; and
+        no restart.
 
         With `at_once` KILL alone: where there is nothing that it could still do.
         """
@@ -155,7 +168,8 @@ class RoleProcess:
             self._ended = asyncio.Event()
             try:
                 if adopt is not None and adopt.pid is not None:
-                    process, started = Adopted(adopt.pid), adopt.started
+                    process = Adopted(adopt.pid)
+                    started = adopt.started
                 else:
                     self._process = process = await self._start()
                     started = start_time(process.pid)
@@ -165,11 +179,14 @@ class RoleProcess:
                         self.signal(signal.SIGKILL)
                 await until_it_ends(process.pid, started)
                 self._ended.set()
-                code, tail = await self._code(process), _tail(self.log)
+                code = await self._code(process)
+                tail = _tail(self.log)
             except OSError as error:  # a full disk, or no memory for another process
                 await self._kill_unrecorded()
-                code, tail = None, f"it could not be started: {error}"
-            adopt, self._process = None, None
+                code = None
+                tail = f"it could not be started: {error}"
+            adopt = None
+            self._process = None
             given = self.assignment
             described: dict[str, Any] = {"run": given.run, "role": given.role, "name": given.name}
             self._report(ProcessExited(**described, code=code, tail=tail))
@@ -191,8 +208,11 @@ class RoleProcess:
             await asyncio.sleep(pause)
 
     async def _start(self) -> Process:
-        """A new process; or the one that is there, when an agent died, or a fork server, before it could say so."""
-        given, logs = self.assignment, self.folder.logs
+        """A new process; or the one that is there, when an agent died, or a fork server, before it
+        could say so.
+        """
+        given = self.assignment
+        logs = self.folder.logs
         if known := await self._there():
             return known
         logs.mkdir(exist_ok=True, mode=0o700)
@@ -205,14 +225,19 @@ class RoleProcess:
         if server and await server.ready():
             self._forking = True  # from now on there may be a process that nobody knows
             try:
-                if process := await server.fork(given.role, given.name, self.folder, arguments) or await self._there():
+                if (
+                    process := await server.fork(given.role, given.name, self.folder, arguments)
+                    or await self._there()
+                ):
                     return process
             finally:
                 self._forking = False
         return spawn(given.role, given.name, self.folder, arguments)
 
     async def _there(self) -> Process | None:
-        """The process that lives and says that it is this role; one with another assignment ends here."""
+        """The process that lives and says that it is this role; one with another assignment ends
+        here.
+        """
         known = Record.read(lock_file(self.folder.logs, self.assignment.name))
         if known is None or known.pid is None or not known.lives:
             return None
@@ -235,7 +260,9 @@ class RoleProcess:
         if (code := await process.code()) is not None:
             return code
         try:
-            return int(exit_file(self.folder.logs, self.assignment.name).read_text(encoding="utf-8"))
+            return int(
+                exit_file(self.folder.logs, self.assignment.name).read_text(encoding="utf-8")
+            )
         except (OSError, ValueError):
             return None
 
@@ -245,7 +272,9 @@ class RoleProcess:
 
 
 async def until_it_ends(pid: int, started: int | None) -> None:
-    """Wait for the end of a process; `started` is when the process did; another one may have its number by now."""
+    """Wait for the end of a process; `started` is when the process did; another one may have its
+    number by now.
+    """
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -253,7 +282,8 @@ async def until_it_ends(pid: int, started: int | None) -> None:
     try:
         if start_time(pid) != started:
             return
-        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
         loop.add_reader(handle, ended.set)
         try:
             await ended.wait()
@@ -264,7 +294,9 @@ async def until_it_ends(pid: int, started: int | None) -> None:
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "without a word")
+    return next(
+        (line.strip() for line in reversed(text.splitlines()) if line.strip()), "without a word"
+    )
 
 
 def _tail(log: Path) -> str:
@@ -274,4 +306,6 @@ def _tail(log: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines(keepends=True)
     except OSError:
         return ""
-    return "".join(line for line in lines if not line.startswith(_NOISE) and _NO_GPU not in line)[-_TAIL:]
+    return "".join(line for line in lines if not line.startswith(_NOISE) and _NO_GPU not in line)[
+        -_TAIL:
+    ]

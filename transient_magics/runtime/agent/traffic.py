@@ -8,9 +8,13 @@ _COUNTERS = Path("/proc/net/dev")
 
 
 def counted(text: str | None = None) -> tuple[int, int]:
-    """(sent, received) in bytes over all interfaces but the loopback. `text`: what /proc/net/dev says."""
+    """(sent, received) in bytes over all interfaces but the loopback. `text`: what /proc/net/dev
+    says.
+    """
     sent = received = 0
-    for line in (text if text is not None else _COUNTERS.read_text(encoding="utf-8")).splitlines()[2:]:
+    for line in (text if text is not None else _COUNTERS.read_text(encoding="utf-8")).splitlines()[
+        2:
+    ]:
         name, _, numbers = line.partition(":")
         fields = numbers.split()
         if name.strip() != "lo" and len(fields) > 8:

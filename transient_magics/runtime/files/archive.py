@@ -1,8 +1,9 @@
 """A folder in one file and back: regular files and folders under plain names, and nothing else.
 
-An archive is an uncompressed tar file. What is packed never follows a link, and is either as the folder was at one
-moment, as far as that can be seen, or is not made at all. What is unpacked may come from anybody: each member is looked
-at before the first one is written, and the folder is there whole or not at all.
+An archive is an uncompressed tar file. What is packed never follows a link, and is either as the
+folder was at one moment, as far as that can be seen, or is not made at all. What is unpacked may
+come from anybody: each member is looked at before the first one is written, and the folder is there
+whole or not at all.
 """
 
 from __future__ import annotations
@@ -25,23 +26,33 @@ from ...protocol.job import MOST_KEPT_BYTES, MOST_KEPT_FILES
 from ...protocol.names import checked_file, is_path
 
 _BLOCK = 1 << 20
-_TRIES, _PAUSE = 4, 0.25
+_TRIES = 4
+_PAUSE = 0.25
 _DEEPEST = 32
 _LONGEST = 2000
-"""Of a file's path in an archive, in bytes: below a folder of this machine, too, it is no longer than Linux allows."""
-_HEADER, _MOST_FURTHER = 512, 64 * 2**10
+"""Of a file's path in an archive, in bytes: below a folder of this machine, too, it is no longer
+than Linux allows.
+"""
+_HEADER = 512
+_MOST_FURTHER = 64 * 2**10
 _PAX = tarfile.XHDTYPE
 _FURTHER = (
-    _PAX, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+    _PAX,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
     tarfile.GNUTYPE_SPARSE,
-)  # fmt: skip
+)
 _Listing = dict[str, tuple[int, int, int, int]]
 """By path: mode, size, time of change in ns, inode."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was packed: how many `files` of how many `bytes`, the archive's SHA-256, and what was left out, and why."""
+    """What was packed: how many `files` of how many `bytes`, the archive's SHA-256, and what was
+    left out, and why.
+    """
 
     files: int
     bytes: int
@@ -58,24 +69,29 @@ class _Found:
 
 
 def signature(folder: Path, since: int = 0) -> object:
-    """What changes when anything in the folder does, of what changed after `since` (ns). Raises OSError."""
+    """What changes when anything in the folder does, of what changed after `since` (ns). Raises
+    OSError.
+    """
     return _listed(folder, since).entries
 
 
 def last_change(folder: Path, since: int = 0) -> float:
-    """When anything in the folder changed last, in seconds since 1970, of what changed after `since` (ns).
+    """When anything in the folder changed last, in seconds since 1970, of what changed after
+    `since` (ns).
 
-    By the kernel's time of change, which no program sets, as one sets that of a copied file. Raises OSError.
+    By the kernel's time of change, which no program sets, as one sets that of a copied file. Raises
+    OSError.
     """
     return max(folder.stat().st_ctime_ns, _listed(folder, since).newest) / 1e9
 
 
 def pack(folder: Path, target: Path, since: int = 0) -> Packed:
-    """Write the archive of a folder to `target`, which is there once all of it is on disk: all of it, or what changed
-    after `since` (ns).
+    """Write the archive of a folder to `target`, which is there once all of it is on disk: all of
+    it, or what changed after `since` (ns).
 
-    Links, devices and names that are none are left out. Raises ValueError, a clause, where the folder is too large, has
-    too many files, or does not hold still; OSError where it cannot be read, or the archive written.
+    Links, devices and names that are none are left out. Raises ValueError, a clause, where the
+    folder is too large, has too many files, or does not hold still; OSError where it cannot be
+    read, or the archive written.
     """
     for last in [False] * (_TRIES - 1) + [True]:
         before = _listed(folder, since)
@@ -96,25 +112,31 @@ def path_of(folder: Path, number: int) -> Path:
 
 
 def newest(folder: Path, most: int) -> int:
-    """The number of the newest archive in the folder of a job, of those up to `most`; 0: there is none."""
-    return max((each for each in numbers(folder) if each <= most), default=0)
+    """The number of the newest archive in the folder of a job, of those up to `most`; 0: there is
+    none.
+    """
+    return max((number for number in numbers(folder) if number <= most), default=0)
 
 
 def numbers(folder: Path) -> list[int]:
     """Those of the archives in the folder of a job."""
-    return [int(path.stem) for path in (folder / layout.KEPT).glob("*.tar") if path.stem.isdecimal()]
+    return [
+        int(path.stem) for path in (folder / layout.KEPT).glob("*.tar") if path.stem.isdecimal()
+    ]
 
 
 def look_through(archive: Path) -> None:
-    """Raises ValueError, a clause, where an archive has anything but files and folders under plain names, or too much
-    of them."""
+    """Raises ValueError, a clause, where an archive has anything but files and folders under plain
+    names, or too much of them.
+    """
     with _opened(archive) as tar:
         _members(tar)
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Have `folder`, which must not be there, with what is in the archive. Raises ValueError as `look_through`, or
-    OSError; there is nothing then."""
+    """Have `folder`, which must not be there, with what is in the archive. Raises ValueError as
+    `look_through`, or OSError; there is nothing then.
+    """
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
@@ -129,7 +151,10 @@ def unpack(archive: Path, folder: Path) -> None:
                 source = tar.extractfile(member)
                 assert source is not None
                 mode = 0o700 if member.mode & 0o100 else 0o600
-                with source, open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                with (
+                    source,
+                    open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file,
+                ):
                     shutil.copyfileobj(source, file, _BLOCK)
                     if file.tell() != member.size:
                         raise ValueError(f"{member.name} is cut off")
@@ -142,20 +167,28 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def overlay(below: Path, above: Path, target: Path, *, newer: bool) -> Packed:
-    """Write to `target` what is in two archives. A file in both, and what cannot be beside it, comes from `above` where
-    that is the `newer` one, else from `below`. Raises ValueError, a clause, or OSError."""
+    """Write to `target` what is in two archives. A file in both, and what cannot be beside it,
+    comes from `above` where that is the `newer` one, else from `below`. Raises ValueError, a
+    clause, or OSError.
+    """
     with _opened(below) as lower, _opened(above) as upper:
-        first, second = (upper, lower) if newer else (lower, upper)
+        if newer:
+            first = upper
+            second = lower
+        else:
+            first = lower
+            second = upper
         chosen = _members(first)
         names = {member.name for member in chosen}
         files = {member.name for member in chosen if member.isreg()}
         folders = {parent for name in names for parent in _parents(name)}
         added = [
-            member for member in _members(second)
+            member
+            for member in _members(second)
             if member.name not in names
             and not files.intersection(_parents(member.name))
             and not (member.isreg() and member.name in folders)
-        ]  # fmt: skip
+        ]
         together = [*chosen, *added]
         sizes = [member.size for member in together if member.isreg()]
         if sum(sizes) > MOST_KEPT_BYTES or len(together) > MOST_KEPT_FILES:
@@ -164,8 +197,10 @@ def overlay(below: Path, above: Path, target: Path, *, newer: bool) -> Packed:
             for archive, members in ((first, chosen), (second, added)):
                 for member in members:
                     fresh = tarfile.TarInfo(member.name)
-                    fresh.mtime, fresh.mode = member.mtime, member.mode
-                    fresh.type, fresh.size = member.type, member.size
+                    fresh.mtime = member.mtime
+                    fresh.mode = member.mode
+                    fresh.type = member.type
+                    fresh.size = member.size
                     tar.addfile(fresh, archive.extractfile(member) if member.isreg() else None)
     return Packed(len(sizes), sum(sizes), hashed.digest.hexdigest())
 
@@ -176,16 +211,22 @@ def _parents(name: str) -> list[str]:
 
 
 class _Member(tarfile.TarInfo):
-    """What stands before a file in an archive: its header, and before that one more where its name or its time has no
-    room in the first. Others would have tarfile take as much memory as they say, or call itself without end."""
+    """What stands before a file in an archive: its header, and before that one more where its name
+    or its time has no room in the first. Others would have tarfile take as much memory as they say,
+    or call itself without end.
+    """
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
-        """As tarfile's, which asks it for the header behind a further one, too. Raises ValueError as well."""
+        """As tarfile's, which asks it for the header behind a further one, too. Raises ValueError
+        as well.
+        """
         assert isinstance(tarfile, _Archive)
         assert tarfile.fileobj is not None
         begin = tarfile.fileobj.tell()
-        told = cls.frombuf(tarfile.fileobj.read(_HEADER), tarfile.encoding or "utf-8", tarfile.errors)
+        told = cls.frombuf(
+            tarfile.fileobj.read(_HEADER), tarfile.encoding or "utf-8", tarfile.errors
+        )
         if told.type in _FURTHER:
             if told.type != _PAX or tarfile.extended or not 0 <= told.size <= _MOST_FURTHER:
                 raise ValueError("it has headers that there is no reason for")
@@ -284,16 +325,23 @@ def _is_plain(name: str) -> bool:
 def _check_size(entries: _Listing) -> None:
     files = [size for mode, size, *_ in entries.values() if stat.S_ISREG(mode)]
     if len(entries) > MOST_KEPT_FILES:
-        raise ValueError(f"it has {len(entries):,} files and folders, more than {MOST_KEPT_FILES:,}")
+        raise ValueError(
+            f"it has {len(entries):,} files and folders, more than {MOST_KEPT_FILES:,}"
+        )
     if sum(files) > MOST_KEPT_BYTES:
-        raise ValueError(f"it has {sum(files) / 2**30:,.1f} GB, more than {MOST_KEPT_BYTES >> 30} GB")
+        raise ValueError(
+            f"it has {sum(files) / 2**30:,.1f} GB, more than {MOST_KEPT_BYTES >> 30} GB"
+        )
 
 
 def _only_grew(before: _Listing, after: _Listing) -> bool:
-    """Whether nothing has happened but that the same files were written on at their ends, as logs are, or new ones
-    came: then each is what it was at one moment."""
+    """Whether nothing has happened but that the same files were written on at their ends, as logs
+    are, or new ones came: then each is what it was at one moment.
+    """
     return all(
-        name in after and after[name][3] == inode and (after[name] == (mode, size, at, inode) or after[name][1] > size)
+        name in after
+        and after[name][3] == inode
+        and (after[name] == (mode, size, at, inode) or after[name][1] > size)
         for name, (mode, size, at, inode) in before.items()
     )
 
@@ -302,7 +350,8 @@ class _Hashed:
     """A file that is written once, and its digest."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self.digest = file, hashlib.sha256()
+        self._file = file
+        self.digest = hashlib.sha256()
 
     def write(self, block: bytes) -> int:
         self.digest.update(block)
@@ -314,7 +363,9 @@ def _hashed(target: Path) -> Iterator[_Hashed]:
     """A file that becomes `target` once all of it is on disk; after an error nothing is there."""
     part = target.with_name(f".{target.name}.part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        with open(
+            os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb"
+        ) as file:
             yield _Hashed(file)
             file.flush()
             os.fsync(file.fileno())
@@ -337,15 +388,22 @@ def _write(folder: Path, entries: _Listing, target: Path, *, grown: bool) -> str
         with _hashed(target) as hashed, _written(hashed) as tar:
             for name, (mode, size, changed, _) in entries.items():
                 member = tarfile.TarInfo(name)
-                member.mtime, member.mode = changed // 10**9, 0o700 if mode & 0o100 else 0o600
+                member.mtime = changed // 10**9
+                member.mode = 0o700 if mode & 0o100 else 0o600
                 if stat.S_ISDIR(mode):
                     member.type = tarfile.DIRTYPE
                     tar.addfile(member)
                     continue
                 member.size = size
-                with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
+                with open(
+                    os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
+                ) as source:
                     now = os.fstat(source.fileno())
-                    if not stat.S_ISREG(now.st_mode) or now.st_size < size or (now.st_size > size and not grown):
+                    if (
+                        not stat.S_ISREG(now.st_mode)
+                        or now.st_size < size
+                        or (now.st_size > size and not grown)
+                    ):
                         raise _Gone
                     tar.addfile(member, source)
     except (FileNotFoundError, tarfile.TarError, _Gone):

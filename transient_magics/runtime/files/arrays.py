@@ -1,6 +1,7 @@
 """Arrays by any names in a file, between a program and who asked for its answer.
 
-In NumPy's files names are names of files, and parameters of its functions: those that cannot be are in a table.
+In NumPy's files names are names of files, and parameters of its functions: those that cannot be are
+in a table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Record files cut into blocks, which workers copy one by one: a worker starts on the first records that it has.
+"""Record files cut into blocks, which workers copy one by one: a worker starts on the first records
+that it has.
 
-A block is a run of whole records of one TFRecord file, so it is such a file itself. The chief looks through the files
-once and writes down where the blocks are; a file that does not consist of whole records is refused here. Framing of a
-record: its length (8 bytes), the length's masked CRC32C (4), the record, the record's (4); the last is checked by
-TensorFlow when the record is read.
+A block is a run of whole records of one TFRecord file, so it is such a file itself. The chief looks
+through the files once and writes down where the blocks are; a file that does not consist of whole
+records is refused here. Framing of a record: its length (8 bytes), the length's masked CRC32C (4),
+the record, the record's (4); the last is checked by TensorFlow when the record is read.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ from ..role import log
 NAME = ".blocks"
 """In the folder of the records: they come in blocks. Beside the chief it is the list of them."""
 STREAMED_FROM = 64 << 20
-"""Bytes of training files from which on they come in blocks; fewer are copied in half a second at 1 Gbit/s."""
-_LEAST, _MOST = 256 << 10, 8 << 20
+"""Bytes of training files from which on they come in blocks; fewer are copied in half a second at 1
+Gbit/s.
+"""
+_LEAST = 256 << 10
+_MOST = 8 << 20
 _WANTED = 1024
-"""Blocks, between these sizes: few enough to lease quickly, so small that what is read twice is a small part."""
+"""Blocks, between these sizes: few enough to lease quickly, so small that what is read twice is a
+small part.
+"""
 _SHARD = re.compile(r".*-\d{5}-of-\d{5}", re.ASCII)
 _LENGTH = struct.Struct("<QI")
 _FRAME = _LENGTH.size + 4
@@ -51,7 +57,9 @@ _BY_DEFAULT = 0.5
 
 @dataclass(frozen=True)
 class Block:
-    """`records` whole records, which are `size` bytes from `offset` on in `file`, with their CRC32C."""
+    """`records` whole records, which are `size` bytes from `offset` on in `file`, with their
+    CRC32C.
+    """
 
     file: str
     offset: int
@@ -98,7 +106,8 @@ def large(paths: Sequence[Path]) -> bool:
 
 
 def indexed(directory: Path, paths: Sequence[Path]) -> Index:
-    """The blocks of the record files `paths` in `directory`: as written down there, else looked up and written down.
+    """The blocks of the record files `paths` in `directory`: as written down there, else looked up
+    and written down.
 
     Raises TrainingError for a torn file, OSError.
     """
@@ -141,15 +150,19 @@ def _cut(directory: Path, path: Path, block_bytes: int) -> Iterator[Block]:
         for end in _ends(path, content):
             records += 1
             if end - begin >= block_bytes or end == len(content):
-                yield Block(name, begin, end - begin, records, google_crc32c.value(content[begin:end]))
-                begin, records = end, 0
+                yield Block(
+                    name, begin, end - begin, records, google_crc32c.value(content[begin:end])
+                )
+                begin = end
+                records = 0
 
 
 def _ends(path: Path, content: mmap.mmap) -> Iterator[int]:
     """Where each record ends."""
     import google_crc32c
 
-    place, size = 0, len(content)
+    place = 0
+    size = len(content)
     while place < size:
         if size - place < _FRAME:
             raise _torn(path, place, "ends within a record")
@@ -168,15 +181,18 @@ def _masked(crc: int) -> int:
 
 def _torn(path: Path, place: int, what: str) -> TrainingError:
     fix = "Delete it where it comes from, and have it made again."
-    return TrainingError(f"the record file {path.name} is torn: what begins at byte {place:,} {what}", fix=fix)
+    return TrainingError(
+        f"the record file {path.name} is torn: what begins at byte {place:,} {what}", fix=fix
+    )
 
 
 # Blocks of records near their worker, in a cache that never evicts (MinIO of CoorDL, VLDB 2021).
 #
-# What has gone in stays, and what finds no room passes through: of data of which a part x fits, exactly that part is
-# found here in every epoch. A cache that evicts what was not used for longest finds less, since each record is used
-# once an epoch: after all others. TensorFlow reads blocks as files; those in the worker's own memory are files
-# without a name (memfd), as are those that pass through.
+# What has gone in stays, and what finds no room passes through: of data of which a part x fits,
+# exactly that part is found here in every epoch. A cache that evicts what was not used for longest
+# finds less, since each record is used once an epoch: after all others. TensorFlow reads blocks as
+# files; those in the worker's own memory are files without a name (memfd), as are those that pass
+# through.
 
 
 @dataclass(frozen=True)
@@ -189,15 +205,22 @@ class Content:
 
 
 class BlockCache:
-    """The blocks that one worker has; `get` and `put` answer with paths that TensorFlow can read until `release`."""
+    """The blocks that one worker has; `get` and `put` answer with paths that TensorFlow can read
+    until `release`.
+    """
 
     def __init__(self, cache: Cache | None, run: Path) -> None:
-        """`run` is the run's folder. Raises DeclarationError for a cache that this VM has no room for."""
+        """`run` is the run's folder. Raises DeclarationError for a cache that this VM has no room
+        for.
+        """
         self._folder = _folder(cache, run)
         free = cache_room(cache.place if cache else "disk", run)
         self._there = dict(self._found())
         self._bytes = sum(path.stat().st_size for path in self._there.values())
-        self._limit = cache.bytes if cache else int(_BY_DEFAULT * free)
+        if cache:
+            self._limit = cache.bytes
+        else:
+            self._limit = int(_BY_DEFAULT * free)
         if cache and cache.bytes > free + self._bytes:
             raise DeclarationError(
                 f"a cache of {_gb(cache.bytes)} is larger than what is free here, {_gb(free)} of {_WHERE[cache.place]}",
@@ -223,7 +246,9 @@ class BlockCache:
         return frozenset((*self._there, *self._kept))
 
     def get(self, wanted: Content) -> str | None:
-        """Where the block is, if it is kept. One that a process before this one left here is looked at first."""
+        """Where the block is, if it is kept. One that a process before this one left here is looked
+        at first.
+        """
         if (handle := self._kept.get(wanted.number)) is not None:
             return _path(handle)
         path = self._there.get(wanted.number)
@@ -237,14 +262,18 @@ class BlockCache:
         return str(path)
 
     def put(self, block: Content, content: bytes) -> str:
-        """Where the block is from now on: kept if there is room, else passing through. Raises OSError."""
+        """Where the block is from now on: kept if there is room, else passing through. Raises
+        OSError.
+        """
         if self._bytes + block.size <= self._limit:
             try:
                 return self._keep(block, content)
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                log(f"the cache takes no more than the {_gb(self._bytes)} in it: {os.strerror(error.errno)}")
+                log(
+                    f"the cache takes no more than the {_gb(self._bytes)} in it: {os.strerror(error.errno)}"
+                )
                 self._limit = self._bytes
         self._passing[block.number] = handle = _without_name(content)
         return _path(handle)
@@ -258,7 +287,8 @@ class BlockCache:
         """The worker leaves for good: nothing of the cache stays."""
         for handle in (*self._passing.values(), *self._kept.values()):
             os.close(handle)
-        self._passing, self._kept = {}, {}
+        self._passing = {}
+        self._kept = {}
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -290,7 +320,11 @@ class BlockCache:
             return []
         for part in self._folder.glob(".*.part"):
             part.unlink(missing_ok=True)
-        return [(int(match[1]), path) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        return [
+            (int(match[1]), path)
+            for path in self._folder.iterdir()
+            if (match := _NAME.fullmatch(path.name))
+        ]
 
 
 _WHERE = {"memory": "memory", "shm": "memory for /dev/shm", "disk": "disk"}
@@ -307,21 +341,28 @@ def cache_room(place: str, folder: Path) -> int:
 
 
 def _available() -> int:
-    """Of memory: what the kernel says is available, and no more than this process' control group may have."""
+    """Of memory: what the kernel says is available, and no more than this process' control group
+    may have.
+    """
     for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             found = [int(line.split()[1]) << 10]
             break
     else:
         found = list[int]()
-    for limit in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
+    for limit in (
+        Path("/sys/fs/cgroup/memory.max"),
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+    ):
         with contextlib.suppress(OSError, ValueError):  # "max", or no such file: there is no limit
             found.append(int(limit.read_text(encoding="utf-8")))
     return min(found, default=0)
 
 
 def _folder(cache: Cache | None, run: Path) -> Path | None:
-    """Where blocks lie; None for the process' own memory. Folders in /dev/shm of runs that are no more go."""
+    """Where blocks lie; None for the process' own memory. Folders in /dev/shm of runs that are no
+    more go.
+    """
     if cache is not None and cache.place == "memory":
         return None
     if cache is None or cache.place == "disk":
@@ -359,4 +400,6 @@ def _is(path: Path, wanted: Content) -> bool:
 
 
 def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+    if size >= 1e8:
+        return f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.1f} MB"

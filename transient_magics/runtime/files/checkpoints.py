@@ -1,8 +1,10 @@
-"""A run's checkpoints: a crash leaves the old or the new one, each is verified before use, the last and the best stay.
+"""A run's checkpoints: a crash leaves the old or the new one, each is verified before use, the last
+and the best stay.
 
-The files are TensorFlow's own (`model.ckpt-500.index`, `.data-...`, and the `checkpoint` state file with relative
-paths), so that any TensorFlow program can read the folder. Restoring goes through Python: with several parameter
-servers TensorFlow's restore would look for the files on each of them, but they lie beside the chief.
+The files are TensorFlow's own (`model.ckpt-500.index`, `.data-...`, and the `checkpoint` state file
+with relative paths), so that any TensorFlow program can read the folder. Restoring goes through
+Python: with several parameter servers TensorFlow's restore would look for the files on each of
+them, but they lie beside the chief.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from .blocks import is_shard
 from .data_files import described
 
 BEST = "best.json"
-"""Beside the checkpoints, so that it goes wherever they go: which of them has the best evaluation, and stays."""
+"""Beside the checkpoints, so that it goes wherever they go: which of them has the best evaluation,
+and stays.
+"""
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _PART = re.compile(r"model\.ckpt-(\d+)\.")
 
@@ -84,7 +88,9 @@ class Checkpoints:
         return sorted(self._folder.glob(f"model.ckpt-{step}.*"))
 
     def best(self) -> Best | None:
-        """The best of them, as the file beside them says; None where there is none, or the checkpoint is not here."""
+        """The best of them, as the file beside them says; None where there is none, or the
+        checkpoint is not here.
+        """
         try:
             found = checks.built(Best, checks.parsed_object((self._folder / BEST).read_bytes()))
         except (FileNotFoundError, ValueError):  # an unreadable one says nothing
@@ -99,42 +105,59 @@ class Checkpoints:
             write_atomically(self._folder / BEST, json.dumps(asdict(best)))
 
     def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
-        """Have the files `paths` as the checkpoint of `step`, which took `seconds` to write elsewhere."""
+        """Have the files `paths` as the checkpoint of `step`, which took `seconds` to write
+        elsewhere.
+        """
 
         def move(_: str) -> None:
-            for path in sorted(paths, key=lambda path: path.suffix == ".index"):  # the index makes it one
+            for path in sorted(
+                paths, key=lambda path: path.suffix == ".index"
+            ):  # the index makes it one
                 path.replace(self._folder / path.name)
 
         return replace(self.write(step, move), seconds=seconds)
 
     def write(self, step: int, save: Callable[[str], None]) -> Saved:
-        """Let `save` write the checkpoint of `step`, then point the state file to it and drop the oldest."""
+        """Let `save` write the checkpoint of `step`, then point the state file to it and drop the
+        oldest.
+        """
         started = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
         if step not in self.steps():  # what there is is good; to write it again could only spoil it
             try:
                 save(str(self.prefix(step)))
             except BaseException:
-                for path in self.files(step):  # a part of a checkpoint only takes the room that the next one needs
+                for path in self.files(
+                    step
+                ):  # a part of a checkpoint only takes the room that the next one needs
                     path.unlink(missing_ok=True)
                 raise
         size = sum(path.stat().st_size for path in self.files(step))
-        others = [each for each in self.steps() if each != step]  # higher ones, after an older one was restored
+        others = [
+            each for each in self.steps() if each != step
+        ]  # higher ones, after an older one was restored
         best = self.best()
         stays = {step, *others[: self._keep - 1], *([best.step] if best else [])}
         kept = sorted(stays, reverse=True)
         lines = [f'model_checkpoint_path: "{self.prefix(step).name}"']
-        lines += [f'all_model_checkpoint_paths: "{self.prefix(kept_step).name}"' for kept_step in reversed(kept)]
+        lines += [
+            f'all_model_checkpoint_paths: "{self.prefix(kept_step).name}"'
+            for kept_step in reversed(kept)
+        ]
         write_atomically(self._folder / "checkpoint", "\n".join(lines) + "\n")
         for old in set(others) - set(kept):
             if not self._is_held(old):
                 for path in self.files(old):
                     path.unlink(missing_ok=True)
         self._tidy()
-        return Saved(step, f"{self._folder.name}/{self.prefix(step).name}", time.monotonic() - started, size)
+        return Saved(
+            step, f"{self._folder.name}/{self.prefix(step).name}", time.monotonic() - started, size
+        )
 
     def _tidy(self) -> None:
-        """Drop what a process that was killed while it wrote or dropped a checkpoint has left: files without index."""
+        """Drop what a process that was killed while it wrote or dropped a checkpoint has left:
+        files without index.
+        """
         whole = set(self.steps())
         for path in self._folder.glob("model.ckpt-*"):
             found = _PART.match(path.name)
@@ -165,16 +188,21 @@ class Checkpoints:
         return self._folder / f"model.ckpt-{step}.index"
 
     def newest(self, mend: Callable[[], object] | None = None) -> tuple[int, dict[str, Any]] | None:
-        """Step and values of the newest checkpoint that can be read whole; None if there is none at all.
+        """Step and values of the newest checkpoint that can be read whole; None if there is none at
+        all.
 
-        Every value is read (TensorFlow checks its sum), so what is returned is what will be restored. A broken one is
-        set aside as `broken-...`, then `mend` may bring it from elsewhere; if all are broken the run must not silently
-        start from nothing, so that raises, then and ever after. So does what is no fault of the file: too little
-        memory, too many open files.
+        Every value is read (TensorFlow checks its sum), so what is returned is what will be
+        restored. A broken one is set aside as `broken-...`, then `mend` may bring it from
+        elsewhere; if all are broken the run must not silently start from nothing, so that raises,
+        then and ever after. So does what is no fault of the file: too little memory, too many open
+        files.
         """
         from ..tf.graph_mode import tensorflow
 
-        broken = [path.name.removeprefix("broken-") for path in sorted(self._folder.glob("broken-*.index"))]
+        broken = [
+            path.name.removeprefix("broken-")
+            for path in sorted(self._folder.glob("broken-*.index"))
+        ]
         for step in self.steps():
             try:
                 return step, self.read(step)
@@ -198,7 +226,13 @@ class Checkpoints:
 
         tf = tensorflow()
         known = tf.train.load_checkpoint(str(self.prefix(step))).get_variable_to_shape_map()
-        return tf.train.Saver([each for each in tf.global_variables() if place_in_checkpoint(each)[0] in known])
+        return tf.train.Saver(
+            [
+                global_variable
+                for global_variable in tf.global_variables()
+                if place_in_checkpoint(global_variable)[0] in known
+            ]
+        )
 
     def read(self, step: int) -> dict[str, Any]:
         """All values of one checkpoint."""
@@ -209,17 +243,21 @@ class Checkpoints:
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-# The vocabularies of a run's problem, which were made with its records, kept beside its checkpoints.
+# The vocabularies of a run's problem, which were made with its records, kept beside its
+# checkpoints.
 #
-# A checkpoint of a text model means nothing without them, so they go wherever checkpoints go: home, into the bucket,
-# to the VM that takes a lost one's place, and to the run that resumes from it. There they are laid out before records
-# are made anew, and Tensor2Tensor takes a vocabulary that it finds: the one that the model has learnt with.
+# A checkpoint of a text model means nothing without them, so they go wherever checkpoints go: home,
+# into the bucket, to the VM that takes a lost one's place, and to the run that resumes from it.
+# There they are laid out before records are made anew, and Tensor2Tensor takes a vocabulary that it
+# finds: the one that the model has learnt with.
 
 
 def keep_vocabularies(data: Path, checkpoints: Path, *, shared: bool) -> None:
-    """Copy the vocabularies in the folder `data` to the checkpoints: small files that are no records.
+    """Copy the vocabularies in the folder `data` to the checkpoints: small files that are no
+    records.
 
-    Of a folder that is `shared` with other problems only what is called a vocabulary. Raises OSError.
+    Of a folder that is `shared` with other problems only what is called a vocabulary. Raises
+    OSError.
     """
     found = [path for path in sorted(data.iterdir()) if _is_vocabulary(path, shared)][:_MOST_FILES]
     for path in found:
@@ -236,7 +274,9 @@ def kept_vocabularies(checkpoints: Path) -> list[Path]:
 
 
 def lay_out_vocabularies(checkpoints: Path, data: Path) -> None:
-    """Copy what is kept to the folder `data`, under the names that Tensor2Tensor looks for. Raises OSError."""
+    """Copy what is kept to the folder `data`, under the names that Tensor2Tensor looks for. Raises
+    OSError.
+    """
     for path in kept_vocabularies(checkpoints):
         shutil.copyfile(path, data / path.name.removeprefix(VOCABULARY_PREFIX))
 
@@ -244,20 +284,27 @@ def lay_out_vocabularies(checkpoints: Path, data: Path) -> None:
 def _is_vocabulary(path: Path, shared: bool) -> bool:
     if path.name.startswith(".") or is_shard(path.name) or not path.is_file():
         return False
-    return path.stat().st_size <= MOST_VOCABULARY_BYTES and ("vocab" in path.name.lower() or not shared)
+    return path.stat().st_size <= MOST_VOCABULARY_BYTES and (
+        "vocab" in path.name.lower() or not shared
+    )
 
 
 # A checkpoint that a worker wrote (`--chief worker`), brought to the chief over the run's port.
 #
-# A message names the files with their sums, then come their bytes. What does not arrive whole counts for nothing: the
-# chief puts the files where checkpoints lie once it has them all, and from there they go where all checkpoints go.
+# A message names the files with their sums, then come their bytes. What does not arrive whole
+# counts for nothing: the chief puts the files where checkpoints lie once it has them all, and from
+# there they go where all checkpoints go.
 
 
 def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> None:
-    """Send the checkpoint `saved` of the worker with this number. Raises OSError or ValueError if it was not taken."""
+    """Send the checkpoint `saved` of the worker with this number. Raises OSError or ValueError if
+    it was not taken.
+    """
     paths = Checkpoints(folder).files(saved.step)
     files = tuple(File(**described(path, folder)) for path in paths)
-    told = Checkpoint(token=token, number=number, step=saved.step, seconds=saved.seconds, files=files)
+    told = Checkpoint(
+        token=token, number=number, step=saved.step, seconds=saved.seconds, files=files
+    )
     connection = socket.create_connection(host_and_port(chief), _SILENT_SECONDS)
     with connection, connection.makefile("rwb") as stream:
         stream.write(told.encoded)
@@ -271,11 +318,15 @@ def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> 
 
 
 @asynccontextmanager
-async def received_checkpoint(reader: asyncio.StreamReader, told: Checkpoint, run: Path) -> AsyncIterator[list[Path]]:
-    """The files that a worker sends, below the run's folder; inside they may be moved, afterwards they are gone.
+async def received_checkpoint(
+    reader: asyncio.StreamReader, told: Checkpoint, run: Path
+) -> AsyncIterator[list[Path]]:
+    """The files that a worker sends, below the run's folder; inside they may be moved, afterwards
+    they are gone.
 
-    Each delivery has a folder of its own: who has lost the duty may still be sending when the next one begins, perhaps
-    files of the same names. Raises OSError or ValueError for anything less than all of them.
+    Each delivery has a folder of its own: who has lost the duty may still be sending when the next
+    one begins, perhaps files of the same names. Raises OSError or ValueError for anything less than
+    all of them.
     """
     with tempfile.TemporaryDirectory(prefix="delivered-", dir=run) as place:
         paths = [await _receive(reader, file, told.step, Path(place)) for file in told.files]
@@ -293,7 +344,9 @@ def forget_deliveries(run: Path) -> None:
 async def _receive(reader: asyncio.StreamReader, file: File, step: int, folder: Path) -> Path:
     if not re.fullmatch(rf"model\.ckpt-{step}\.[\w.-]+", file.name):
         raise ValueError(f"{file.name!r} is no file of that checkpoint")
-    path, left, digest = folder / file.name, file.size, hashlib.sha256()
+    path = folder / file.name
+    left = file.size
+    digest = hashlib.sha256()
     with path.open("wb") as target:
         while left:
             async with asyncio.timeout(_SILENT_SECONDS):

@@ -1,9 +1,11 @@
-"""A run's records (and graphs, see shared_graph.py): made once beside the chief, copied by every worker.
+"""A run's records (and graphs, see shared_graph.py): made once beside the chief, copied by every
+worker.
 
-The chief writes `data/` through the problem's generate_data, then a marker with every file's size and SHA-256.
-Workers ask the chief's port for that list and copy what they do not have yet; a file counts only when its sum is
-right. Of large training files they learn the names alone: their records come in blocks (blocks.py).
-Blocking on the worker's side (a thread copies while TensorFlow is imported), asyncio on the chief's.
+The chief writes `data/` through the problem's generate_data, then a marker with every file's size
+and SHA-256. Workers ask the chief's port for that list and copy what they do not have yet; a file
+counts only when its sum is right. Of large training files they learn the names alone: their records
+come in blocks (blocks.py). Blocking on the worker's side (a thread copies while TensorFlow is
+imported), asyncio on the chief's.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from ...protocol.names import checked_file
 from ..protocol import decode, host_and_port
 from . import blocks
 
-MARKER, _LOCK = ".complete", ".lock"
+MARKER = ".complete"
+_LOCK = ".lock"
 _BLOCK = 1 << 18
 _TRIES = 5
 
@@ -43,7 +46,9 @@ def listing(directory: Path) -> list[dict[str, Any]] | None:
 
 
 def make(directory: Path, generate: Callable[[Path, Path], None]) -> list[dict[str, Any]]:
-    """Let `generate` fill `directory` unless it is finished already; a half-made one is thrown away first."""
+    """Let `generate` fill `directory` unless it is finished already; a half-made one is thrown away
+    first.
+    """
     known = listing(directory)
     if known is not None and all(_size(directory / file["name"]) == file["size"] for file in known):
         return known
@@ -61,10 +66,16 @@ def make(directory: Path, generate: Callable[[Path, Path], None]) -> list[dict[s
 
 def described(path: Path, directory: Path) -> dict[str, Any]:
     """Name, size and sum of a file below `directory`."""
-    return {"name": str(path.relative_to(directory)), "size": path.stat().st_size, "sha256": _sum(path)}
+    return {
+        "name": str(path.relative_to(directory)),
+        "size": path.stat().st_size,
+        "sha256": _sum(path),
+    }
 
 
-async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer: asyncio.StreamWriter) -> None:
+async def serve(
+    directory: Path, files: list[dict[str, Any]], name: str, writer: asyncio.StreamWriter
+) -> None:
     """Send one of `files` as its bytes."""
     if name not in {file["name"] for file in files}:
         writer.write(encode({"ok": False, "error": f"no file {name!r}"}))
@@ -77,11 +88,14 @@ async def serve(directory: Path, files: list[dict[str, Any]], name: str, writer:
             await writer.drain()
 
 
-def copy(chief: str, token: str, directory: Path, what: What = "records", tries: int = _TRIES) -> None:
-    """Fetch the records from the chief into `directory`; waits until they are made. Raises TrainingError.
+def copy(
+    chief: str, token: str, directory: Path, what: What = "records", tries: int = _TRIES
+) -> None:
+    """Fetch the records from the chief into `directory`; waits until they are made. Raises
+    TrainingError.
 
-    With `what` graphs it fetches those that are there by now; with `whole` the records whoever else reads them. Of
-    records that are read on other VMs alone a worker has the names.
+    With `what` graphs it fetches those that are there by now; with `whole` the records whoever else
+    reads them. Of records that are read on other VMs alone a worker has the names.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for attempt in range(tries):
@@ -90,7 +104,9 @@ def copy(chief: str, token: str, directory: Path, what: What = "records", tries:
             return
         except (OSError, ValueError) as error:
             if attempt == tries - 1:
-                raise TrainingError(f"the {what} could not be copied from the chief: {error}", where=chief) from error
+                raise TrainingError(
+                    f"the {what} could not be copied from the chief: {error}", where=chief
+                ) from error
             time.sleep(backoff(attempt + 1, first=1.0))  # the chief may be starting again
 
 
@@ -107,8 +123,13 @@ def copy_once(chief: str, token: str, directory: Path) -> None:
 
 
 def _copy(chief: str, token: str, directory: Path, what: What) -> None:
-    with socket.create_connection(host_and_port(chief), timeout=10) as connection, connection.makefile("rwb") as stream:
-        connection.settimeout(None)  # the chief answers when the records are made, which may take its time
+    with (
+        socket.create_connection(host_and_port(chief), timeout=10) as connection,
+        connection.makefile("rwb") as stream,
+    ):
+        connection.settimeout(
+            None
+        )  # the chief answers when the records are made, which may take its time
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         told = ask(stream, Files(token=token, what=what))
         files = told["files"]
@@ -120,7 +141,9 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
             ask(stream, Fetch(name=file["name"]))
             _receive(stream, file, place)
         for name in told.get("streamed") or ():
-            (directory / checked_file(name)).touch(mode=0o600)  # what looks for record files finds their names
+            (directory / checked_file(name)).touch(
+                mode=0o600
+            )  # what looks for record files finds their names
             write_atomically(directory / blocks.NAME, "")
         for name in told.get("elsewhere") or ():
             (directory / checked_file(name)).touch(mode=0o600)
@@ -143,7 +166,8 @@ def ask(stream: Any, message: Files | Fetch | Grant) -> dict[str, Any]:
 def _receive(stream: Any, file: dict[str, Any], place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_name(f".{place.name}.part")
-    left, digest = file["size"], hashlib.sha256()
+    left = file["size"]
+    digest = hashlib.sha256()
     with open(part, "wb") as target:
         while left:
             block = stream.read(min(_BLOCK, left))

@@ -1,9 +1,10 @@
-"""The manifest of a run's checkpoints in a bucket: which there are, and of which files each consists.
+"""The manifest of a run's checkpoints in a bucket: which there are, and of which files each
+consists.
 
-A checkpoint lies in a folder of its own under a name never used before, so nothing that the manifest names is ever
-overwritten; it counts from the moment on at which the manifest names it. Should the manifest be lost or damaged, those
-count that lie there whole: their index is uploaded last. Plain values, read by whoever restores or fetches; nothing of
-Google's is imported here.
+A checkpoint lies in a folder of its own under a name never used before, so nothing that the
+manifest names is ever overwritten; it counts from the moment on at which the manifest names it.
+Should the manifest be lost or damaged, those count that lie there whole: their index is uploaded
+last. Plain values, read by whoever restores or fetches; nothing of Google's is imported here.
 """
 
 from __future__ import annotations
@@ -66,28 +67,37 @@ class Manifest:
     @property
     def newest(self) -> Checkpoint | None:
         """The last one."""
-        return self.checkpoints[-1] if self.checkpoints else None
+        if self.checkpoints:
+            return self.checkpoints[-1]
+        return None
 
     def of(self, step: int) -> Checkpoint | None:
         """The checkpoint of `step`."""
-        return next((each for each in self.checkpoints if each.step == step), None)
+        return next(
+            (checkpoint for checkpoint in self.checkpoints if checkpoint.step == step), None
+        )
 
     def adding(self, checkpoint: Checkpoint, keep: int) -> Manifest:
         """With one more, instead of another of the same step; the last `keep` stay, and the best.
 
-        A run goes forward only: who comes with an earlier step has been overtaken by another chief. TrainingError.
+        A run goes forward only: who comes with an earlier step has been overtaken by another chief.
+        TrainingError.
         """
         others = [each for each in self.checkpoints if each.step != checkpoint.step]
         if others and others[-1].step > checkpoint.step:
             what = f"the checkpoint of step {others[-1].step} is there already, step {checkpoint.step} comes too late"
             raise TrainingError(what)
         every = (*others, checkpoint)
-        dropped = [each.step for each in every[:-keep] if not self.best or each.step != self.best.step]
+        dropped = [
+            each.step for each in every[:-keep] if not self.best or each.step != self.best.step
+        ]
         return Manifest(tuple(each for each in every if each.step not in dropped), self.best)
 
     def judged(self, best: Best | None, checkpoint: Checkpoint | None = None) -> Manifest:
         """With `best` as the best one; `checkpoint` is that one, where it was not named yet."""
-        every = {each.step: each for each in (*self.checkpoints, *([checkpoint] if checkpoint else []))}
+        every = {
+            each.step: each for each in (*self.checkpoints, *([checkpoint] if checkpoint else []))
+        }
         named = best if best and best.step in every else None
         return Manifest(tuple(every[step] for step in sorted(every)), named)
 
@@ -106,27 +116,38 @@ class Manifest:
 
     @classmethod
     def lying_there(cls, objects: Iterable[tuple[str, int, str]]) -> Manifest:
-        """What a lost manifest named, by the objects in the run's place: name, size and CRC32C, oldest first.
+        """What a lost manifest named, by the objects in the run's place: name, size and CRC32C,
+        oldest first.
 
-        A checkpoint whose index and data are all there is whole; of two of the same step the later one counts.
+        A checkpoint whose index and data are all there is whole; of two of the same step the later
+        one counts.
         """
         folders: dict[str, list[File]] = {}
         for name, size, crc32c in objects:
             folder, _, plain = name.rpartition("/")
             if _FOLDER.fullmatch(folder) and _FILE.fullmatch(plain):
                 folders.setdefault(folder, []).append(File(plain, size, crc32c))
-        whole = {step: Checkpoint(step, folder, tuple(files))
-                 for folder, files in folders.items() if (step := _whole(files, folder)) is not None}  # fmt: skip
+        whole = {
+            step: Checkpoint(step, folder, tuple(files))
+            for folder, files in folders.items()
+            if (step := _whole(files, folder)) is not None
+        }
         return cls(tuple(sorted(whole.values(), key=lambda each: each.step)))
 
     @classmethod
     def from_dict(cls, values: Any) -> Manifest:
-        """Read what `to_dict` gave; TrainingError for anything else, as for names of files that no checkpoint has."""
+        """Read what `to_dict` gave; TrainingError for anything else, as for names of files that no
+        checkpoint has.
+        """
         try:
             found = tuple(map(_checkpoint, values["checkpoints"]))
         except (KeyError, TypeError, ValueError) as error:
-            raise TrainingError(f"the manifest of the checkpoints cannot be read: {error!r}") from error
-        return cls(tuple(sorted(found, key=lambda each: each.step))).judged(_best(values.get("best")))
+            raise TrainingError(
+                f"the manifest of the checkpoints cannot be read: {error!r}"
+            ) from error
+        return cls(tuple(sorted(found, key=lambda each: each.step))).judged(
+            _best(values.get("best"))
+        )
 
 
 def described(path: Path) -> File:
@@ -146,9 +167,14 @@ def checksum(path: Path) -> str:
 
 
 def state_file(steps: Iterable[int]) -> str:
-    """TensorFlow's `checkpoint` file for a folder with checkpoints of these steps (not empty, oldest first)."""
+    """TensorFlow's `checkpoint` file for a folder with checkpoints of these steps (not empty,
+    oldest first).
+    """
     names = [f"model.ckpt-{step}" for step in steps]
-    lines = [f'model_checkpoint_path: "{names[-1]}"', *(f'all_model_checkpoint_paths: "{name}"' for name in names)]
+    lines = [
+        f'model_checkpoint_path: "{names[-1]}"',
+        *(f'all_model_checkpoint_paths: "{name}"' for name in names),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -166,7 +192,9 @@ def _checkpoint(values: Any) -> Checkpoint:
 
 
 def _whole(files: Sequence[File], folder: str) -> int | None:
-    """The step of the checkpoint of which these files are all; None where one is missing, or is of another step."""
+    """The step of the checkpoint of which these files are all; None where one is missing, or is of
+    another step.
+    """
     found = [match for file in files if (match := _FILE.fullmatch(file.name))]
     steps = {match["step"] for match in found if match["step"]}
     data = [int(match["parts"]) for match in found if match["parts"]]
@@ -174,7 +202,9 @@ def _whole(files: Sequence[File], folder: str) -> int | None:
     if not has_index or not data or set(data) != {len(data)} or len(steps) != 1:
         return None
     (step,) = map(int, steps)
-    return step if folder.startswith(f"{layout.CHECKPOINTS}/{step}-") else None
+    if folder.startswith(f"{layout.CHECKPOINTS}/{step}-"):
+        return step
+    return None
 
 
 def _file(values: Any, step: int) -> File:
@@ -187,7 +217,9 @@ def _file(values: Any, step: int) -> File:
 def _best(values: Any) -> Best | None:
     """Which is the best; one that cannot be read costs that alone."""
     try:
-        return checks.built(Best, values) if isinstance(values, dict) else None
+        if isinstance(values, dict):
+            return checks.built(Best, values)
+        return None
     except ValueError:
         return None
 
@@ -199,7 +231,10 @@ def _number(value: Any) -> int:
 
 
 def _fits(pattern: re.Pattern[str], text: Any) -> re.Match[str]:
-    found = pattern.fullmatch(text) if isinstance(text, str) else None
+    if isinstance(text, str):
+        found = pattern.fullmatch(text)
+    else:
+        found = None
     if not found:
         raise ValueError(f"{str(text)[:80]!r} is not a valid name")
     return found

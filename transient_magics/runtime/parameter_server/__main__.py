@@ -1,7 +1,8 @@
 """The process of one parameter server: `python -m transient_magics.runtime.parameter_server`.
 
-It serves variables with TensorFlow's own server and knows of no worker. On ps/0 the chief runs in the same process,
-so that it lives and dies with the variables it keeps. Exits with 0 when the run has ended, 65 when it failed.
+It serves variables with TensorFlow's own server and knows of no worker. On ps/0 the chief runs in
+the same process, so that it lives and dies with the variables it keeps. Exits with 0 when the run
+has ended, 65 when it failed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The data of a run on its chief's machine: made there, got from a bucket, or copied from the chief before.
+"""The data of a run on its chief's machine: made there, got from a bucket, or copied from the chief
+before.
 
-And how workers get it: as files, in blocks where it is large, or not at all where preparation VMs read it. All of this
-blocks, and generating is TensorFlow's: it belongs on the chief's one thread.
+And how workers get it: as files, in blocks where it is large, or not at all where preparation VMs
+read it. All of this blocks, and generating is TensorFlow's: it belongs on the chief's one thread.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ class Records:
     """The records of one run, and the vocabularies beside them."""
 
     def __init__(self, folder: RunFolder, spec: RunSpec, keeper: Keeper) -> None:
-        self._folder, self._spec, self._keeper = folder, spec, keeper
+        self._folder = folder
+        self._spec = spec
+        self._keeper = keeper
         self.index = blocks.Index(())
         """Of the records that come in blocks."""
         self.elsewhere: tuple[str, ...] = ()
         """The names of record files that preparation VMs read, and no worker."""
 
     def make(self) -> list[dict[str, Any]]:
-        """The files of the data: made, or those that are here, or where the run moves here, those of its chief.
+        """The files of the data: made, or those that are here, or where the run moves here, those
+        of its chief.
 
         Raises TrainingError where they cannot be made.
         """
@@ -51,34 +55,46 @@ class Records:
 
     def keep_vocabularies(self) -> None:
         """Have the vocabularies among the checkpoints: these are read with them alone."""
-        data, shared = Path(self._folder.data_directory(self._spec)), self._spec.data_folder is not None
+        data = Path(self._folder.data_directory(self._spec))
+        shared = self._spec.data_folder is not None
         checkpoints.keep_vocabularies(data, self._folder.checkpoints, shared=shared)
 
     def _fill(self, directory: Path, temporary: Path) -> None:
         """Get the records from the bucket where they are shared, or make them, and share them."""
-        place, problem = self._spec.records, self._spec.problem
-        if place and shared_records.run("get", place, problem, directory, self._folder.bucket_token):
+        place = self._spec.records
+        problem = self._spec.problem
+        if place and shared_records.run(
+            "get", place, problem, directory, self._folder.bucket_token
+        ):
             if not self._keeper.has_records():
                 raise _no_records(problem, place)
             return
         checkpoints.lay_out_vocabularies(self._folder.checkpoints, directory)
         self._keeper.generate(directory, temporary)
         if problem and not self._keeper.has_records():
-            raise TrainingError(f"{problem} generates no training records", fix="Look at its generator.")
+            raise TrainingError(
+                f"{problem} generates no training records", fix="Look at its generator."
+            )
         if place:
             shared_records.run("put", place, problem, directory, self._folder.bucket_token)
 
     def _indexed(self) -> blocks.Index:
-        """The blocks of the records, if they come in blocks: where they are large, or a cache for them is declared.
+        """The blocks of the records, if they come in blocks: where they are large, or a cache for
+        them is declared.
 
         Who measures stalls reads files that lie on its VM, warm or cold.
         """
-        paths = () if self._spec.stalls else self._keeper.record_files()
+        if self._spec.stalls:
+            paths = ()
+        else:
+            paths = self._keeper.record_files()
         if not self._spec.reads_records:
             self.elsewhere = tuple(str(path.relative_to(self._folder.data)) for path in paths)
             return blocks.Index(())
         wanted = paths and (self._spec.cache or blocks.large(paths))
-        return blocks.indexed(self._folder.data, paths) if wanted else blocks.Index(())
+        if wanted:
+            return blocks.indexed(self._folder.data, paths)
+        return blocks.Index(())
 
 
 def copy_before(folder: RunFolder, spec: RunSpec, what: What, directory: Path) -> None:
@@ -97,19 +113,26 @@ def _no_records(problem: str, place: str | None) -> TrainingError:
     return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
 
 
-# Blocks on their way from the chief's disk to a worker: by sendfile, so that the parameter server's process, which
-# serves variables as well, does not touch their bytes. And the token for those who read them in their bucket.
+# Blocks on their way from the chief's disk to a worker: by sendfile, so that the parameter server's
+# process, which serves variables as well, does not touch their bytes. And the token for those who
+# read them in their bucket.
 
 
 async def serve_blocks(
     directory: Path, index: Index, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Send the blocks that are asked for on this connection. Raises OSError and ValueError, which end it."""
+    """Send the blocks that are asked for on this connection. Raises OSError and ValueError, which
+    end it.
+    """
     writer.write(encode({"ok": True, "files": []}))
     loop = asyncio.get_running_loop()
     while line := await reader.readline():
         name = read_fetch(line).name
-        if not (name.isascii() and name.isdigit()) or len(name) > 12 or int(name) >= len(index.blocks):
+        if (
+            not (name.isascii() and name.isdigit())
+            or len(name) > 12
+            or int(name) >= len(index.blocks)
+        ):
             writer.write(encode({"ok": False, "error": f"no block {name:.20}"}))
             continue
         block = index.blocks[int(name)]
@@ -122,7 +145,9 @@ async def serve_blocks(
 
 
 def granted(path: Path) -> dict[str, Any]:
-    """The answer to who asks for the token that opens the records in their bucket: it lies at `path`, if at all."""
+    """The answer to who asks for the token that opens the records in their bucket: it lies at
+    `path`, if at all.
+    """
     try:
         brought = json.loads(path.read_bytes())
         return {"ok": True, "access": str(brought["token"]), "expires": float(brought["expires"])}

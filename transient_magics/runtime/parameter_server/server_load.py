@@ -1,7 +1,8 @@
-"""How busy the processes of the parameter servers are: each tells the chief, which runs in the first one.
+"""How busy the processes of the parameter servers are: each tells the chief, which runs in the
+first one.
 
-A load is a running total and its time on the server's own clock, so that whoever has two of them knows the share in
-between exactly, however late they came.
+A load is a running total and its time on the server's own clock, so that whoever has two of them
+knows the share in between exactly, however late they came.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _PATIENCE = 5.0
 class Load:
     """What a parameter server's process has taken so far.
 
-    `cpu_seconds` until `clock`, in seconds of any monotonic clock of its own, of the `cores` that it may use.
+    `cpu_seconds` until `clock`, in seconds of any monotonic clock of its own, of the `cores` that
+    it may use.
     """
 
     cpu_seconds: float
@@ -35,16 +37,22 @@ class Load:
     cores: int
 
     def share_since(self, earlier: Load) -> float:
-        """The part of its cores that it took since `earlier`; 0 where that is not known, or was of another process."""
-        seconds, taken = self.clock - earlier.clock, self.cpu_seconds - earlier.cpu_seconds
-        return taken / seconds / max(self.cores, 1) if seconds > 0 and taken > 0 else 0.0
+        """The part of its cores that it took since `earlier`; 0 where that is not known, or was of
+        another process.
+        """
+        seconds = self.clock - earlier.clock
+        taken = self.cpu_seconds - earlier.cpu_seconds
+        if seconds > 0 and taken > 0:
+            return taken / seconds / max(self.cores, 1)
+        return 0.0
 
 
 class Shares:
     """What parts of their cores the parameter servers took lately."""
 
     def __init__(self) -> None:
-        self._since, self._shares = dict[str, Load](), dict[str, float]()
+        self._since = dict[str, Load]()
+        self._shares = dict[str, float]()
 
     def heard(self, name: str, load: Load) -> None:
         """What a parameter server has taken so far."""
@@ -60,7 +68,11 @@ class Shares:
 
 def own_load(threads: int) -> Load:
     """Of this process; `threads` is what it was told to take at most, 0 for all cores."""
-    return Load(time.process_time(), time.monotonic(), min(len(os.sched_getaffinity(0)), threads or sys.maxsize))
+    return Load(
+        time.process_time(),
+        time.monotonic(),
+        min(len(os.sched_getaffinity(0)), threads or sys.maxsize),
+    )
 
 
 def most_memory() -> int:
@@ -77,7 +89,11 @@ async def report(assignment: Assignment, token: str, threads: int) -> None:
         with contextlib.suppress(OSError):
             async with asyncio.timeout(_PATIENCE):
                 _, writer = await asyncio.open_connection(*host_and_port(assignment.chief))
-                writer.write(messages.Load(token=token, name=assignment.name, **asdict(own_load(threads))).encoded)
+                writer.write(
+                    messages.Load(
+                        token=token, name=assignment.name, **asdict(own_load(threads))
+                    ).encoded
+                )
                 writer.close()
                 await writer.wait_closed()
         await asyncio.sleep(EVERY)

@@ -1,9 +1,10 @@
-"""The chief inside ps/0: it initialises, restores and saves variables, ends rounds, and drops dead workers' sessions.
+"""The chief inside ps/0: it initialises, restores and saves variables, ends rounds, and drops dead
+workers' sessions.
 
-It asks first what is uninitialised and touches nothing that lives, so its restart can never overwrite variables that
-workers are training. If only some are uninitialised (one of several parameter servers died), all are restored,
-because old and new values must not mix. Every method blocks; the chief calls them one at a time on a thread of their
-own.
+It asks first what is uninitialised and touches nothing that lives, so its restart can never
+overwrite variables that workers are training. If only some are uninitialised (one of several
+parameter servers died), all are restored, because old and new values must not mix. Every method
+blocks; the chief calls them one at a time on a thread of their own.
 """
 
 from __future__ import annotations
@@ -45,14 +46,18 @@ _SLOW_UPDATE = 120_000
 
 
 class NotFiniteError(TrainingError):
-    """A variable holds an infinite number, or none at all: what is learnt from now on is worth nothing."""
+    """A variable holds an infinite number, or none at all: what is learnt from now on is worth
+    nothing.
+    """
 
 
 class Keeper:
     """Keeps the variables of one run. Made in the process of ps/0, after its TensorFlow server."""
 
     def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment) -> None:
-        self._folder, self._spec, self._assignment = folder, spec, assignment
+        self._folder = folder
+        self._spec = spec
+        self._assignment = assignment
         self._checkpoints = Checkpoints(folder.checkpoints, spec.keep)
         self._trainable: Any = None
         self._variables: Any = None
@@ -63,7 +68,9 @@ class Keeper:
         self.mend: Callable[[], object] | None = None
         """Brings checkpoints from where copies of them are; called where one here is broken."""
         self.still = threading.Lock()
-        """Who holds it finds the variables between two synchronous steps; asynchronous ones take no notice."""
+        """Who holds it finds the variables between two synchronous steps; asynchronous ones take no
+        notice.
+        """
 
     def serve(self) -> None:
         """Import TensorFlow and start its server of this parameter server."""
@@ -83,7 +90,11 @@ class Keeper:
     def parameters(self) -> int:
         """How many the model has, once its graph is built."""
         made = self._variables
-        return sum(each.placeholder.shape.num_elements() or 0 for each in made.loadings if each.name in made.trained)
+        return sum(
+            loading.placeholder.shape.num_elements() or 0
+            for loading in made.loadings
+            if loading.name in made.trained
+        )
 
     @property
     def accumulators(self) -> Any:
@@ -109,12 +120,15 @@ class Keeper:
 
     def build(self) -> None:
         """Have the graph: from the file, if there is one that can be used, else by building it."""
-        servers, path = len(self._assignment.ps), self._folder.variables
+        servers = len(self._assignment.ps)
+        path = self._folder.variables
         if path.exists():
             try:
                 self._variables = variables.read(path, servers)
             except Exception as error:  # noqa: BLE001 - TensorFlow raises anything for a file that does not fit
-                log(f"the graph of the variables cannot be used, it is built anew: {sentence(error)}")
+                log(
+                    f"the graph of the variables cannot be used, it is built anew: {sentence(error)}"
+                )
                 path.unlink(missing_ok=True)
             else:
                 return
@@ -123,7 +137,9 @@ class Keeper:
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of the run's program; empty where the graph was read from a file."""
         weights = fingerprint.of_weights(self._variables.graph)
-        return {**self._trainable.fingerprint(), **weights} if weights else {}
+        if weights:
+            return {**self._trainable.fingerprint(), **weights}
+        return {}
 
     def keep_graph(self) -> None:
         """Write the file, where there is none, for a chief that is started again."""
@@ -144,7 +160,9 @@ class Keeper:
         return self._again(self._prepare if len(self._assignment.ps) > 1 else self._read_step)
 
     def save(self) -> Saved:
-        """Write a checkpoint of the variables as they are now. Raises NotFiniteError, and writes none."""
+        """Write a checkpoint of the variables as they are now. Raises NotFiniteError, and writes
+        none.
+        """
         return self._again(self._save, _PATIENCE_SAVING)
 
     def insist_finite(self) -> None:
@@ -174,10 +192,12 @@ class Keeper:
     def _again(self, work: Any, patience: float = _PATIENCE) -> Any:
         """Do `work`.
 
-        When a parameter server was lost meanwhile, open a new session, restore what is missing, try again.
+        When a parameter server was lost meanwhile, open a new session, restore what is missing, try
+        again.
         """
         lost = placement.transient_errors()
-        pause, since = 0.2, time.monotonic()
+        pause = 0.2
+        since = time.monotonic()
         while True:
             try:
                 if self._session is None:
@@ -211,7 +231,8 @@ class Keeper:
     def _restore(self, values: dict[str, Any]) -> None:
         """Load every value that a variable has in the checkpoint, some at a time.
 
-        What it lacks of the optimizer's own stays initialised. Raises TrainingError for one of another model.
+        What it lacks of the optimizer's own stays initialised. Raises TrainingError for one of
+        another model.
         """
         if missing := self._variables.trained - values.keys():
             raise _another_model(f"the checkpoint has no {min(missing)}")
@@ -219,19 +240,28 @@ class Keeper:
         feeds: dict[Any, Any] = {}
         size = 0
         for loading in self._variables.loadings:
-            placeholder, name = loading.placeholder, loading.name
+            placeholder = loading.placeholder
+            name = loading.name
             if name not in values:
                 continue
-            value = values[name] if loading.part is None else values[name][loading.part]
+            if loading.part is None:
+                value = values[name]
+            else:
+                value = values[name][loading.part]
             if not placeholder.shape.is_compatible_with(value.shape):
-                had, has = tuple(value.shape), tuple(placeholder.shape.as_list())
-                raise _another_model(f"{name} has the shape {had} in the checkpoint and {has} in the model")
+                had = tuple(value.shape)
+                has = tuple(placeholder.shape.as_list())
+                raise _another_model(
+                    f"{name} has the shape {had} in the checkpoint and {has} in the model"
+                )
             operations.append(loading.operation)
             feeds[placeholder] = value
             size += value.nbytes
             if size > _AT_ONCE:
                 self._session.run(operations, feeds)
-                operations, feeds, size = [], {}, 0
+                operations = []
+                feeds = {}
+                size = 0
         if operations:
             self._session.run(operations, feeds)
 
@@ -240,7 +270,9 @@ class Keeper:
 
     def _not_finite(self) -> list[str]:
         """The variables with numbers that are not finite."""
-        found = zip(self._variables.loadings, self._session.run(self._variables.finite), strict=True)
+        found = zip(
+            self._variables.loadings, self._session.run(self._variables.finite), strict=True
+        )
         return list(dict.fromkeys(loading.name for loading, finite in found if not finite))
 
     def _insist_finite(self, writing: int | None = None) -> None:
@@ -251,15 +283,23 @@ class Keeper:
         names = [name for name in self._not_finite() if name not in self._infinite]
         if not names:
             return
-        more = f", nor are {len(names) - 1} other variables" if names[1:] else ""
-        fix = "Lower learning_rate" if names[0] in self._variables.trained else "Look at the layer that assigns it"
+        if names[1:]:
+            more = f", nor are {len(names) - 1} other variables"
+        else:
+            more = ""
+        if names[0] in self._variables.trained:
+            fix = "Lower learning_rate"
+        else:
+            fix = "Look at the layer that assigns it"
         if steps := [step for step in self._checkpoints.steps() if step != writing]:
             fix += f"; the checkpoint of step {steps[0]:,} is from before"
         what = f"{names[0]} is not finite any more at step {self._read_step():,}{more}"
         raise NotFiniteError(what, fix=f"{fix}.")
 
     def _save(self) -> Saved:
-        """Write the variables as they are; of synchronous training as they were at once, that no round need wait."""
+        """Write the variables as they are; of synchronous training as they were at once, that no
+        round need wait.
+        """
         values: list[Any] = []
         made = self._variables
         with self.still:
@@ -270,17 +310,24 @@ class Keeper:
 
         def write(prefix: str) -> None:
             self._session.run(made.save, {made.file_name: prefix, **feeds})
-            self._insist_finite(step)  # afterwards: asynchronous workers have changed the variables meanwhile
+            self._insist_finite(
+                step
+            )  # afterwards: asynchronous workers have changed the variables meanwhile
 
         return self._checkpoints.write(step, write)
 
 
 def start_server(assignment: Assignment, threads: int) -> str:
-    """Start the TensorFlow server of a parameter server and return its target. It knows of no worker at all."""
+    """Start the TensorFlow server of a parameter server and return its target. It knows of no
+    worker at all.
+    """
     tf = tensorflow()
 
     server = tf.train.Server(
-        {"ps": list(assignment.ps)}, job_name="ps", task_index=assignment.index, config=placement.plain_config(threads)
+        {"ps": list(assignment.ps)},
+        job_name="ps",
+        task_index=assignment.index,
+        config=placement.plain_config(threads),
     )
     _servers.append(server)
     return server.target
@@ -292,17 +339,20 @@ _servers: list[Any] = []
 
 
 def _another_model(what: str) -> TrainingError:
-    return TrainingError(what, where="--resume", fix="Resume it with the model that it was trained with.")
+    return TrainingError(
+        what, where="--resume", fix="Resume it with the model that it was trained with."
+    )
 
 
 # Sessions of workers that died, dropped from TensorFlow's servers on the parameter servers.
 #
-# A worker that is killed cannot close its session, and every parameter server keeps it for ever, with its part of the
-# worker's graph: 2 MiB for a small ResNet. TensorFlow drops the sessions of a task when the same task opens one under
-# another incarnation, which is meant for workers that are started again. Ours come back under numbers that were never
-# used before, so it is done in their name: a session of that task is opened and closed, by the two calls of
-# TensorFlow's own protocol that do this. Variables belong to no session and stay; a worker that lives after all opens
-# another session.
+# A worker that is killed cannot close its session, and every parameter server keeps it for ever,
+# with its part of the worker's graph: 2 MiB for a small ResNet. TensorFlow drops the sessions of a
+# task when the same task opens one under another incarnation, which is meant for workers that are
+# started again. Ours come back under numbers that were never used before, so it is done in their
+# name: a session of that task is opened and closed, by the two calls of TensorFlow's own protocol
+# that do this. Variables belong to no session and stay; a worker that lives after all opens another
+# session.
 
 
 def release(server: str, number: int) -> None:
@@ -313,15 +363,25 @@ def release(server: str, number: int) -> None:
     import grpc
 
     handle = f"dead-worker-{number}"
-    # CreateWorkerSessionRequest: 1 session_handle, 5 master_task, 6 master_incarnation (any that is not the worker's).
-    opened = _text(1, handle) + _text(5, f"/job:worker/replica:0/task:{number}") + bytes([6 << 3, 1])
+    # CreateWorkerSessionRequest: 1 session_handle, 5 master_task, 6 master_incarnation (any that is
+    # not the worker's).
+    opened = (
+        _text(1, handle) + _text(5, f"/job:worker/replica:0/task:{number}") + bytes([6 << 3, 1])
+    )
     with grpc.insecure_channel(server, _OPTIONS) as channel:
         try:
             channel.unary_unary(f"{_SERVICE}/CreateWorkerSession")(opened, timeout=_SECONDS)
-            channel.unary_unary(f"{_SERVICE}/DeleteWorkerSession")(_text(1, handle), timeout=_SECONDS)
+            channel.unary_unary(f"{_SERVICE}/DeleteWorkerSession")(
+                _text(1, handle), timeout=_SECONDS
+            )
         except grpc.RpcError as error:
-            why = error.details() if isinstance(error, grpc.Call) else str(error)
-            raise ConnectionError(f"{server} keeps the session of worker number {number}: {why}") from error
+            if isinstance(error, grpc.Call):
+                why = error.details()
+            else:
+                why = str(error)
+            raise ConnectionError(
+                f"{server} keeps the session of worker number {number}: {why}"
+            ) from error
 
 
 def _text(field: int, value: str) -> bytes:
@@ -333,18 +393,22 @@ def _text(field: int, value: str) -> bytes:
 
 # The chief's thread of synchronous training, which ends one round after the other.
 #
-# A round is one step: every worker computes a gradient of the same variables and pushes it (worker/steps.py), the
-# chief applies their mean once enough are there. Both sides look at two numbers on ps/0, the chief at the count of
-# complete pushes, a worker at the number of the round. Nobody is waited for by name, so nobody's death has to be told
-# to the others.
+# A round is one step: every worker computes a gradient of the same variables and pushes it
+# (worker/steps.py), the chief applies their mean once enough are there. Both sides look at two
+# numbers on ps/0, the chief at the count of complete pushes, a worker at the number of the round.
+# Nobody is waited for by name, so nobody's death has to be told to the others.
 
 
 class Rounds(threading.Thread):
     """Ends one round after the other, in a session of its own, for as long as its process lives."""
 
-    def __init__(self, keeper: Keeper, spec: RunSpec, failed: Callable[[BaseException], object]) -> None:
+    def __init__(
+        self, keeper: Keeper, spec: RunSpec, failed: Callable[[BaseException], object]
+    ) -> None:
         super().__init__(daemon=True, name="rounds")
-        self._keeper, self._spec, self._failed = keeper, spec, failed
+        self._keeper = keeper
+        self._spec = spec
+        self._failed = failed
         self.live = 0
         """How many workers train; the chief sets it whenever it changes."""
 
@@ -357,7 +421,9 @@ class Rounds(threading.Thread):
                 session = self._keeper.another_session()
                 self._end_rounds(session)
             except lost as error:  # another parameter server went away; the keeper restores it
-                log(f"the round is lost: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+                log(
+                    f"the round is lost: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
+                )
             except Exception as error:  # noqa: BLE001 - the optimizer may raise anything; it becomes train.failed
                 self._failed(error)
                 return
@@ -367,19 +433,27 @@ class Rounds(threading.Thread):
             time.sleep(0.5)
 
     def _end_rounds(self, session: Any) -> None:
-        keeper, spec, accumulators = self._keeper, self._spec, self._keeper.accumulators
+        keeper = self._keeper
+        spec = self._spec
+        accumulators = self._keeper.accumulators
         options = tensorflow().RunOptions(timeout_in_ms=_SLOW_UPDATE)
         by = divisor(spec.lr_policy, synchronous=True, active=0, slots=spec.max_workers)
         look = session.make_callable([*accumulators.position, accumulators.complete])
         with keeper.still:
             accumulators.open(session)
-        step, began, looks = 0, time.monotonic(), Looks()
+        step = 0
+        began = time.monotonic()
+        looks = Looks()
         while True:  # up to the last step, and beyond: another parameter server may be lost with it
             with keeper.still:
                 number, step, complete = look()
                 enough = needed(self.live, spec.backup_workers)
                 if complete >= enough and step < spec.train_steps:
-                    feeds = {accumulators.round: number, accumulators.needed: enough, keeper.divisor: by}
+                    feeds = {
+                        accumulators.round: number,
+                        accumulators.needed: enough,
+                        keeper.divisor: by,
+                    }
                     step = session.run(accumulators.update, feeds, options=options)
                     looks.happened(time.monotonic() - began)
                     began = time.monotonic()

@@ -1,4 +1,5 @@
-"""A process of tf.data service: `python -m transient_magics.runtime.preparation`, the dispatcher or a preparation VM's.
+"""A process of tf.data service: `python -m transient_magics.runtime.preparation`, the dispatcher or
+a preparation VM's.
 
 Each ends as it is killed: nothing that either has is worth a last word.
 """
@@ -22,7 +23,9 @@ _SILENT_SECONDS = 10.0
 _HEARTBEAT_SECONDS = 1.0
 _CHIEF_SECONDS = 900.0
 _KEPT_BYTES = 512 * 2**20
-"""Of mini-batches that the first of several trainers has had; who falls back further passes over some."""
+"""Of mini-batches that the first of several trainers has had; who falls back further passes over
+some.
+"""
 _SCHEME = "grpc://"
 
 
@@ -47,7 +50,10 @@ def dispatcher(role: Role, port: int) -> Any:
     journal.mkdir(exist_ok=True, mode=0o700)
     service = _service()
     config = service.DispatcherConfig(
-        port=port, work_dir=str(journal), fault_tolerant_mode=True, worker_timeout_ms=int(1000 * _SILENT_SECONDS)
+        port=port,
+        work_dir=str(journal),
+        fault_tolerant_mode=True,
+        worker_timeout_ms=int(1000 * _SILENT_SECONDS),
     )
     return service.DispatchServer(config)
 
@@ -69,7 +75,10 @@ def preparer(role: Role, dispatcher: str) -> Any:
 def shared(role: Role) -> list[Any]:
     """Both in this process, for trainers on this VM, which find it by its folder; its port stays."""
     told = role.folder.input_address
-    port = host_and_port(told.read_text(encoding="utf-8"))[1] if told.exists() else 0
+    if told.exists():
+        port = host_and_port(told.read_text(encoding="utf-8"))[1]
+    else:
+        port = 0
     of_all = dispatcher(role, port)
     _, port = host_and_port(of_all.target.removeprefix(_SCHEME))
     address = f"{role.assignment.address}:{port}"

@@ -1,11 +1,13 @@
-"""Build one training step of a run and throw it away: `python -m transient_magics.runtime.programs.check --run FOLDER`.
+"""Build one training step of a run and throw it away: `python -m
+transient_magics.runtime.programs.check --run FOLDER`.
 
-FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model": {"parameters": N,
-"gigaflops": X, "batch_size": B}}` (`model_size` in graph/step.py) or `{"ok": false, "error": "sentence", "line": N}`,
-where N is the cell's line as the notebook counts it, or null. No data is needed and nothing is trained; a problem whose
-vocabulary is only made with its data passes with a note. With `--planned`, for plans of models that never ran, a
-vocabulary of the size that the problem declares stands in: `vocabulary` in the answer's `model` is that size. `tokens`
-there means that the mini-batch is counted in tokens.
+FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model":
+{"parameters": N, "gigaflops": X, "batch_size": B}}` (`model_size` in graph/step.py) or `{"ok":
+false, "error": "sentence", "line": N}`, where N is the cell's line as the notebook counts it, or
+null. No data is needed and nothing is trained; a problem whose vocabulary is only made with its
+data passes with a note. With `--planned`, for plans of models that never ran, a vocabulary of the
+size that the problem declares stands in: `vocabulary` in the answer's `model` is that size.
+`tokens` there means that the mini-batch is counted in tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ from ..training.usercode import cell_line, reason
 
 
 def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[str, Any]:
-    """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or the `model`'s size."""
+    """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or
+    the `model`'s size.
+    """
     assumed: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as nothing:
         directory = spec.data_folder or nothing
@@ -45,14 +49,23 @@ def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[st
         except Exception as error:
             if directory not in str(error):
                 raise
-            size = trainable.assume_vocabulary() if planned and isinstance(trainable, RegisteredModel) else 0
+            if planned and isinstance(trainable, RegisteredModel):
+                size = trainable.assume_vocabulary()
+            else:
+                size = 0
             if not size:
                 what = f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
                 return {"note": what}
             assumed["vocabulary"] = size
     if planned and isinstance(trainable, RegisteredModel) and trainable.counts_tokens:
         assumed["tokens"] = 1
-    found = {"model": {**check_graph(trainable, spec.ps_shards), "batch_size": trainable.batch, **assumed}}
+    found = {
+        "model": {
+            **check_graph(trainable, spec.ps_shards),
+            "batch_size": trainable.batch,
+            **assumed,
+        }
+    }
     if isinstance(trainable, OwnModel):
         trainable.check_data()
     if spec.objective or spec.judged_by:
@@ -96,13 +109,18 @@ def answer(folder: RunFolder, *, planned: bool = False) -> dict[str, Any]:
 
 def main() -> None:
     """Print the answer; exit with 0 if the run can be built."""
-    parser = argparse.ArgumentParser(description="Build one training step of a run and throw it away.")
+    parser = argparse.ArgumentParser(
+        description="Build one training step of a run and throw it away."
+    )
     parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--planned", action="store_true", help="count with stand-ins for what only data tell")
+    parser.add_argument(
+        "--planned", action="store_true", help="count with stand-ins for what only data tell"
+    )
     asked = parser.parse_args()
     folder = RunFolder(asked.run)
     take_environment()
-    # A GPU of this machine may be busy, and TensorFlow counts operations in the layout of a CPU alone.
+    # A GPU of this machine may be busy, and TensorFlow counts operations in the layout of a CPU
+    # alone.
     os.environ.update({"CUDA_VISIBLE_DEVICES": "-1", GPU: "0"})
     with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
         found = answer(folder, planned=asked.planned)

@@ -1,11 +1,13 @@
-"""Evaluate one checkpoint of a run: `python -m transient_magics.runtime.programs.evaluate --run FOLDER [--step N]`.
+"""Evaluate one checkpoint of a run: `python -m transient_magics.runtime.programs.evaluate --run
+FOLDER [--step N]`.
 
-A process of its own, because it has its own graph and needs its memory only for a moment. The dev split goes once
-through the model, or a part of it, the same one at every step of a run: so many batches as the declaration says, or,
-where the whole takes too long, what is drawn. Its metrics, of a T2T model the problem's own, are printed as one line of
-JSON, `{"step": N, "metrics": {...}, "undefined": [...], "batches": N, "examples": N, "complete": true, "program":
-"..."}`, with a fingerprint of the program (training/fingerprint.py) and, where a part was taken, what is known of it
-(TrainEvaluated), or `{"error": "sentence"}` with exit code 1.
+A process of its own, because it has its own graph and needs its memory only for a moment. The dev
+split goes once through the model, or a part of it, the same one at every step of a run: so many
+batches as the declaration says, or, where the whole takes too long, what is drawn. Its metrics, of
+a T2T model the problem's own, are printed as one line of JSON, `{"step": N, "metrics": {...},
+"undefined": [...], "batches": N, "examples": N, "complete": true, "program": "..."}`, with a
+fingerprint of the program (training/fingerprint.py) and, where a part was taken, what is known of
+it (TrainEvaluated), or `{"error": "sentence"}` with exit code 1.
 """
 
 from __future__ import annotations
@@ -38,19 +40,25 @@ from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 
 _NICE = 10
-"""What steps want of the parameter server's cores comes first; a tenth of one is left where they want all. Not of an
-evaluation that is awaited: on a full machine it would take minutes, and hold up what follows."""
+"""What steps want of the parameter server's cores comes first; a tenth of one is left where they
+want all. Not of an evaluation that is awaited: on a full machine it would take minutes, and hold up
+what follows.
+"""
 
 _SECONDS = 60.0
 """What the whole split of a cell's own model may take, unless the chief allows more."""
 _LOOK_AFTER = 3.0
-"""Seconds after which it is estimated how long the whole split takes: the first batches take longer than others."""
+"""Seconds after which it is estimated how long the whole split takes: the first batches take longer
+than others.
+"""
 _LONGEST = 800.0
 """Seconds for a split of which all is asked for. What has no end by then may have none."""
 _COUNTING = 2
 """A split that turned out to be too long is counted for this part of the time that it may take."""
 _BATCHES = 100
-"""Of a split of Tensor2Tensor's, and of one whose end was not found, unless the declaration says how many."""
+"""Of a split of Tensor2Tensor's, and of one whose end was not found, unless the declaration says
+how many.
+"""
 _ENDLESS = -1
 
 _DIGITS = 6
@@ -61,8 +69,8 @@ _DIGITS = 6
 class Plan:
     """Which part of the dev split is evaluated.
 
-    The first `batches` (0: all); or those that are `drawn` of the first elements; or nothing more, once it is clear
-    that all of it would take longer than `seconds`.
+    The first `batches` (0: all); or those that are `drawn` of the first elements; or nothing more,
+    once it is clear that all of it would take longer than `seconds`.
     """
 
     batches: int = 0
@@ -72,7 +80,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one pass came to. Its `seconds` are those since the first batch, in which it had so many `elements`."""
+    """What one pass came to. Its `seconds` are those since the first batch, in which it had so many
+    `elements`.
+    """
 
     metrics: Mapping[str, float]
     batches: int
@@ -96,42 +106,71 @@ def evaluate(
 ) -> dict[str, Any]:
     """Metrics of the checkpoint at `step` (or of the newest) on the dev split.
 
-    Of a model of the cell's own, it may take so many `seconds`, unless the declaration says how many batches it has.
-    `before`: what the run's latest evaluation said of its part of the split (protocol's TrainEvaluated).
+    Of a model of the cell's own, it may take so many `seconds`, unless the declaration says how
+    many batches it has. `before`: what the run's latest evaluation said of its part of the split
+    (protocol's TrainEvaluated).
     """
     trainable = define(folder, spec, folder.data_directory(spec))
-    seed_process(spec.program_seed, "evaluation")  # what the examples draw is the same in every evaluation
+    seed_process(
+        spec.program_seed, "evaluation"
+    )  # what the examples draw is the same in every evaluation
     checkpoints = Checkpoints(folder.checkpoints)
     known = checkpoints.steps()
     if not known or (step is not None and step not in known):
         raise TrainingError("there is no checkpoint to evaluate", where=str(folder.checkpoints))
-    step = known[0] if step is None else step
+    if step is None:
+        step = known[0]
+    else:
+        step = step
     judge = partial(_pass, trainable, spec, checkpoints, step)
     if isinstance(trainable, OwnModel):
         seen, part = _of_own(trainable, spec, before or {}, judge, seconds)
     else:
-        seen, part = judge(Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches)), {}
-    finite = {name: float(f"{value:.{_DIGITS}g}") for name, value in seen.metrics.items() if math.isfinite(value)}
+        seen = judge(Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches))
+        part = {}
+    finite = {
+        name: float(f"{value:.{_DIGITS}g}")
+        for name, value in seen.metrics.items()
+        if math.isfinite(value)
+    }
     undefined = sorted(set(seen.metrics) - set(finite))
-    counted = {"batches": seen.batches, "examples": seen.examples, "complete": seen.complete and not part}
+    counted = {
+        "batches": seen.batches,
+        "examples": seen.examples,
+        "complete": seen.complete and not part,
+    }
     program = json.dumps(seen.program)
-    return {"step": step, "metrics": finite, "undefined": undefined, "program": program, **counted, **part}
+    return {
+        "step": step,
+        "metrics": finite,
+        "undefined": undefined,
+        "program": program,
+        **counted,
+        **part,
+    }
 
 
 def _of_own(
-    trainable: OwnModel, spec: RunSpec, before: Mapping[str, Any], judge: Callable[[Plan], _Seen], seconds: float
+    trainable: OwnModel,
+    spec: RunSpec,
+    before: Mapping[str, Any],
+    judge: Callable[[Plan], _Seen],
+    seconds: float,
 ) -> tuple[_Seen, dict[str, Any]]:
-    """The evaluation of a model of the cell's own, and which part of its split that was, if it was one.
+    """The evaluation of a model of the cell's own, and which part of its split that was, if it was
+    one.
 
-    It is the whole split, or a part of it that is drawn once for all evaluations of the run, so that they compare: the
-    first examples may be all of one class.
+    It is the whole split, or a part of it that is drawn once for all evaluations of the run, so
+    that they compare: the first examples may be all of one class.
     """
     if spec.eval_batches:
         seen = judge(Plan(spec.eval_batches))
         return seen, {} if seen.complete else _first(seen)
     if many := before.get("drawn"):
         seen = judge(Plan(drawn=Drawn(many, before["among"], _seed(spec))))
-        return seen, {name: before[name] for name in ("of", "endless", "drawn", "among") if name in before}
+        return seen, {
+            name: before[name] for name in ("of", "endless", "drawn", "among") if name in before
+        }
     whole = spec.eval_batches == 0
     limit = _LONGEST if whole else seconds
     seen = judge(Plan(seconds=math.inf if before.get("complete") else limit))
@@ -139,9 +178,14 @@ def _of_own(
         return seen, {}
     if seen.size == _ENDLESS or whole:
         return seen, {**_first(seen), "drawn": seen.elements, "among": seen.elements}
-    many = max(1, int(seconds * seen.elements / seen.seconds)) if seen.seconds else seen.elements
+    if seen.seconds:
+        many = max(1, int(seconds * seen.elements / seen.seconds))
+    else:
+        many = seen.elements
     if seen.size > 0 and seen.single:  # it knows how many there are
-        elements, examples, ended = seen.size, seen.size, True
+        elements = seen.size
+        examples = seen.size
+        ended = True
     else:
         elements, examples, ended = trainable.counted_evaluation(seconds / _COUNTING)
     if not ended:
@@ -156,7 +200,9 @@ def _first(seen: _Seen) -> dict[str, Any]:
     """What is known of a split of which the first batches were taken."""
     if seen.size == _ENDLESS:
         return {"endless": True}
-    return {"of": seen.size} if seen.size > 0 and seen.single else {}
+    if seen.size > 0 and seen.single:
+        return {"of": seen.size}
+    return {}
 
 
 def _seed(spec: RunSpec) -> int:
@@ -164,7 +210,9 @@ def _seed(spec: RunSpec) -> int:
     return spec.program_seed
 
 
-def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: Plan) -> _Seen:
+def _pass(
+    trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: Plan
+) -> _Seen:
     """Evaluate one checkpoint on a part of the split."""
     tf = tensorflow()
     with tf.Graph().as_default():
@@ -180,23 +228,42 @@ def _pass(trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: i
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
-            loss, batches, examples, complete, taken = all_batches(session, built, batch, pipeline, plan)
-            metrics = {name: float(value) for name, value in session.run(dict(built.values)).items()}
+            loss, batches, examples, complete, taken = all_batches(
+                session, built, batch, pipeline, plan
+            )
+            metrics = {
+                name: float(value) for name, value in session.run(dict(built.values)).items()
+            }
     if not loss and "neg_log_perplexity" in metrics:
-        loss = -metrics["neg_log_perplexity"]  # some models (resnet) compute no loss when they are not training
+        loss = -metrics[
+            "neg_log_perplexity"
+        ]  # some models (resnet) compute no loss when they are not training
     elements = examples if pipeline.single else batches
     return _Seen(
-        {**metrics, "loss": loss}, batches, examples, complete, pipeline.elements, pipeline.single, elements, taken,
+        {**metrics, "loss": loss},
+        batches,
+        examples,
+        complete,
+        pipeline.elements,
+        pipeline.single,
+        elements,
+        taken,
         program,
-    )  # fmt: skip
+    )
 
 
 def all_batches(
     session: Any, built: Any, batch: Any, pipeline: Pipeline, plan: Plan | None = None
 ) -> tuple[float, int, int, bool, float]:
-    """The mean loss, batches and examples, whether that was the whole split, and the seconds that they took."""
-    tf, plan = tensorflow(), plan or Plan()
-    total, batches, examples, complete = 0.0, 0, 0, False
+    """The mean loss, batches and examples, whether that was the whole split, and the seconds that
+    they took.
+    """
+    tf = tensorflow()
+    plan = plan or Plan()
+    total = 0.0
+    batches = 0
+    examples = 0
+    complete = False
     most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
     began = time.monotonic()
     while not complete and (not most or batches < most):
@@ -205,8 +272,13 @@ def all_batches(
         except tf.errors.OutOfRangeError:
             complete = True
         else:
-            total, batches, examples = total + float(loss) * int(seen), batches + 1, examples + int(seen)
-            share = (examples if pipeline.single else batches) / pipeline.elements if pipeline.elements > 0 else 1.0
+            total = total + float(loss) * int(seen)
+            batches = batches + 1
+            examples = examples + int(seen)
+            if pipeline.elements > 0:
+                share = (examples if pipeline.single else batches) / pipeline.elements
+            else:
+                share = 1.0
             taken = time.monotonic() - began
             if taken > min(_LOOK_AFTER, plan.seconds) and taken / share > plan.seconds:
                 break
@@ -227,9 +299,17 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--step", type=int)
     parser.add_argument("--answer", type=Path, help="a file for the line, too")
-    parser.add_argument("--seconds", type=float, default=_SECONDS, help="that the whole split may take")
-    parser.add_argument("--before", default="{}", help="what the run's latest evaluation said of its part of the split")
-    parser.add_argument("--awaited", action="store_true", help="at once, and not behind what steps want")
+    parser.add_argument(
+        "--seconds", type=float, default=_SECONDS, help="that the whole split may take"
+    )
+    parser.add_argument(
+        "--before",
+        default="{}",
+        help="what the run's latest evaluation said of its part of the split",
+    )
+    parser.add_argument(
+        "--awaited", action="store_true", help="at once, and not behind what steps want"
+    )
     given = parser.parse_args()
     os.nice(0 if given.awaited else _NICE)
     folder = RunFolder(given.run)

@@ -1,4 +1,5 @@
-"""One of our programs beside the chief, in a process of its own: what it answers, or why there is no answer.
+"""One of our programs beside the chief, in a process of its own: what it answers, or why there is
+no answer.
 
 It may fail or die without harm to training, and its memory goes when it ends.
 """
@@ -22,17 +23,27 @@ from ..training.usercode import sentence
 
 
 async def answer(
-    module: str, *arguments: str, log: Path, limit: float, name: str = "", beside: RunFolder | None = None
+    module: str,
+    *arguments: str,
+    log: Path,
+    limit: float,
+    name: str = "",
+    beside: RunFolder | None = None,
 ) -> dict[str, Any]:
-    """Run `module` of this package; the JSON object on its last line, which has a value `name` (if one is given).
+    """Run `module` of this package; the JSON object on its last line, which has a value `name` (if
+    one is given).
 
-    Whatever goes wrong is the answer's `error`. The process ends with the caller, and after `limit` seconds; what it
-    writes to stderr goes into `log`. Where it is forked `beside` a run it has TensorFlow imported.
+    Whatever goes wrong is the answer's `error`. The process ends with the caller, and after `limit`
+    seconds; what it writes to stderr goes into `log`. Where it is forked `beside` a run it has
+    TensorFlow imported.
     """
     code: int | None = None
     try:
         async with asyncio.timeout(limit):
-            output = await answer_of_fork(beside, module, arguments) if beside else None
+            if beside:
+                output = await answer_of_fork(beside, module, arguments)
+            else:
+                output = None
             if output is None:
                 output, code = await _spawned(module, arguments, log)
     except TimeoutError:
@@ -43,11 +54,15 @@ async def answer(
         said = decode(output.splitlines()[-1])
     except (IndexError, ValueError):
         return {"error": _end(code)}
-    return said if not name or said.keys() & {name, "error"} else {"error": _end(code)}
+    if not name or said.keys() & {name, "error"}:
+        return said
+    return {"error": _end(code)}
 
 
 async def ended(module: str, *arguments: str, log: Path, limit: float, beside: RunFolder) -> bool:
-    """Run `module` as above; whether it ended in time, with whatever result. Raises OSError where it cannot begin."""
+    """Run `module` as above; whether it ended in time, with whatever result. Raises OSError where
+    it cannot begin.
+    """
     try:
         async with asyncio.timeout(limit):
             if not await run_forked(beside, module, arguments):
@@ -62,7 +77,10 @@ async def _spawned(module: str, arguments: Sequence[str], log: Path) -> tuple[by
     command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
         )
     try:
         output, _ = await process.communicate()
@@ -75,31 +93,43 @@ async def _spawned(module: str, arguments: Sequence[str], log: Path) -> tuple[by
 
 def _end(code: int | None) -> str:
     if code is None:
-        return "its process ended without an answer; the parameter server's VM may be short of memory"
+        return (
+            "its process ended without an answer; the parameter server's VM may be short of memory"
+        )
     if code == -signal.SIGKILL:
         return "its process was killed; the parameter server's VM may be short of memory"
     return f"its process ended {f'by signal {-code}' if code < 0 else f'with code {code}'} and without an answer"
 
 
-# One of our programs beside a run, forked by its VM's agent: TensorFlow, which takes seconds to import, is there.
+# One of our programs beside a run, forked by its VM's agent: TensorFlow, which takes seconds to
+# import, is there.
 #
-# The caller asks the agent and watches the process that it is told of, whatever becomes of the agent then. Where
-# there is no agent, or it has no fork server for models of this kind, the program is started plainly instead
-# (running.py).
+# The caller asks the agent and watches the process that it is told of, whatever becomes of the
+# agent then. Where there is no agent, or it has no fork server for models of this kind, the program
+# is started plainly instead (running.py).
 
 
 async def answer_of_fork(folder: RunFolder, program: str, arguments: Sequence[str]) -> bytes | None:
-    """What it answers, once it has ended; None where it could not be forked. It ends if this is cancelled."""
+    """What it answers, once it has ended; None where it could not be forked. It ends if this is
+    cancelled.
+    """
     place = folder.logs / f"{program}.answer"
     place.unlink(missing_ok=True)
     if not await run_forked(folder, program, (*arguments, "--answer", str(place))):
         return None
-    return place.read_bytes() if place.exists() else b""
+    if place.exists():
+        return place.read_bytes()
+    return b""
 
 
 async def run_forked(folder: RunFolder, program: str, arguments: Sequence[str]) -> bool:
     """Wait until it has ended; False where it could not be forked. It ends if this is cancelled."""
-    asked = Fork(run=folder.path.name, program=cast("Program", program), arguments=(*arguments,), caller=os.getpid())
+    asked = Fork(
+        run=folder.path.name,
+        program=cast("Program", program),
+        arguments=(*arguments,),
+        caller=os.getpid(),
+    )
     pid = await _forked(folder, asked)
     if pid is None:
         return False
@@ -107,7 +137,8 @@ async def run_forked(folder: RunFolder, program: str, arguments: Sequence[str]) 
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
     loop.add_reader(handle, ended.set)
     try:
         await ended.wait()

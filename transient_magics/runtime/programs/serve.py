@@ -1,11 +1,13 @@
-"""Use the trained model of a run: `python -m ...programs.serve --run FOLDER predict|decode|export|weights ...`.
+"""Use the trained model of a run: `python -m ...programs.serve --run FOLDER
+predict|decode|export|weights ...`.
 
-`predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's answers to another;
-`decode INPUTS OUTPUTS` does the same with the texts that the model writes; `export TARGET` writes a SavedModel;
-`weights OUTPUTS` writes the weights of a Keras model as arrays. All
-restore the newest checkpoint in FOLDER (or that of `--step`; or, to decode, the mean of the newest), on the CPU,
-without any cluster. Prints one line of JSON: `{"step": N, ...}`, or `{"error": sentence, "kind": class, ...}` with
-exit code 1, where the class is one of this package's errors.
+`predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's
+answers to another; `decode INPUTS OUTPUTS` does the same with the texts that the model writes;
+`export TARGET` writes a SavedModel; `weights OUTPUTS` writes the weights of a Keras model as
+arrays. All restore the newest checkpoint in FOLDER (or that of `--step`; or, to decode, the mean of
+the newest), on the CPU, without any cluster. Prints one line of JSON: `{"step": N, ...}`, or
+`{"error": sentence, "kind": class, ...}` with exit code 1, where the class is one of this package's
+errors.
 """
 
 from __future__ import annotations
@@ -44,10 +46,15 @@ ServingGraph = Any
 
 @contextlib.contextmanager
 def restored(
-    folder: RunFolder, spec: RunSpec, steps: Sequence[int], data: str | None, build: Callable[[Trainable], ServingGraph]
+    folder: RunFolder,
+    spec: RunSpec,
+    steps: Sequence[int],
+    data: str | None,
+    build: Callable[[Trainable], ServingGraph],
 ) -> Iterator[tuple[Session, Trainable, ServingGraph]]:
-    """A session in which what `build` builds has the mean values of the checkpoints at `steps`. `data`: where
-    vocabularies are, if not beside the checkpoint."""
+    """A session in which what `build` builds has the mean values of the checkpoints at `steps`.
+    `data`: where vocabularies are, if not beside the checkpoint.
+    """
     checkpoints = Checkpoints(folder.checkpoints)
     with tempfile.TemporaryDirectory() as own:
         lay_out_vocabularies(folder.checkpoints, Path(own))
@@ -61,44 +68,72 @@ def restored(
         _refuse_other_model(tf, checkpoints.prefix(steps[0]))
         saver = checkpoints.saver(steps[0])
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
-            session.run([tf.global_variables_initializer(), tf.local_variables_initializer(), tf.tables_initializer()])
+            session.run(
+                [
+                    tf.global_variables_initializer(),
+                    tf.local_variables_initializer(),
+                    tf.tables_initializer(),
+                ]
+            )
             _restore_mean(tf, session, saver, [str(checkpoints.prefix(step)) for step in steps])
             yield session, trainable, built
 
 
 def _restore_mean(tf: Any, session: Session, saver: Any, prefixes: Sequence[str]) -> None:
     """Numbers that are no fractions (counters) are those of the last one."""
-    variables = [variable for variable in tf.global_variables() if variable.dtype.base_dtype.is_floating]
+    variables = [
+        variable for variable in tf.global_variables() if variable.dtype.base_dtype.is_floating
+    ]
     means: list[Any] = []
     for place, prefix in enumerate(prefixes, 1):
         saver.restore(session, prefix)
         if len(prefixes) > 1:
             values = session.run(variables)
-            means = [mean + (value - mean) / place for mean, value in zip(means or values, values, strict=True)]
+            means = [
+                mean + (value - mean) / place
+                for mean, value in zip(means or values, values, strict=True)
+            ]
     for variable, mean in zip(variables, means, strict=False):
         variable.load(mean, session)
 
 
-def predict(folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path) -> None:
+def predict(
+    folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path
+) -> None:
     """Write the model's answers to the arrays of `inputs`, in their order."""
     import numpy
 
     given = read(inputs)
-    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph(given)) as found:
+    with restored(
+        folder, spec, [step], data, lambda trainable: trainable.serving_graph(given)
+    ) as found:
         session, trainable, built = found
         fed = _fed(trainable, built, given)
         answers = [
-            session.run(dict(built.outputs), {key: array[begin : begin + _BATCH] for key, array in fed.items()})
+            session.run(
+                dict(built.outputs),
+                {key: array[begin : begin + _BATCH] for key, array in fed.items()},
+            )
             for begin in range(0, _count(given), _BATCH)
         ]
-    whole: dict[str, Any] = {name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+    whole: dict[str, Any] = {
+        name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]
+    }
     write(outputs, whole)
 
 
 def decode(
-    folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path,
-    *, beam_size: int, alpha: float, average: int,
-) -> None:  # fmt: skip
+    folder: RunFolder,
+    spec: RunSpec,
+    step: int,
+    data: str | None,
+    inputs: Path,
+    outputs: Path,
+    *,
+    beam_size: int,
+    alpha: float,
+    average: int,
+) -> None:
     """Write the texts with which the model answers those of `inputs`, in their order, as `texts`.
 
     The model is the mean of so many checkpoints up to `step`.
@@ -109,7 +144,8 @@ def decode(
     if len(steps) < average:
         what = f"{len(steps)} of the {average} checkpoints are here whose mean is wanted"
         raise TrainingError(what, where="average", fix="A run keeps as many as --keep says.")
-    given, decoded = read(inputs), list[str]()
+    given = read(inputs)
+    decoded = list[str]()
     build = lambda trainable: trainable.texts().graph(given, beam_size, alpha)  # noqa: E731
     with restored(folder, spec, steps[::-1], data, build) as found:
         session, trainable, built = found
@@ -123,7 +159,11 @@ def decode(
 
 def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
     """Write a SavedModel with the signature `serving_default` to `target`, which must not exist."""
-    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph()) as (session, _, built):
+    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph()) as (
+        session,
+        _,
+        built,
+    ):
         tf = tensorflow()
         saved_model = tf.saved_model
         signature = saved_model.predict_signature_def(dict(built.inputs), dict(built.outputs))
@@ -140,26 +180,37 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
 
 
 def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[str, Any]:
-    """Write a Keras model's weights by their names, and features of two examples, all zeros, by their keys.
+    """Write a Keras model's weights by their names, and features of two examples, all zeros, by
+    their keys.
 
-    Returns the names, those of weights in order, and how the keys make up the features (structure.py).
+    Returns the names, those of weights in order, and how the keys make up the features
+    (structure.py).
     """
     trainable = define(folder, spec, "")
     if not isinstance(trainable, OwnModel) or not (built := trainable.keras_model):
-        raise TrainingError("the cell defines model_fn, and no Keras model", fix="run.predict and run.export use it.")
+        raise TrainingError(
+            "the cell defines model_fn, and no Keras model",
+            fix="run.predict and run.export use it.",
+        )
     values = Checkpoints(folder.checkpoints).read(step)
     names = weight_names(built.model.weights)
     if missing := [name for name in names if name not in values]:
-        raise TrainingError(f"the checkpoint does not hold the model's {missing[0]}", where=f"step {step:,}")
+        raise TrainingError(
+            f"the checkpoint does not hold the model's {missing[0]}", where=f"step {step:,}"
+        )
     keys = [key for _, key in leaves(trainable.features)]
     features = dict(zip(keys, (value for _, value in leaves(built.example)), strict=True))
-    write(outputs, {**features, **{f"weight {name}": _as_numpy_knows(values[name]) for name in names}})
+    write(
+        outputs, {**features, **{f"weight {name}": _as_numpy_knows(values[name]) for name in names}}
+    )
     return {"weights": names, "features": keys, "given": described(trainable.features)}
 
 
 def _as_numpy_knows(value: Any) -> Any:
     """bfloat16, a kind that its files cannot name, as float32, which holds it exactly."""
-    return value.astype("float32") if value.dtype.name == "bfloat16" else value
+    if value.dtype.name == "bfloat16":
+        return value.astype("float32")
+    return value
 
 
 def _count(given: Mapping[str, Any]) -> int:
@@ -184,22 +235,29 @@ def _prepare(trainable: Trainable, spec: RunSpec, own: str) -> None:
         if own not in str(error):
             raise
         what = f"{spec.problem} needs a vocabulary that was made with its data"
-        raise TrainingError(what, fix="Say where it is on this machine: data_dir=FOLDER.") from error
+        raise TrainingError(
+            what, fix="Say where it is on this machine: data_dir=FOLDER."
+        ) from error
 
 
 def _refuse_other_model(tf: Any, prefix: Path) -> None:
-    """What the checkpoint does not hold would be random numbers, and nobody would see it in the answers."""
+    """What the checkpoint does not hold would be random numbers, and nobody would see it in the
+    answers.
+    """
     known = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
     names = (placement.place_in_checkpoint(variable)[0] for variable in tf.trainable_variables())
     missing = [name for name in names if name not in known]
     if missing:
         what = f"the checkpoint does not hold the model's {missing[0]}"
-        raise TrainingError(what + (f" and {len(missing) - 1} more" if missing[1:] else ""), where=prefix.name)
+        raise TrainingError(
+            what + (f" and {len(missing) - 1} more" if missing[1:] else ""), where=prefix.name
+        )
 
 
 def _fitting(name: str, array: Any, placeholder: Any) -> Any:
     """`array` as the model takes it; whole numbers stay what they are, or it is an error."""
-    wanted, kind = placeholder.shape.as_list(), placeholder.dtype
+    wanted = placeholder.shape.as_list()
+    kind = placeholder.dtype
     if array.ndim == len(wanted) - 1 and wanted[-1] == 1:
         array = array[..., None]  # grey images, single labels
     fits = array.ndim == len(wanted) and all(
@@ -213,7 +271,9 @@ def _fitting(name: str, array: Any, placeholder: Any) -> Any:
         cast = array.astype(kind.as_numpy_dtype)
         if not (cast == array).all():
             what = f"{name} holds values that are no {kind.name}"
-            raise TrainingError(what, fix="Give examples as the problem's generator does; the model scales them.")
+            raise TrainingError(
+                what, fix="Give examples as the problem's generator does; the model scales them."
+            )
         return cast
     return array.astype(kind.as_numpy_dtype)
 
@@ -238,17 +298,24 @@ def _arguments() -> argparse.Namespace:
 
 
 def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
-    folder, offset, more = RunFolder(given.run), 0, dict[str, Any]()
+    folder = RunFolder(given.run)
+    offset = 0
+    more = dict[str, Any]()
     try:
         spec = folder.spec()
         offset = spec.line_offset
         steps = Checkpoints(folder.checkpoints).steps()
         if not steps or given.step not in (None, *steps):
             raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
-        step = steps[0] if given.step is None else given.step
-        there = (
-            spec.data_folder if spec.data_folder and Path(spec.data_folder).is_dir() else None
-        )  # it was the VMs' place
+        if given.step is None:
+            step = steps[0]
+        else:
+            step = given.step
+        # it was the VMs' place
+        if spec.data_folder and Path(spec.data_folder).is_dir():
+            there = spec.data_folder
+        else:
+            there = None
         data = given.data or (None if kept_vocabularies(folder.checkpoints) else there)
         if given.what == "weights":
             more = weights(folder, spec, step, given.outputs)
@@ -269,7 +336,9 @@ def main() -> None:
     """Print the answer; exit with 0 if all is written."""
     given = _arguments()
     take_environment()
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # a GPU of this machine may be busy, and one pass needs none
+    os.environ["CUDA_VISIBLE_DEVICES"] = (
+        "-1"  # a GPU of this machine may be busy, and one pass needs none
+    )
     with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
         answer = _answer(given)
     print(json.dumps(answer), flush=True)

@@ -1,9 +1,10 @@
-"""A problem's records in a bucket, shared by all clusters: `python -m ...programs.shared_records get ...`.
+"""A problem's records in a bucket, shared by all clusters: `python -m ...programs.shared_records
+get ...`.
 
-`get` brings them into a folder: those that `put` left there, else whatever lies in the place itself (a folder of the
-problem's own, filled by somebody). `put` uploads a folder under a name never used before and then names it in a small
-manifest; of several that do so at once one wins, and the others' uploads go. Prints one line of JSON, `{"files": N}` or
-`{"error": "sentence"}`.
+`get` brings them into a folder: those that `put` left there, else whatever lies in the place itself
+(a folder of the problem's own, filled by somebody). `put` uploads a folder under a name never used
+before and then names it in a small manifest; of several that do so at once one wins, and the
+others' uploads go. Prints one line of JSON, `{"files": N}` or `{"error": "sentence"}`.
 """
 
 from __future__ import annotations
@@ -41,20 +42,30 @@ def get(bucket: Bucket, problem: str, directory: Path) -> int:
 
 
 def folder(bucket: Bucket, problem: str) -> str:
-    """Where in the place the records lie that `get` would bring: a folder of it, or the place itself (empty)."""
+    """Where in the place the records lie that `get` would bring: a folder of it, or the place
+    itself (empty).
+    """
     values, _ = bucket.read_json(_manifest(problem))
-    return "" if values is None else _read(values)[0]
+    if values is None:
+        return ""
+    return _read(values)[0]
 
 
 def put(bucket: Bucket, problem: str, directory: Path) -> int:
     """How many files were uploaded; 0: somebody else was faster."""
     folder = f"{problem}-{secrets.token_hex(6)}/"
-    paths = sorted(path for path in directory.iterdir() if path.is_file() and _NAME.fullmatch(path.name))
+    paths = sorted(
+        path for path in directory.iterdir() if path.is_file() and _NAME.fullmatch(path.name)
+    )
     files = [bucket.upload(path, f"{folder}{path.name}") for path in paths]
     try:
-        bucket.write_json(_manifest(problem), {"folder": folder, "files": [asdict(file) for file in files]}, 0)
+        bucket.write_json(
+            _manifest(problem), {"folder": folder, "files": [asdict(file) for file in files]}, 0
+        )
     except OvertakenError:
-        with contextlib.suppress(TrainingError):  # the VM's token may make objects there and not delete any
+        with contextlib.suppress(
+            TrainingError
+        ):  # the VM's token may make objects there and not delete any
             for file in files:
                 bucket.delete(f"{folder}{file.name}")
         return 0
@@ -62,7 +73,9 @@ def put(bucket: Bucket, problem: str, directory: Path) -> int:
 
 
 def run(do: str, place: str, problem: str, directory: Path, token: Path) -> int:
-    """Have a process of its own do it, which has Google's client in its memory instead of us. Raises TrainingError."""
+    """Have a process of its own do it, which has Google's client in its memory instead of us.
+    Raises TrainingError.
+    """
     words = [do, place, problem, str(directory), "--token", str(token)]
     command = [sys.executable, "-m", f"{__package__}.{Path(__file__).stem}", *words]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
@@ -81,17 +94,24 @@ def _manifest(problem: str) -> str:
 def _read(values: Any) -> tuple[str, list[File]]:
     try:
         folder = str(values["folder"])
-        files = [File(str(each["name"]), int(each["size"]), str(each["crc32c"])) for each in values["files"]]
+        files = [
+            File(str(each["name"]), int(each["size"]), str(each["crc32c"]))
+            for each in values["files"]
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise TrainingError(f"the manifest of the records cannot be read: {error!r}") from error
-    if not _PART.fullmatch(folder.removesuffix("/")) or not all(_NAME.fullmatch(file.name) for file in files):
+    if not _PART.fullmatch(folder.removesuffix("/")) or not all(
+        _NAME.fullmatch(file.name) for file in files
+    ):
         raise TrainingError("the manifest of the records names files that lead elsewhere")
     return folder, files
 
 
 def main() -> None:
     """Exit code 0, or 1 with the reason in the output."""
-    parser = argparse.ArgumentParser(description="Get a problem's records from a bucket, or put them there.")
+    parser = argparse.ArgumentParser(
+        description="Get a problem's records from a bucket, or put them there."
+    )
     parser.add_argument("do", choices=("get", "put"))
     parser.add_argument("place", help="gs://bucket/folder")
     parser.add_argument("problem")

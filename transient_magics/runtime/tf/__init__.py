@@ -1,3 +1,5 @@
-"""TensorFlow apart from any model: where variables are placed, sessions, graph mode, imports of parts, `==`."""
+"""TensorFlow apart from any model: where variables are placed, sessions, graph mode, imports of
+parts, `==`.
+"""
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""TensorFlow's version-1 interface: graphs and sessions, which is how every process of a run uses TensorFlow.
+"""TensorFlow's version-1 interface: graphs and sessions, which is how every process of a run uses
+TensorFlow.
 
-Parameter servers that workers join and leave at any moment exist in graph mode only (placement.py). Outside of a graph
-eager execution stays on, unless Tensor2Tensor's bridges were crossed.
+Parameter servers that workers join and leave at any moment exist in graph mode only (placement.py).
+Outside of a graph eager execution stays on, unless Tensor2Tensor's bridges were crossed.
 """
 
 from __future__ import annotations
@@ -24,14 +25,21 @@ from ...errors import TrainingError
 from ...imports import uncollected
 
 GPU = "TRANSIENT_GPU"
-"""In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one has."""
+"""In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one
+has.
+"""
 
 _KERAS = "keras.src.optimizers"
 
 _LIBRARIES = (
-    "libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11", "libcusolver.so.11",
-    "libcusparse.so.12", "libcudnn.so.9",
-)  # fmt: skip
+    "libcudart.so.12",
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcufft.so.11",
+    "libcusolver.so.11",
+    "libcusparse.so.12",
+    "libcudnn.so.9",
+)
 """What TensorFlow opens before it takes a GPU, in its order."""
 _NOT_BESIDE = "libcusolver.so.11"
 """The one that it finds through the linker alone."""
@@ -72,17 +80,23 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 def has_gpu() -> bool:
-    """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would take the GPU.
+    """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would
+    take the GPU.
 
-    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1 or empty) is none, nor one that TensorFlow has not
-    the libraries for, as on a desktop where it was installed without them.
+    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1 or empty) is none, nor one that
+    TensorFlow has not the libraries for, as on a desktop where it was installed without them.
     """
     told = os.environ.get(GPU)
-    return told == "1" if told else _finds_card() and _has_libraries()
+    if told:
+        return told == "1"
+    return _finds_card() and _has_libraries()
 
 
 def _finds_card() -> bool:
-    return os.path.exists("/proc/driver/nvidia") and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("-1", "")
+    return os.path.exists("/proc/driver/nvidia") and os.environ.get("CUDA_VISIBLE_DEVICES") not in (
+        "-1",
+        "",
+    )
 
 
 @functools.cache
@@ -94,7 +108,9 @@ _in_use: Any = None
 
 
 def tensorflow() -> Any:
-    """`tensorflow.compat.v1`; imported and set up when it is first asked for. After `run_only` a part of it."""
+    """`tensorflow.compat.v1`; imported and set up when it is first asked for. After `run_only` a
+    part of it.
+    """
     global _in_use
     if _in_use is None:
         prepare()
@@ -103,9 +119,11 @@ def tensorflow() -> Any:
 
 
 def run_only() -> None:
-    """Have `tensorflow` return what runs graphs, which takes a third of the time to import, unless all is there.
+    """Have `tensorflow` return what runs graphs, which takes a third of the time to import, unless
+    all is there.
 
-    Whatever else is asked of it, and `everything`, imports the rest. Raises ImportError or TrainingError.
+    Whatever else is asked of it, and `everything`, imports the rest. Raises ImportError or
+    TrainingError.
     """
     global _in_use
     if _in_use is None:
@@ -125,8 +143,8 @@ def everything() -> Any:
 def prepare() -> None:
     """What TensorFlow is to find in the environment when it is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # A process would take all of a GPU's memory, of which others may need some. No session is configured yet where a
-    # cell's Keras computes at once.
+    # A process would take all of a GPU's memory, of which others may need some. No session is
+    # configured yet where a cell's Keras computes at once.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if not _finds_card():
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
@@ -137,7 +155,8 @@ def _whole() -> Any:
         tf = importlib.import_module("tensorflow.compat.v1")
     tf.logging.set_verbosity(tf.logging.ERROR)
     tf.disable_control_flow_v2()  # operations of loops and conditions are placed one by one, as all others
-    # The global step follows the default kind of variable; as a resource variable its reads and increments are ordered.
+    # The global step follows the default kind of variable; as a resource variable its reads and
+    # increments are ordered.
     tf.enable_resource_variables()
     compare_by_element()
     return tf
@@ -145,7 +164,9 @@ def _whole() -> Any:
 
 @contextlib.contextmanager
 def _keras_later() -> Iterator[None]:
-    """Let TensorFlow be imported without Keras, which is almost half of it: it comes when the cell asks for it."""
+    """Let TensorFlow be imported without Keras, which is almost half of it: it comes when the cell
+    asks for it.
+    """
     if _KERAS in sys.modules:
         yield
         return
@@ -157,18 +178,22 @@ def _keras_later() -> Iterator[None]:
         del sys.modules[_KERAS]
 
 
-# `==` and `!=` between tensors: element by element, as TensorFlow 2 means them, wherever the cell's code runs.
+# `==` and `!=` between tensors: element by element, as TensorFlow 2 means them, wherever the cell's
+# code runs.
 #
-# In a version-1 graph TensorFlow compares tensors by identity, without a word: `labels == 0` is False there. It does
-# otherwise only in graphs of functions with eager execution around them, whose variables live in the process that
-# makes them, and not on parameter servers. So the operators look at who asks. TensorFlow itself, Tensor2Tensor and
-# what else was written for graphs rely on identity, and keep it; all others were written for TensorFlow 2: the cell,
-# what is sent along, what `--pip` installs, Keras 3, and what AutoGraph makes of them. Hashes stay those of identity,
+# In a version-1 graph TensorFlow compares tensors by identity, without a word: `labels == 0` is
+# False there. It does otherwise only in graphs of functions with eager execution around them, whose
+# variables live in the process that makes them, and not on parameter servers. So the operators look
+# at who asks. TensorFlow itself, Tensor2Tensor and what else was written for graphs rely on
+# identity, and keep it; all others were written for TensorFlow 2: the cell, what is sent along,
+# what `--pip` installs, Keras 3, and what AutoGraph makes of them. Hashes stay those of identity,
 # as version-1 code needs them (feed_dict).
 
 
 def compare_by_element() -> None:
-    """Have the operators of TensorFlow's tensors and variables ask whose code compares. Once per process."""
+    """Have the operators of TensorFlow's tensors and variables ask whose code compares. Once per
+    process.
+    """
     from tensorflow.python.framework import tensor
     from tensorflow.python.ops import gen_math_ops, math_ops, variables
     from tensorflow.python.ops.ragged import ragged_tensor
@@ -182,9 +207,14 @@ def compare_by_element() -> None:
 
 
 def _operator(
-    by_identity: Callable[..., Any], dense: Callable[..., Any], ragged: Callable[..., Any], apart: bool
+    by_identity: Callable[..., Any],
+    dense: Callable[..., Any],
+    ragged: Callable[..., Any],
+    apart: bool,
 ) -> Callable[[Any, Any], Any]:
-    """What TensorFlow 2 does, with its own functions; `apart` is its answer on what cannot be broadcast."""
+    """What TensorFlow 2 does, with its own functions; `apart` is its answer on what cannot be
+    broadcast.
+    """
     from tensorflow.python.framework import errors, override_binary_operator
     from tensorflow.python.ops.ragged import ragged_tensor
 
@@ -193,7 +223,9 @@ def _operator(
             return by_identity(this, other)
         if other is None:
             return apart
-        if isinstance(this, ragged_tensor.RaggedTensor) or isinstance(other, ragged_tensor.RaggedTensor):
+        if isinstance(this, ragged_tensor.RaggedTensor) or isinstance(
+            other, ragged_tensor.RaggedTensor
+        ):
             try:
                 return ragged(this, other)
             except (errors.InvalidArgumentError, ValueError):
@@ -205,7 +237,9 @@ def _operator(
 
 
 def _means_elements(frame: Any) -> bool:
-    """Whether the code that compares was written for TensorFlow 2. The standard library compares for its caller."""
+    """Whether the code that compares was written for TensorFlow 2. The standard library compares
+    for its caller.
+    """
     while frame is not None:
         if (answer := _of_file(frame.f_code.co_filename)) is not None:
             return answer
@@ -222,15 +256,20 @@ def _of_file(name: str) -> bool | None:
 
 # Which of CUDA's libraries TensorFlow would not find: without one of them it takes no GPU.
 #
-# TensorFlow is not asked, for it would take the GPU. Its wheel looks for the libraries beside itself, where pip puts
-# them (`locks/cuda.txt`), but for one.
+# TensorFlow is not asked, for it would take the GPU. Its wheel looks for the libraries beside
+# itself, where pip puts them (`locks/cuda.txt`), but for one.
 
 
 def missing_library(packages: Path | None = None) -> str:
-    """The first library that TensorFlow would not find, a clause, or nothing. `packages`: where TensorFlow lies."""
+    """The first library that TensorFlow would not find, a clause, or nothing. `packages`: where
+    TensorFlow lies.
+    """
     if packages is None:
         found = importlib.util.find_spec("tensorflow")
-        packages = Path(found.origin).parents[1] if found and found.origin else Path()
+        if found and found.origin:
+            packages = Path(found.origin).parents[1]
+        else:
+            packages = Path()
     for name in _LIBRARIES:
         installed = any(packages.glob(f"nvidia/*/lib/{name}"))
         if installed and name != _NOT_BESIDE:
@@ -245,11 +284,13 @@ def missing_library(packages: Path | None = None) -> str:
     return ""
 
 
-# TensorFlow without what builds graphs: enough to read one from a file and to run it, in a third of the time.
+# TensorFlow without what builds graphs: enough to read one from a file and to run it, in a third of
+# the time.
 #
-# `import tensorflow` runs more than four thousand modules; some six hundred of them import and run graphs. The others
-# are named by the package's own `__init__`. So a stand-in bears that name while the few are imported, and whoever
-# asks for anything else gets all of TensorFlow then: the modules that are there already become part of it.
+# `import tensorflow` runs more than four thousand modules; some six hundred of them import and run
+# graphs. The others are named by the package's own `__init__`. So a stand-in bears that name while
+# the few are imported, and whoever asks for anything else gets all of TensorFlow then: the modules
+# that are there already become part of it.
 
 
 class _StandIn(types.ModuleType):
@@ -270,24 +311,32 @@ class _Names:
 
 
 def load_runner(whole: Callable[[], Any]) -> Any:
-    """What graphs are run with, under the names of `tensorflow.compat.v1`, which `whole` imports for all the others.
+    """What graphs are run with, under the names of `tensorflow.compat.v1`, which `whole` imports
+    for all the others.
 
     Raises TrainingError where TensorFlow is there already, or is no package.
     """
-    found = importlib.util.find_spec(_TENSORFLOW) if _TENSORFLOW not in sys.modules else None
+    if _TENSORFLOW not in sys.modules:
+        found = importlib.util.find_spec(_TENSORFLOW)
+    else:
+        found = None
     if found is None or not found.submodule_search_locations:
         raise TrainingError("TensorFlow cannot be imported in part", where="lean")
     stand_in = _StandIn(_TENSORFLOW)
     stand_in.__path__ = list(found.submodule_search_locations)
-    stand_in.__spec__, stand_in.__file__ = found, found.origin
+    stand_in.__spec__ = found
+    stand_in.__file__ = found.origin
     sys.modules[_TENSORFLOW] = stand_in
     try:
         with uncollected():
-            # As TensorFlow's __init__ does: some modules look at it, and must not be another way when the rest comes.
+            # As TensorFlow's __init__ does: some modules look at it, and must not be another way
+            # when the rest comes.
             os.environ["TF2_BEHAVIOR"] = "1"
             importlib.import_module("tensorflow.python.pywrap_tensorflow")
             importlib.import_module("tensorflow.python.tf2").enable()
-            train = _Names({name: _found(place) for name, place in _TRAIN.items()}, lambda: whole().train)
+            train = _Names(
+                {name: _found(place) for name, place in _TRAIN.items()}, lambda: whole().train
+            )
             names = {name: _found(place) for name, place in _NAMES.items()}
     except BaseException:
         give_way()
@@ -309,4 +358,6 @@ def give_way() -> None:
 def _found(place: str) -> Any:
     module, _, name = place.partition(":")
     imported = importlib.import_module(module)
-    return getattr(imported, name) if name else imported
+    if name:
+        return getattr(imported, name)
+    return imported

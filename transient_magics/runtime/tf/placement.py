@@ -1,8 +1,10 @@
-"""Where operations and variables of a training graph go, and the sessions that reach them: configured, closed.
+"""Where operations and variables of a training graph go, and the sessions that reach them:
+configured, closed.
 
-Variables are spread over the parameter servers by size (round-robin would put everything big on one), everything else
-stays with whoever builds the graph. The sessions follow the one arrangement that survives revocations: nothing about
-workers is declared up front; each brings only its own address, under a number that is never used twice.
+Variables are spread over the parameter servers by size (round-robin would put everything big on
+one), everything else stays with whoever builds the graph. The sessions follow the one arrangement
+that survives revocations: nothing about workers is declared up front; each brings only its own
+address, under a number that is never used twice.
 """
 
 from __future__ import annotations
@@ -32,19 +34,25 @@ class BySize:
 
 @contextlib.contextmanager
 def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
-    """Inside, variables go to the parameter servers, cut in `shards`, and the rest to `worker_device`."""
+    """Inside, variables go to the parameter servers, cut in `shards`, and the rest to
+    `worker_device`.
+    """
     tf = tensorflow()
 
-    setter = tf.train.replica_device_setter(ps_tasks=servers, worker_device=worker_device, ps_strategy=BySize(servers))
+    setter = tf.train.replica_device_setter(
+        ps_tasks=servers, worker_device=worker_device, ps_strategy=BySize(servers)
+    )
     with tf.device(setter), cut(shards):
         yield
 
 
 @contextlib.contextmanager
 def cut(shards: int) -> Iterator[None]:
-    """Inside, large variables are cut along their first dimension in up to `shards` parts of at least 1 MiB.
+    """Inside, large variables are cut along their first dimension in up to `shards` parts of at
+    least 1 MiB.
 
-    Wherever a run's model is built, whatever for: tf.nn.embedding_lookup finds other rows in a table that is whole.
+    Wherever a run's model is built, whatever for: tf.nn.embedding_lookup finds other rows in a
+    table that is whole.
     """
     if shards < 2:
         yield
@@ -55,10 +63,18 @@ def cut(shards: int) -> Iterator[None]:
         yield
 
 
-def _whole(getter: Any, name: str, shape: Any = None, dtype: Any = None, partitioner: Any = None, **given: Any) -> Any:
+def _whole(
+    getter: Any,
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    partitioner: Any = None,
+    **given: Any,
+) -> Any:
     """Get a variable, uncut where one part is all that its partitioner would make.
 
-    TensorFlow fails to cut one without any rows, of which Tensor2Tensor has some: it divides every vocabulary by 16.
+    TensorFlow fails to cut one without any rows, of which Tensor2Tensor has some: it divides every
+    vocabulary by 16.
     """
     if partitioner and shape is not None:
         full = tensorflow().TensorShape(shape)
@@ -68,8 +84,13 @@ def _whole(getter: Any, name: str, shape: Any = None, dtype: Any = None, partiti
 
 
 def place_in_checkpoint(variable: Any) -> tuple[str, Any]:
-    """The name of a variable in a checkpoint, and the slices of that value which it is; None: all of it."""
-    whole = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
+    """The name of a variable in a checkpoint, and the slices of that value which it is; None: all
+    of it.
+    """
+    if hasattr(variable, "_get_save_slice_info"):
+        whole = variable._get_save_slice_info()
+    else:
+        whole = None
     if whole is None:
         return variable.op.name, None
     spans = zip(whole.var_offset, whole.var_shape, strict=True)
@@ -79,13 +100,15 @@ def place_in_checkpoint(variable: Any) -> tuple[str, Any]:
 def ready_flag(run: str) -> Any:
     """A variable on ps/0 that exists only while all others hold what they should.
 
-    The chief makes it last, after initialising or restoring, and destroys it before it restores. Workers step only
-    while it exists; without it they would train on values that the chief is still replacing. It bears the name of the
-    run: a worker that an earlier one left behind finds none.
+    The chief makes it last, after initialising or restoring, and destroys it before it restores.
+    Workers step only while it exists; without it they would train on values that the chief is still
+    replacing. It bears the name of the run: a worker that an earlier one left behind finds none.
     """
     tf = tensorflow()
     with tf.device("/job:ps/task:0"):
-        return tf.Variable(True, trainable=False, collections=[], name=f"transient_ready_{run}", use_resource=True)
+        return tf.Variable(
+            True, trainable=False, collections=[], name=f"transient_ready_{run}", use_resource=True
+        )
 
 
 def worker_device(number: int) -> str:
@@ -94,7 +117,9 @@ def worker_device(number: int) -> str:
 
 
 def worker_config(servers: Sequence[str], number: int, address: str, threads: int) -> Any:
-    """The session configuration of a worker that nobody declared (reference: one arrangement survives)."""
+    """The session configuration of a worker that nobody declared (reference: one arrangement
+    survives).
+    """
     tf = tensorflow()
 
     config = plain_config(threads)
@@ -110,9 +135,9 @@ def worker_config(servers: Sequence[str], number: int, address: str, threads: in
 def optimise_briefly(config: Any) -> None:
     """Let TensorFlow spend less time on its graph before the first step, where there is no GPU.
 
-    By default a dozen optimizers go over it twice, 1.1 s for ResNet-32 (of 1.6 s that its first step took). These four
-    once take a third of that, and a step on a CPU takes no longer (with none at all 6 % longer). A GPU has use for the
-    others, which change layouts and join operations.
+    By default a dozen optimizers go over it twice, 1.1 s for ResNet-32 (of 1.6 s that its first
+    step took). These four once take a third of that, and a step on a CPU takes no longer (with none
+    at all 6 % longer). A GPU has use for the others, which change layouts and join operations.
     """
     if has_gpu():
         return
@@ -122,19 +147,25 @@ def optimise_briefly(config: Any) -> None:
 
 
 def plain_config(threads: int) -> Any:
-    """Session or server configuration; `threads` limits what TensorFlow takes of a machine that several roles share.
+    """Session or server configuration; `threads` limits what TensorFlow takes of a machine that
+    several roles share.
 
-    What a model puts on a GPU is on the CPU where there is none, as parameter servers and evaluations have it.
+    What a model puts on a GPU is on the CPU where there is none, as parameter servers and
+    evaluations have it.
     """
     tf = tensorflow()
 
     return tf.ConfigProto(
-        intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads, allow_soft_placement=True
+        intra_op_parallelism_threads=threads,
+        inter_op_parallelism_threads=threads,
+        allow_soft_placement=True,
     )
 
 
 def close(session: Any, limit: float = 2.0) -> None:
-    """Close a session without waiting for a dead peer: Session.close hangs then, so it gets a thread and a limit."""
+    """Close a session without waiting for a dead peer: Session.close hangs then, so it gets a
+    thread and a limit.
+    """
     closer = threading.Thread(target=_close, args=(session,), daemon=True, name="closing a session")
     closer.start()
     closer.join(limit)
@@ -143,7 +174,9 @@ def close(session: Any, limit: float = 2.0) -> None:
 def _close(session: Any) -> None:
     tf = tensorflow()
 
-    with contextlib.suppress(tf.errors.OpError):  # the peer is gone; that is why the session is closed
+    with contextlib.suppress(
+        tf.errors.OpError
+    ):  # the peer is gone; that is why the session is closed
         session.close()
 
 
@@ -165,9 +198,13 @@ def transient_errors() -> tuple[type[Exception], ...]:
 
 
 def may_be_own(error: Exception) -> bool:
-    """Whether one of these has other reasons, too: a GPU, cuDNN and a model's own Python code raise some of them."""
+    """Whether one of these has other reasons, too: a GPU, cuDNN and a model's own Python code raise
+    some of them.
+    """
     tf = tensorflow()
-    return isinstance(error, (tf.errors.InternalError, tf.errors.NotFoundError, tf.errors.UnknownError))
+    return isinstance(
+        error, (tf.errors.InternalError, tf.errors.NotFoundError, tf.errors.UnknownError)
+    )
 
 
 def _bytes(operation: Any) -> int:

@@ -25,7 +25,9 @@ def import_tensorflow(spec: RunSpec) -> Any:
 
 
 def preload(registered: bool) -> None:
-    """Import what takes long, for a process that waits for a run of a `registered` model, or of the cell's own."""
+    """Import what takes long, for a process that waits for a run of a `registered` model, or of the
+    cell's own.
+    """
     if not registered:
         everything()
         _keras()
@@ -36,15 +38,18 @@ def preload(registered: bool) -> None:
 
 
 def _keras() -> None:
-    """Import it, as almost every cell with a model of its own does: 1.2 s of a core, with what it looks for itself
-    (scikit-learn, pandas), and a run has at least three processes that run the cell."""
+    """Import it, as almost every cell with a model of its own does: 1.2 s of a core, with what it
+    looks for itself (scikit-learn, pandas), and a run has at least three processes that run the
+    cell.
+    """
     os.environ["KERAS_BACKEND"] = "tensorflow"
     with uncollected():
         importlib.import_module("keras")
 
 
 def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
-    """Run the cell, outside of any graph, and find what it is to train. Raises CellError or DeclarationError.
+    """Run the cell, outside of any graph, and find what it is to train. Raises CellError or
+    DeclarationError.
 
     `directory` is where the data are, or are going to be.
     """

@@ -1,13 +1,13 @@
 """A worker's examples: from the pipeline of what is trained to the features of a step.
 
-Single examples wait in a queue of TensorFlow's, so that a step can take any number of them. Batches that the pipeline
-has made itself (text, by length) are queued as they are, or, where mini-batches are to be uneven, regrouped and fed. A
-thread of our own fills either (TensorFlow's QueueRunner would close it when a session is lost); its successor goes on
-in the next session.
+Single examples wait in a queue of TensorFlow's, so that a step can take any number of them. Batches
+that the pipeline has made itself (text, by length) are queued as they are, or, where mini-batches
+are to be uneven, regrouped and fed. A thread of our own fills either (TensorFlow's QueueRunner
+would close it when a session is lost); its successor goes on in the next session.
 
-Records that come in blocks are read chunk by chunk: the pipeline is begun anew for each, so that whatever it keeps
-(shuffled, sorted by length) has come out at the chunk's end. Of what then waits in the queue it is known when steps
-have had it, and the chunk is used.
+Records that come in blocks are read chunk by chunk: the pipeline is begun anew for each, so that
+whatever it keeps (shuffled, sorted by length) has come out at the chunk's end. Of what then waits
+in the queue it is known when steps have had it, and the chunk is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from .batching import LARGEST
 from .trainable import Pipeline
 
 _BLOCK = 4
-"""Mini-batches that the queue takes at once: every call into TensorFlow competes with the step (4 % of 25 ms)."""
+"""Mini-batches that the queue takes at once: every call into TensorFlow competes with the step (4 %
+of 25 ms).
+"""
 _PAUSE = 0.5
 _LOST_WITHIN = 15.0
 """Seconds until a lost session has been noticed by the step too."""
@@ -39,7 +41,9 @@ _DATASET = "examples"
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 Batch = Mapping[str, Any]
-"""Arrays by the feature's name, all with one row for each example; a number stands for the whole batch."""
+"""Arrays by the feature's name, all with one row for each example; a number stands for the whole
+batch.
+"""
 AHEAD = 4
 """Mini-batches that are kept ready."""
 
@@ -77,10 +81,10 @@ class Chunks(Protocol):
 class Source:
     """Where a graph has its examples from.
 
-    `features` are the tensors of a step's features, `batch` is the declared mini-batch. `begin` makes the iterator
-    start, fed with `feeds`, and `values` are the next that it has. A queue has `enqueue`, `close`, `left` (what is in
-    it) and, where a step may take any number, `wanted`. Without one the features are placeholders, for regrouped
-    batches.
+    `features` are the tensors of a step's features, `batch` is the declared mini-batch. `begin`
+    makes the iterator start, fed with `feeds`, and `values` are the next that it has. A queue has
+    `enqueue`, `close`, `left` (what is in it) and, where a step may take any number, `wanted`.
+    Without one the features are placeholders, for regrouped batches.
     """
 
     features: Mapping[str, Any]
@@ -99,10 +103,11 @@ class Source:
 def iterator_of(dataset: Any) -> Any:
     """An iterator for a session, whose pipeline TensorFlow does not tune while it runs.
 
-    The thread that tunes sleeps twice as long each time, up to a minute. Now and then it misses that its iterator ends
-    (it is woken before it can see why), and whoever closes the session waits until it has slept, with a lock that the
-    next session needs: one in six workers stood still for so long when their parameter server had come back.
-    What AUTOTUNE asks for is then as many calls at once as there are cores.
+    The thread that tunes sleeps twice as long each time, up to a minute. Now and then it misses
+    that its iterator ends (it is woken before it can see why), and whoever closes the session waits
+    until it has slept, with a lock that the next session needs: one in six workers stood still for
+    so long when their parameter server had come back. What AUTOTUNE asks for is then as many calls
+    at once as there are cores.
     """
     tf = tensorflow()
     options = tf.data.Options()
@@ -111,48 +116,92 @@ def iterator_of(dataset: Any) -> Any:
 
 
 def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
-    """The examples of `pipeline` in the default graph; `batch` is declared. A queue is the only one of that `name`."""
+    """The examples of `pipeline` in the default graph; `batch` is declared. A queue is the only one
+    of that `name`.
+    """
     tf = tensorflow()
     dataset = pipeline.dataset
     if not (pipeline.batched or pipeline.grouped):
         # Of a chunk each example is read once, which beginning twice would not do.
-        dataset = _in_blocks(dataset, batch) if pipeline.files is None else dataset.batch(batch)
+        if pipeline.files is None:
+            dataset = _in_blocks(dataset, batch)
+        else:
+            dataset = dataset.batch(batch)
     iterator = iterator_of(dataset)
-    values, names = iterator.get_next(), sorted(pipeline.types)
+    values = iterator.get_next()
+    names = sorted(pipeline.types)
     if pipeline.batched and uneven:
-        held = {name: tf.placeholder(pipeline.types[name], pipeline.shapes[name], name=name) for name in names}
-        return Source(held, batch, iterator.initializer, values, feeds=pipeline.feeds, files=pipeline.files)
+        held = {
+            name: tf.placeholder(pipeline.types[name], pipeline.shapes[name], name=name)
+            for name in names
+        }
+        return Source(
+            held, batch, iterator.initializer, values, feeds=pipeline.feeds, files=pipeline.files
+        )
 
     types = [pipeline.types[name] for name in names]
-    shapes = None if pipeline.batched else [pipeline.shapes[name] for name in names]
-    capacity = 4 if pipeline.batched else max(2 * _BLOCK, LARGEST) * batch
+    if pipeline.batched:
+        shapes = None
+    else:
+        shapes = [pipeline.shapes[name] for name in names]
+    if pipeline.batched:
+        capacity = 4
+    else:
+        capacity = max(2 * _BLOCK, LARGEST) * batch
     queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=name)
     picked = {name: values[name] for name in names}
     close = queue.close(cancel_pending_enqueues=True)
     counted: dict[str, Any] = {"left": queue.size()}
     if pipeline.files is not None:
-        many = tf.constant(1) if pipeline.batched else tf.shape(values[names[0]])[0]
+        if pipeline.batched:
+            many = tf.constant(1)
+        else:
+            many = tf.shape(values[names[0]])[0]
         counted |= {"files": pipeline.files, "count": many}
     if not pipeline.batched:
         enqueue = queue.enqueue_many(picked)
         wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
         taken = dict(queue.dequeue_many(wanted))
-        return Source(taken, batch, iterator.initializer, values, enqueue, close, wanted, pipeline.feeds, **counted)
+        return Source(
+            taken,
+            batch,
+            iterator.initializer,
+            values,
+            enqueue,
+            close,
+            wanted,
+            pipeline.feeds,
+            **counted,
+        )
     enqueue = queue.enqueue(picked)
     features: Mapping[str, Any] = queue.dequeue()
     for name in names:
         features[name].set_shape(pipeline.shapes[name])
-    return Source(dict(features), batch, iterator.initializer, values, enqueue, close, feeds=pipeline.feeds, **counted)
+    return Source(
+        dict(features),
+        batch,
+        iterator.initializer,
+        values,
+        enqueue,
+        close,
+        feeds=pipeline.feeds,
+        **counted,
+    )
 
 
 class Examples:
-    """The examples of a graph, for session after session; `feeds` is what a step of a size is fed with."""
+    """The examples of a graph, for session after session; `feeds` is what a step of a size is fed
+    with.
+    """
 
     def __init__(self, source: Source, chunks: Chunks | None = None) -> None:
         """`chunks`: where records that come in blocks are from."""
         self._source = source
         self._chunks = chunks if source.files is not None else None
-        self._regrouped = Regrouped(source.batch) if source.enqueue is None else None
+        if source.enqueue is None:
+            self._regrouped = Regrouped(source.batch)
+        else:
+            self._regrouped = None
         self._ended = threading.Event()
         self._stepped = 0
         self._thread: threading.Thread | None = None
@@ -174,8 +223,13 @@ class Examples:
         self._ended = threading.Event()
         if self._regrouped is not None:
             self._regrouped.resume()
-        fill = self._fill_queue if self._regrouped is None else self._regroup
-        self._thread = threading.Thread(target=fill, args=(session, self._ended), daemon=True, name="examples")
+        if self._regrouped is None:
+            fill = self._fill_queue
+        else:
+            fill = self._regroup
+        self._thread = threading.Thread(
+            target=fill, args=(session, self._ended), daemon=True, name="examples"
+        )
         self._thread.start()
 
     def stepped(self) -> None:
@@ -188,7 +242,9 @@ class Examples:
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing is read any more; once told to stop, what is being read is read to its end."""
+        """Whether nothing is read any more; once told to stop, what is being read is read to its
+        end.
+        """
         return self._thread is None or not self._thread.is_alive()
 
     def feeds(self, size: int) -> dict[Any, Any]:
@@ -197,7 +253,9 @@ class Examples:
             self._chunks.expect(size)
         if self._regrouped is None:
             wanted = self._source.wanted
-            return {wanted: size} if wanted is not None else {}
+            if wanted is not None:
+                return {wanted: size}
+            return {}
         taken = self._regrouped.take(size)
         return {placeholder: taken[name] for name, placeholder in self._source.features.items()}
 
@@ -215,7 +273,9 @@ class Examples:
             if self._lost(error, ended):
                 return
             self.failure = error
-            with contextlib.suppress(errors.OpError, RuntimeError):  # it is lost as well, and so is the step
+            with contextlib.suppress(
+                errors.OpError, RuntimeError
+            ):  # it is lost as well, and so is the step
                 session.run(self._source.close)
 
     def _fill_by_chunks(self, session: Any, ended: threading.Event, chunks: Chunks) -> None:
@@ -257,7 +317,10 @@ class Examples:
                 queued.look(self._regrouped.left, self._stepped)
                 if (chunk := self._chunks.next(_PAUSE, ended)) is None:
                     continue
-                session.run(self._source.begin, {**self._source.feeds, self._source.files: list(chunk.paths)})
+                session.run(
+                    self._source.begin,
+                    {**self._source.feeds, self._source.files: list(chunk.paths)},
+                )
                 before = self._regrouped.added
                 with contextlib.suppress(errors.OutOfRangeError):
                     take_all()
@@ -272,7 +335,8 @@ class Examples:
     def _lost(self, error: BaseException, ended: threading.Event) -> bool:
         """Whether it was the session that failed, and not what reads the examples.
 
-        Some errors could be either. A lost session ends the step too, which is then the end of this one.
+        Some errors could be either. A lost session ends the step too, which is then the end of this
+        one.
         """
         return ended.wait(_LOST_WITHIN if isinstance(error, placement.transient_errors()) else 0)
 
@@ -280,11 +344,13 @@ class Examples:
 class _Queued:
     """Chunks whose examples are in a queue, first in, first out; `added` counts what ever went in.
 
-    What has left the queue by a look at it has been in a step once one more has ended: there may be one under way.
+    What has left the queue by a look at it has been in a step once one more has ended: there may be
+    one under way.
     """
 
     def __init__(self, chunks: Chunks, left: int) -> None:
-        self._chunks, self.added = chunks, left
+        self._chunks = chunks
+        self.added = left
         self._waiting: deque[tuple[int, Any]] = deque()
         self._looked = 0, 0
 
@@ -308,47 +374,70 @@ def _in_blocks(examples: Any, batch: int) -> Any:
 
 # Mini-batches that other VMs prepare: a pipeline whose dataset is run by tf.data service.
 #
-# The worker registers its dataset with the dispatcher once for all (the first worker's stays), and takes elements of
-# it from whichever preparation VM has some. Every file of records goes to one of these at a time: an element comes
-# once or, where a preparation VM is lost, not at all in that epoch. Names of files are below the run's folder, in
-# which the processes of a run are started on every VM.
+# The worker registers its dataset with the dispatcher once for all (the first worker's stays), and
+# takes elements of it from whichever preparation VM has some. Every file of records goes to one of
+# these at a time: an element comes once or, where a preparation VM is lost, not at all in that
+# epoch. Names of files are below the run's folder, in which the processes of a run are started on
+# every VM.
 
 
 def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipeline:
-    """The same examples, in mini-batches of `batch` where they come one by one, from the service at `dispatcher`.
+    """The same examples, in mini-batches of `batch` where they come one by one, from the service at
+    `dispatcher`.
 
     Raises DeclarationError where only the worker's own Python can make them.
     """
     service = _service("--prep")
-    return _come(pipeline, batch, dispatcher, {}, processing_mode=service.ShardingPolicy.DYNAMIC, job_name=run)
+    return _come(
+        pipeline,
+        batch,
+        dispatcher,
+        {},
+        processing_mode=service.ShardingPolicy.DYNAMIC,
+        job_name=run,
+    )
 
 
 def shared(pipeline: Pipeline, dispatcher: str, study: str, run: str, batch: int) -> Pipeline:
-    """The same from the service of this VM, which prepares each mini-batch once for all runs of the study there.
+    """The same from the service of this VM, which prepares each mini-batch once for all runs of the
+    study there.
 
-    The run takes each at most once, whoever else does: what is prepared is kept for a while, and who takes none for
-    long holds up nobody, but passes over what is not kept any more. One that begins takes what is kept first.
-    Raises DeclarationError as `prepared`.
+    The run takes each at most once, whoever else does: what is prepared is kept for a while, and
+    who takes none for long holds up nobody, but passes over what is not kept any more. One that
+    begins takes what is kept first. Raises DeclarationError as `prepared`.
     """
     service = _service("--share-input")
     return _come(
-        replace(pipeline, dataset=pipeline.dataset.repeat()),  # without an end, as the service insists
-        batch, dispatcher, {"compression": None}, processing_mode=service.ShardingPolicy.OFF, job_name=study,
+        replace(
+            pipeline, dataset=pipeline.dataset.repeat()
+        ),  # without an end, as the service insists
+        batch,
+        dispatcher,
+        {"compression": None},
+        processing_mode=service.ShardingPolicy.OFF,
+        job_name=study,
         cross_trainer_cache=service.CrossTrainerCache(trainer_id=run),
-    )  # fmt: skip
+    )
 
 
 def _service(option: str) -> Any:
     if python := next(_python_operations(tensorflow().get_default_graph()), ""):
         what = f"the problem decodes its records in Python ({python}), which other processes cannot run"
-        raise DeclarationError(what, where=option, fix=f"Leave {option} out, or decode with TensorFlow's operations.")
+        raise DeclarationError(
+            what, where=option, fix=f"Leave {option} out, or decode with TensorFlow's operations."
+        )
     return importlib.import_module("tensorflow").data.experimental.service
 
 
-def _come(pipeline: Pipeline, batch: int, dispatcher: str, registered: dict[str, Any], **how: Any) -> Pipeline:
+def _come(
+    pipeline: Pipeline, batch: int, dispatcher: str, registered: dict[str, Any], **how: Any
+) -> Pipeline:
     tf = tensorflow()
     service = importlib.import_module("tensorflow").data.experimental.service
-    dataset = pipeline.dataset if pipeline.batched else pipeline.dataset.batch(batch)
+    if pipeline.batched:
+        dataset = pipeline.dataset
+    else:
+        dataset = pipeline.dataset.batch(batch)
     address = f"grpc://{dispatcher}"
     identity = service.register_dataset(address, dataset, dataset_id=_DATASET, **registered)
     spec = tf.data.experimental.get_structure(dataset)
@@ -363,19 +452,24 @@ def _python_operations(graph: Any) -> Iterator[str]:
         yield from (node.op for node in nodes if node.op in _PYTHON)
 
 
-# Mini-batches of any size out of batches that somebody else has made (text: Tensor2Tensor's, by length and tokens).
+# Mini-batches of any size out of batches that somebody else has made (text: Tensor2Tensor's, by
+# length and tokens).
 #
-# A batch of the declared size has as many rows as belong together: of long sentences few, of short ones many. A
-# mini-batch of half that size is half of one, a mini-batch of twice that size is two with the same number of rows,
-# whose lengths are alike. What is left of a batch begins the next mini-batch, so no example is lost. Whole rows are
-# not always the exact part; what is missing is made up for by the next mini-batch of that kind. Pure NumPy.
+# A batch of the declared size has as many rows as belong together: of long sentences few, of short
+# ones many. A mini-batch of half that size is half of one, a mini-batch of twice that size is two
+# with the same number of rows, whose lengths are alike. What is left of a batch begins the next
+# mini-batch, so no example is lost. Whole rows are not always the exact part; what is missing is
+# made up for by the next mini-batch of that kind. Pure NumPy.
 
 
 class _Kind:
-    """Batches with the same number of rows. `since` is the number of the oldest that is not used up."""
+    """Batches with the same number of rows. `since` is the number of the oldest that is not used
+    up.
+    """
 
     def __init__(self, rows: int) -> None:
-        self._whole, self._owed = rows, 0.0
+        self._whole = rows
+        self._owed = 0.0
         self._parts: deque[tuple[int, Batch]] = deque()
         self.rows = 0
 
@@ -407,17 +501,22 @@ class _Kind:
 
 
 class Regrouped:
-    """Batches of the size `declared` come in, mini-batches of any size go out; two threads may share it."""
+    """Batches of the size `declared` come in, mini-batches of any size go out; two threads may
+    share it.
+    """
 
     def __init__(self, declared: int) -> None:
-        self._declared, self._part = declared, 1.0
+        self._declared = declared
+        self._part = 1.0
         self._kinds: dict[int, _Kind] = {}
         self._number = 0
         self._changed = threading.Condition()
         self._error: BaseException | None = None
 
     def add(self, batch: Batch, wait: float = 0.0) -> bool:
-        """Add a batch; while enough is there, wait for `wait` seconds at most. False if it was not added."""
+        """Add a batch; while enough is there, wait for `wait` seconds at most. False if it was not
+        added.
+        """
         with self._changed:
             if wait and not self._changed.wait_for(lambda: self._ready() < AHEAD, wait):
                 return False
@@ -439,7 +538,8 @@ class Regrouped:
             self._error = None
 
     def take(self, size: int) -> Batch:
-        """A mini-batch of `size`, filled up with zeros where lengths differ; waits until there is one.
+        """A mini-batch of `size`, filled up with zeros where lengths differ; waits until there is
+        one.
 
         It is of the kind whose oldest batch has waited longest. Raises the error of `fail`.
         """
@@ -449,7 +549,10 @@ class Regrouped:
             self._changed.wait_for(lambda: self._error or self._ready())
             if self._error:
                 raise self._error
-            chosen = min((kind for kind in self._kinds.values() if self._has(kind)), key=lambda kind: kind.since)
+            chosen = min(
+                (kind for kind in self._kinds.values() if self._has(kind)),
+                key=lambda kind: kind.since,
+            )
             taken = chosen.take(self._part)
             self._changed.notify_all()
             return taken
@@ -464,7 +567,9 @@ class Regrouped:
         """Of those, how many came in since the oldest that is not used up, with it."""
         with self._changed:
             oldest = [kind.since for kind in self._kinds.values() if kind.rows]
-            return self._number - min(oldest) + 1 if oldest else 0
+            if oldest:
+                return self._number - min(oldest) + 1
+            return 0
 
     def _has(self, kind: _Kind) -> bool:
         return kind.rows >= kind.wanted(self._part)
@@ -478,7 +583,9 @@ def _rows(batch: Batch) -> int:
 
 
 def _cut(batch: Batch, first: int, last: int) -> Batch:
-    return {name: array[first:last] if numpy.ndim(array) else array for name, array in batch.items()}
+    return {
+        name: array[first:last] if numpy.ndim(array) else array for name, array in batch.items()
+    }
 
 
 def _joined(parts: Sequence[Batch]) -> Batch:
@@ -494,7 +601,14 @@ def _padded(arrays: Sequence[Any]) -> Any:
     longest = numpy.max([array.shape[1:] for array in arrays], axis=0, initial=0)
     filled = [
         numpy.pad(
-            array, [(0, 0), *((0, int(most) - here) for most, here in zip(longest, array.shape[1:], strict=True))]
+            array,
+            [
+                (0, 0),
+                *(
+                    (0, int(most) - here)
+                    for most, here in zip(longest, array.shape[1:], strict=True)
+                ),
+            ],
         )
         for array in arrays
     ]

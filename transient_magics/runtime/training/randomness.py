@@ -1,12 +1,14 @@
-"""Random numbers of a run's program: the same in every process while the cell runs, different while examples are read.
+"""Random numbers of a run's program: the same in every process while the cell runs, different while
+examples are read.
 
-Every process of a run executes the cell and calls its `input_fn`. A split that the cell draws must be the same split in
-each of them, so everything that can be seeded is seeded with the run's seed meanwhile: `random`, NumPy (also
-`default_rng()` and `RandomState()` without a seed), TensorFlow, and Keras, which draws its seeds from `random`.
-Afterwards each process draws from the system again, so that workers do not augment, shuffle or drop alike.
+Every process of a run executes the cell and calls its `input_fn`. A split that the cell draws must
+be the same split in each of them, so everything that can be seeded is seeded with the run's seed
+meanwhile: `random`, NumPy (also `default_rng()` and `RandomState()` without a seed), TensorFlow,
+and Keras, which draws its seeds from `random`. Afterwards each process draws from the system again,
+so that workers do not augment, shuffle or drop alike.
 
-Entropy from elsewhere (`os.urandom`, `secrets`, the clock) stays what it is: the chief compares what came of it
-(`fingerprint`).
+Entropy from elsewhere (`os.urandom`, `secrets`, the clock) stays what it is: the chief compares
+what came of it (`fingerprint`).
 """
 
 from __future__ import annotations
@@ -29,12 +31,15 @@ _stream: random.Random | None = None
 
 @contextlib.contextmanager
 def seeded(seed: int, part: str = "cell") -> Iterator[None]:
-    """Seed all generators with the run's `seed` for a `part` of its program; restore their states afterwards."""
+    """Seed all generators with the run's `seed` for a `part` of its program; restore their states
+    afterwards.
+    """
     global _stream
     with contextlib.suppress(ImportError):
         importlib.import_module("numpy.random")
     _intercept()
-    outer, restore = _stream, _states()
+    outer = _stream
+    restore = _states()
     _stream = random.Random(f"{seed} {part}")
     _seed_all(_stream.getrandbits(32))
     try:
@@ -52,10 +57,11 @@ def seed_process(seed: int, part: str) -> None:
 
 
 class Generators:
-    """The generators that a cell keeps in variables: NumPy's `Generator` and `RandomState`, `random.Random`.
+    """The generators that a cell keeps in variables: NumPy's `Generator` and `RandomState`,
+    `random.Random`.
 
-    They have the same state in every call of `input_fn`, whichever mode it is asked for first, and a state of their own
-    in each process while examples are read.
+    They have the same state in every call of `input_fn`, whichever mode it is asked for first, and
+    a state of their own in each process while examples are read.
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
@@ -79,7 +85,9 @@ class Generators:
             restore()
 
     def renew(self) -> None:
-        """Give each generator a state that no other process has, or that follows from the seed of this process."""
+        """Give each generator a state that no other process has, or that follows from the seed of
+        this process.
+        """
         for renew in self._renew:
             renew()
 
@@ -104,10 +112,11 @@ class Generators:
 def _imports_draw_nothing() -> Iterator[None]:
     """Restore the states of the generators after each import of a library.
 
-    Some libraries draw as they are imported (Keras). A process that has them already must draw the same as one that
-    imports them now.
+    Some libraries draw as they are imported (Keras). A process that has them already must draw the
+    same as one that imports them now.
     """
-    statement, function = builtins.__import__, importlib.import_module
+    statement = builtins.__import__
+    function = importlib.import_module
 
     def of_statement(name: str, *given: Any, **options: Any) -> Any:
         with _restored_after(name):
@@ -117,25 +126,29 @@ def _imports_draw_nothing() -> Iterator[None]:
         with _restored_after(name):
             return function(name, package)
 
-    builtins.__import__, importlib.import_module = of_statement, of_function
+    builtins.__import__ = of_statement
+    importlib.import_module = of_function
     try:
         yield
     finally:
-        builtins.__import__, importlib.import_module = statement, function
+        builtins.__import__ = statement
+        importlib.import_module = function
 
 
 @contextlib.contextmanager
 def _functions_of_datasets_unseeded() -> Iterator[None]:
     """Let operations that draw in `Dataset.map` and the like have no seed, as without a global one.
 
-    They draw while examples are read. With a seed they would draw the same in every worker, and in every epoch.
+    They draw while examples are read. With a seed they would draw the same in every worker, and in
+    every epoch.
     """
     structured: Any = sys.modules.get("tensorflow.python.data.ops.structured_function")
     context: Any = sys.modules.get("tensorflow.python.eager.context")
     if structured is None:
         yield
         return
-    wrapper, global_seed = structured.StructuredFunctionWrapper, context.global_seed
+    wrapper = structured.StructuredFunctionWrapper
+    global_seed = context.global_seed
     build = wrapper.__init__
 
     def build_unseeded(self: Any, *given: Any, **options: Any) -> None:
@@ -152,7 +165,9 @@ def _functions_of_datasets_unseeded() -> Iterator[None]:
         wrapper.__init__ = build
 
 
-_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_LIBRARIES = tuple(
+    sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
 @contextlib.contextmanager
@@ -176,15 +191,24 @@ def _seed_all(seed: int) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed % _SEEDS_OF_NUMPY)
     if context := sys.modules.get("tensorflow.python.eager.context"):
-        context.set_global_seed(seed)  # `tensorflow.random.set_seed` would seed the graph in which examples are read
+        context.set_global_seed(
+            seed
+        )  # `tensorflow.random.set_seed` would seed the graph in which examples are read
 
 
 def _states() -> Callable[[], None]:
     """Return a function that restores the present states of all generators."""
     state = random.getstate()
-    numpy, context = sys.modules.get("numpy"), sys.modules.get("tensorflow.python.eager.context")
-    of_numpy = numpy.random.get_state() if numpy else None
-    of_tensorflow = context.global_seed() if context else None
+    numpy = sys.modules.get("numpy")
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if numpy:
+        of_numpy = numpy.random.get_state()
+    else:
+        of_numpy = None
+    if context:
+        of_tensorflow = context.global_seed()
+    else:
+        of_tensorflow = None
 
     def restore() -> None:
         random.setstate(state)
@@ -197,12 +221,16 @@ def _states() -> Callable[[], None]:
 
 
 def _intercept() -> None:
-    """Let generators that are made without a seed get one from `_stream`, where there is one. Idempotent."""
+    """Let generators that are made without a seed get one from `_stream`, where there is one.
+    Idempotent.
+    """
     if not hasattr(random.Random.seed, _MARK):
         _intercept_python()
     bits: Any = sys.modules.get("numpy.random.bit_generator")
     if bits and not hasattr(bits.randbits, _MARK):
-        bits.randbits = _marked(_bits_or(bits.randbits))  # of NumPy's SeedSequence, when it is given no entropy
+        bits.randbits = _marked(
+            _bits_or(bits.randbits)
+        )  # of NumPy's SeedSequence, when it is given no entropy
 
 
 _MARK = "_transient"
@@ -227,4 +255,6 @@ def _intercept_python() -> None:
 
     random.Random.seed = _marked(seed_from_stream)
     of_module = random.seed
-    random.seed = lambda a=None, version=2: of_module(_stream.getrandbits(256) if a is None and _stream else a, version)
+    random.seed = lambda a=None, version=2: of_module(
+        _stream.getrandbits(256) if a is None and _stream else a, version
+    )

@@ -1,22 +1,26 @@
-"""Rules that the chief and the workers of a step share: the barrier of synchronous training and the rate's divisor.
+"""Rules that the chief and the workers of a step share: the barrier of synchronous training and the
+rate's divisor.
 
-The number is asked anew at every look, so a worker that dies or joins changes the step that is being waited for, not
-the next one, and no step waits for somebody who is gone. Nothing here knows TensorFlow, a clock or a thread.
+The number is asked anew at every look, so a worker that dies or joins changes the step that is
+being waited for, not the next one, and no step waits for somebody who is gone. Nothing here knows
+TensorFlow, a clock or a thread.
 """
 
 from __future__ import annotations
 
 import math
 
-_SHORTEST, _LONGEST = 0.001, 0.05
+_SHORTEST = 0.001
+_LONGEST = 0.05
 _SHARE = 0.1
 
 
 def needed(live: int, backup: int) -> int:
-    """How many gradients complete a step while `live` workers train and the slowest `backup` are not waited for.
+    """How many gradients complete a step while `live` workers train and the slowest `backup` are
+    not waited for.
 
-    Never fewer than one: the first worker of a run takes its first step before it counts as live, and the last one
-    left goes on however many backups were declared.
+    Never fewer than one: the first worker of a run takes its first step before it counts as live,
+    and the last one left goes on however many backups were declared.
     """
     return max(1, live - backup)
 
@@ -30,9 +34,10 @@ class Looks:
     def pause(self, waited: float) -> float:
         """Seconds until the next look, after `waited` seconds.
 
-        A look takes a parameter server 0.3 ms, and every worker looks: a fixed millisecond would cost it a third of a
-        core for each. So nobody looks for half of the usual time; then in proportion, so that a look comes late by a
-        tenth of a step and their number does not grow with its length. A sudden change is seen within _LONGEST.
+        A look takes a parameter server 0.3 ms, and every worker looks: a fixed millisecond would
+        cost it a third of a core for each. So nobody looks for half of the usual time; then in
+        proportion, so that a look comes late by a tenth of a step and their number does not grow
+        with its length. A sudden change is seen within _LONGEST.
         """
         return min(max(_SHARE * waited, self._usual / 2 - waited, _SHORTEST), _LONGEST)
 
@@ -45,11 +50,12 @@ class Looks:
 
 
 def divisor(policy: str, *, synchronous: bool, active: int, slots: int) -> float:
-    """The divisor of one update's rate: `policy` is `active`, `slots` (the most workers there may be) or `fixed`.
+    """The divisor of one update's rate: `policy` is `active`, `slots` (the most workers there may
+    be) or `fixed`.
 
-    Each of n asynchronous workers applies updates of its own, so `active` divides their rate by the square root of how
-    many there are now. A synchronous step applies one update, whoever took part: `active` divides by one. `slots` keeps
-    to the declared number in both modes.
+    Each of n asynchronous workers applies updates of its own, so `active` divides their rate by the
+    square root of how many there are now. A synchronous step applies one update, whoever took part:
+    `active` divides by one. `slots` keeps to the declared number in both modes.
     """
     match policy:
         case "active" if not synchronous:

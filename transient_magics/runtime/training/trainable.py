@@ -1,8 +1,10 @@
-"""What a run trains, behind one interface: a model of Tensor2Tensor's registry, or what the cell itself defines.
+"""What a run trains, behind one interface: a model of Tensor2Tensor's registry, or what the cell
+itself defines.
 
-Chief, workers, evaluation and predictions ask a Trainable for its part of their graphs (examples, loss and gradients,
-metrics, outputs) and know nothing else about it. Which one it is follows from the declaration: with the name of a model
-it is Tensor2Tensor's (t2t/), without one the cell's own (user_model/): define.py.
+Chief, workers, evaluation and predictions ask a Trainable for its part of their graphs (examples,
+loss and gradients, metrics, outputs) and know nothing else about it. Which one it is follows from
+the declaration: with the name of a model it is Tensor2Tensor's (t2t/), without one the cell's own
+(user_model/): define.py.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ Pairs = Sequence[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch already.
+    """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch
+    already.
 
-    `feeds` are for the initializer of its iterator. `directory`: all that it reads are the files there; empty where
-    it may be something else. `files`: of records in blocks, the names of the files of one chunk, to be fed when reading
-    begins; the dataset ends with them. `grouped`: its elements are mini-batches out of which single examples are taken.
-    `note`: what its user should know before the first step. `elements`: how many an evaluation has (-1: without end;
+    `feeds` are for the initializer of its iterator. `directory`: all that it reads are the files
+    there; empty where it may be something else. `files`: of records in blocks, the names of the
+    files of one chunk, to be fed when reading begins; the dataset ends with them. `grouped`: its
+    elements are mini-batches out of which single examples are taken. `note`: what its user should
+    know before the first step. `elements`: how many an evaluation has (-1: without end;
     -2: not known), which are `single` examples or batches.
     """
 
@@ -51,11 +55,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss, its gradients, and the optimizer that applies what `finished` (noise, clipping) makes of them.
+    """A loss, its gradients, and the optimizer that applies what `finished` (noise, clipping) makes
+    of them.
 
-    `weight`, a scalar, is of how many examples the loss is the mean: of text, of tokens that are no padding.
-    `slower(by)` is the same optimizer with its learning rate divided by a number. `disturbances()` builds what is to be
-    done to the variables once in every step that is applied, after it.
+    `weight`, a scalar, is of how many examples the loss is the mean: of text, of tokens that are no
+    padding. `slower(by)` is the same optimizer with its learning rate divided by a number.
+    `disturbances()` builds what is to be done to the variables once in every step that is applied,
+    after it.
     """
 
     loss: Any
@@ -69,7 +75,9 @@ class Objective:
 
 @dataclass(frozen=True)
 class EvaluationGraph:
-    """`updates` sees one more batch; `values` are the metrics by their names, `loss` the batch's mean loss."""
+    """`updates` sees one more batch; `values` are the metrics by their names, `loss` the batch's
+    mean loss.
+    """
 
     values: Mapping[str, Any]
     updates: Any
@@ -79,7 +87,9 @@ class EvaluationGraph:
 
 @dataclass(frozen=True)
 class ServingGraph:
-    """Placeholders by the feature's name, their first dimension the batch, and what comes out by name."""
+    """Placeholders by the feature's name, their first dimension the batch, and what comes out by
+    name.
+    """
 
     inputs: Mapping[str, Any]
     outputs: Mapping[str, Any]
@@ -92,14 +102,16 @@ class Texts(Protocol):
     """How many are answered at once."""
 
     def encode(self, feature: str, texts: Sequence[str]) -> Any:
-        """The token numbers of a feature's texts, an array with a row for each, filled up with zeros at their ends."""
+        """The token numbers of a feature's texts, an array with a row for each, filled up with
+        zeros at their ends.
+        """
         ...
 
     def graph(self, given: Collection[str], beam_size: int = 1, alpha: float = 0.0) -> ServingGraph:
         """What answers the features `given`: `tokens`, with a row for each text.
 
-        `beam_size`: of how many beginnings the best is kept; 1 takes the likeliest token each time. A larger `alpha`
-        prefers longer texts.
+        `beam_size`: of how many beginnings the best is kept; 1 takes the likeliest token each time.
+        A larger `alpha` prefers longer texts.
         """
         ...
 
@@ -129,23 +141,33 @@ class Trainable(Protocol):
         ...
 
     def record_files(self) -> Sequence[Path]:
-        """The training files, where they hold records that may be read one by one in any order; else none."""
+        """The training files, where they hold records that may be read one by one in any order;
+        else none.
+        """
         ...
 
     def training_pipeline(self) -> Pipeline:
-        """Training examples, in an order that is drawn anew whenever reading begins; endless, or of one chunk."""
+        """Training examples, in an order that is drawn anew whenever reading begins; endless, or of
+        one chunk.
+        """
         ...
 
     def evaluation_pipeline(self, drawn: Drawn | None = None) -> Pipeline:
-        """The dev split once, in batches, or the part of it that is `drawn` (of a model of the cell's own)."""
+        """The dev split once, in batches, or the part of it that is `drawn` (of a model of the
+        cell's own).
+        """
         ...
 
     def placeholders(self) -> dict[str, Any]:
-        """Placeholders shaped like a batch of training features. Needs no data that `generate` makes."""
+        """Placeholders shaped like a batch of training features. Needs no data that `generate`
+        makes.
+        """
         ...
 
     def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:
-        """The loss on a batch, and its gradients; `divisor` is what the learning rate is divided by, a scalar."""
+        """The loss on a batch, and its gradients; `divisor` is what the learning rate is divided
+        by, a scalar.
+        """
         ...
 
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
@@ -161,5 +183,7 @@ class Trainable(Protocol):
         ...
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what the data that this process has read are like (fingerprint.py); empty where they are files."""
+        """Return what the data that this process has read are like (fingerprint.py); empty where
+        they are files.
+        """
         ...

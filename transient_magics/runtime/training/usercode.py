@@ -1,10 +1,12 @@
-"""The program of a run: the user's cell as a module, with what was sent along, and how its errors are reported.
+"""The program of a run: the user's cell as a module, with what was sent along, and how its errors
+are reported.
 
-`run_program` loads it in every process that needs its problem, hparams set, model or data: check, chief, workers,
-evaluation, predictions and the notebook's `run.model()`; `run_cell` does so for jobs of a bag. The module is one that
-can be imported by its name, also in processes that the cell starts (spawned/transient_cell.py). The file of the cell is
-the file of its code, so that tracebacks, `inspect.getsource`, AutoGraph, `torch.jit` and caches of numba find it.
-Nothing here imports TensorFlow.
+`run_program` loads it in every process that needs its problem, hparams set, model or data: check,
+chief, workers, evaluation, predictions and the notebook's `run.model()`; `run_cell` does so for
+jobs of a bag. The module is one that can be imported by its name, also in processes that the cell
+starts (spawned/transient_cell.py). The file of the cell is the file of its code, so that
+tracebacks, `inspect.getsource`, AutoGraph, `torch.jit` and caches of numba find it. Nothing here
+imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -44,9 +46,13 @@ _PREFACE = re.compile(
     r"(?:\(\d+\) )?(?:[A-Z_]+: )?From /job:\S+|\d+ root error\(s\) found\.|=+|Graph execution error:|"
     rf"Detected at node .*|File \".*\", line \d+, in .*|Node: .*|{_CALLED.pattern}|"
 )
-"""Lines of TensorFlow's that come before what it has to say. The first holds the number of the worker."""
+"""Lines of TensorFlow's that come before what it has to say. The first holds the number of the
+worker.
+"""
 _CONVERTED = "in user code:"
-"""How AutoGraph begins what it says; the error itself is its last line, behind the lines of code that led to it."""
+"""How AutoGraph begins what it says; the error itself is its last line, behind the lines of code
+that led to it.
+"""
 _MADE_AT = re.compile(r'File "(.+?)", line (\d+), in ')
 """A line in which TensorFlow says where the operation that failed was made."""
 
@@ -62,7 +68,11 @@ def run_program(folder: RunFolder, spec: RunSpec) -> types.ModuleType:
 
 
 def run_cell(
-    cell: Path, include: Path, line_offset: int, params: Mapping[str, object] | None = None, seed: int = 0
+    cell: Path,
+    include: Path,
+    line_offset: int,
+    params: Mapping[str, object] | None = None,
+    seed: int = 0,
 ) -> types.ModuleType:
     """Execute the cell as the module `transient_cell`.
 
@@ -83,7 +93,10 @@ def run_cell(
         With the line of the cell, for whatever it raises.
     """
     _make_importable(cell, include, params or {}, seed)
-    source = cell.read_text(encoding="utf-8") if cell.exists() else ""
+    if cell.exists():
+        source = cell.read_text(encoding="utf-8")
+    else:
+        source = ""
     name = str(cell)
     _files.add(name)
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -104,9 +117,13 @@ def run_cell(
 
 
 def run_again() -> None:
-    """Execute the cell of the process that started this one, in place of the module that is being imported."""
+    """Execute the cell of the process that started this one, in place of the module that is being
+    imported.
+    """
     given = json.loads(os.environ[_PROGRAM])
-    module = run_cell(Path(given["cell"]), Path(given["include"]), 1, given["params"], given["seed"])
+    module = run_cell(
+        Path(given["cell"]), Path(given["include"]), 1, given["params"], given["seed"]
+    )
     Generators(vars(module)).renew()
 
 
@@ -125,19 +142,30 @@ def _make_importable(cell: Path, include: Path, params: Mapping[str, object], se
 
 
 def cell_line(error: BaseException, line_offset: int) -> int | None:
-    """The line of the cell, counted as the notebook shows it, at which `error` came up; None if it was elsewhere."""
+    """The line of the cell, counted as the notebook shows it, at which `error` came up; None if it
+    was elsewhere.
+    """
     if isinstance(error, SyntaxError) and is_of_cell(error.filename or "") and error.lineno:
         return error.lineno + line_offset
     converted = str(error).startswith(_CONVERTED)
-    found = _MADE_AT.findall(str(error)) if _operation(error) or converted else []
+    if _operation(error) or converted:
+        found = _MADE_AT.findall(str(error))
+    else:
+        found = []
     made = [line for file_name, line in found if is_of_cell(file_name)]
     seen: BaseException | None = error if not (converted and made) else None
     while seen is not None:
-        frames = [frame for frame in traceback.extract_tb(seen.__traceback__) if is_of_cell(frame.filename)]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(seen.__traceback__)
+            if is_of_cell(frame.filename)
+        ]
         if frames and frames[-1].lineno:
             return frames[-1].lineno + line_offset
         seen = seen.__cause__ or seen.__context__
-    return int(made[-1]) + line_offset if made else None
+    if made:
+        return int(made[-1]) + line_offset
+    return None
 
 
 def sentence(error: BaseException, limit: int = 300) -> str:
@@ -146,7 +174,9 @@ def sentence(error: BaseException, limit: int = 300) -> str:
         return str(error)
     lines = [line.strip() for line in _BOLD.sub("", str(error)).splitlines()]
     if lines and lines[0] == _CONVERTED:
-        lines = [next(line for line in reversed(lines) if line).removeprefix(f"{type(error).__name__}: ")]
+        lines = [
+            next(line for line in reversed(lines) if line).removeprefix(f"{type(error).__name__}: ")
+        ]
     text = next((line for line in lines if not _PREFACE.fullmatch(line)), "")
     if isinstance(error, SyntaxError):
         text = error.msg
@@ -165,7 +195,9 @@ def _operation(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """The graph's operation or Keras's layer, else the innermost line outside TensorFlow's own code."""
+    """The graph's operation or Keras's layer, else the innermost line outside TensorFlow's own
+    code.
+    """
     if operation := _operation(error):
         return operation
     if called := _CALLED.fullmatch(str(error).partition("\n")[0]):
@@ -175,12 +207,17 @@ def _place(error: BaseException) -> str:
     if not ours:
         return ""
     path = ours[-1].filename
-    short = path.rpartition("site-packages/")[2] if "site-packages/" in path else Path(path).name
+    if "site-packages/" in path:
+        short = path.rpartition("site-packages/")[2]
+    else:
+        short = Path(path).name
     return f"{short} line {ours[-1].lineno}"
 
 
 def told(error: BaseException, line_offset: int) -> TransientError:
-    """The error of this package that tells `error`: a CellError with its line if the cell is at fault."""
+    """The error of this package that tells `error`: a CellError with its line if the cell is at
+    fault.
+    """
     line = cell_line(error, line_offset)
     if isinstance(error, DeclarationError) and line is not None:
         return CellError(f"cell line {line}: {error}", where=f"line {line}")
@@ -194,13 +231,15 @@ def told(error: BaseException, line_offset: int) -> TransientError:
 def reason(error: BaseException, line_offset: int) -> str:
     """What train.failed says about `error`."""
     known = told(error, line_offset)
-    return known.what if isinstance(known, CellError) else str(known)
+    if isinstance(known, CellError):
+        return known.what
+    return str(known)
 
 
 # The packages that a run asked for (`--pip`), in the run's own folder beside those of the machine.
 #
-# They come as wheels with the run's other files, already chosen to fit what every VM has, so nothing is looked up and
-# nothing of the machine's own environment changes.
+# They come as wheels with the run's other files, already chosen to fit what every VM has, so
+# nothing is looked up and nothing of the machine's own environment changes.
 
 
 def provide_packages(folder: RunFolder) -> None:
@@ -220,7 +259,15 @@ def provide_packages(folder: RunFolder) -> None:
 
 def _install(wheels: list[str], prefix: str) -> None:
     options = ["--no-index", "--no-deps", "--ignore-installed", "--no-warn-script-location"]
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "install",
+        "--quiet",
+        *options,
+    ]
     done = subprocess.run(
         [*command, "--prefix", prefix, *wheels],
         capture_output=True,
@@ -230,17 +277,24 @@ def _install(wheels: list[str], prefix: str) -> None:
         encoding="utf-8",
     )
     if done.returncode:
-        raise TrainingError(pip_reason(done.stderr, [path.rpartition("/")[2] for path in wheels]), where="--pip")
+        raise TrainingError(
+            pip_reason(done.stderr, [path.rpartition("/")[2] for path in wheels]), where="--pip"
+        )
 
 
 def pip_reason(said: str, wheels: Sequence[str]) -> str:
-    """A sentence of pip's errors: the last one, which file of `wheels` it is about, if it says so, and no more than a
-    line of it, for what is wrong with a file is said with words out of that file."""
+    """A sentence of pip's errors: the last one, which file of `wheels` it is about, if it says so,
+    and no more than a line of it, for what is wrong with a file is said with words out of that
+    file.
+    """
     lines = [line.strip() for line in said.splitlines()]
     telling = [line for line in lines if line and not line.startswith(_ASIDE)]
     errors = [line for line in telling if line.startswith("ERROR: ")]
     last = next(reversed(errors or telling), "it says nothing").removeprefix("ERROR: ")
     plain = "".join(each if each.isprintable() else " " for each in last)
-    what = f"{plain[:_MOST_SAID]}..." if len(plain) > _MOST_SAID else plain
+    if len(plain) > _MOST_SAID:
+        what = f"{plain[:_MOST_SAID]}..."
+    else:
+        what = plain
     named = next((name for name in wheels if name in said), wheels[0] if len(wheels) == 1 else "")
     return f"pip cannot install {named or 'the packages'}: {what}"

@@ -1,10 +1,11 @@
 """The process of one worker: `python -m transient_magics.runtime.worker`.
 
-It asks the chief for a number, copies the records, builds its graph and trains until the chief says that the run is
-over, or until SIGUSR1: then it finishes the step in flight, says goodbye and exits with 0. SIGTERM is the notice that
-its VM is taken, from the agent or from the VM's own shutdown, and every step until then is free: it trains on, and
-leaves shortly before the end. The main thread only waits for signals and watches; training has a thread of its own,
-because a blocked TensorFlow call would hold up Python's signal handlers.
+It asks the chief for a number, copies the records, builds its graph and trains until the chief says
+that the run is over, or until SIGUSR1: then it finishes the step in flight, says goodbye and exits
+with 0. SIGTERM is the notice that its VM is taken, from the agent or from the VM's own shutdown,
+and every step until then is free: it trains on, and leaves shortly before the end. The main thread
+only waits for signals and watches; training has a thread of its own, because a blocked TensorFlow
+call would hold up Python's signal handlers.
 """
 
 from __future__ import annotations
@@ -38,17 +39,24 @@ _LOOK_AHEAD = 0.05
 _LAST_STEP = 4.0
 """Seconds that the step in flight may still take after SIGUSR1."""
 _BEFORE_END = 1.0
-"""Seconds between a worker's last step and the end of its VM: time to say goodbye. Where it is too little, it is killed
-like others are, and the chief finds it gone."""
+"""Seconds between a worker's last step and the end of its VM: time to say goodbye. Where it is too
+little, it is killed like others are, and the chief finds it gone.
+"""
 _GRAPH_WITHIN = 1.0
-"""Seconds that the import of TensorFlow waits for the run's graph, which decides how much of it is needed."""
+"""Seconds that the import of TensorFlow waits for the run's graph, which decides how much of it is
+needed.
+"""
 _STUCK_BEFORE_FIRST = 90.0
 _STUCK_AT_LEAST = 20.0
 _LOOK_EVERY = 1.0
 _LOOK_FROM = 0.25
-"""Of the time without a step, from when on it is looked whether the servers answer: only while they do it counts."""
+"""Of the time without a step, from when on it is looked whether the servers answer: only while they
+do it counts.
+"""
 _FROZEN = 5.0
-"""Seconds between two looks that say that this process itself was held up (SIGSTOP, a VM suspended or migrated)."""
+"""Seconds between two looks that say that this process itself was held up (SIGSTOP, a VM suspended
+or migrated).
+"""
 _CRASHED = 1
 
 
@@ -79,7 +87,9 @@ class Worker:
         while True:
             looked = time.monotonic()
             try:
-                event = self._events.get(timeout=max(0.0, min(_LOOK_EVERY, self._leave_at - looked)))
+                event = self._events.get(
+                    timeout=max(0.0, min(_LOOK_EVERY, self._leave_at - looked))
+                )
             except queue.Empty:
                 if time.monotonic() >= self._leave_at:
                     self._leave("revoked")
@@ -135,7 +145,9 @@ class Worker:
             self._events.put("stepped")
 
     def _stand_by(self, training: Training) -> None:
-        """Have ready what can be, until the worker before has left this VM; what is wrong is told then."""
+        """Have ready what can be, until the worker before has left this VM; what is wrong is told
+        then.
+        """
         try:
             training.make_ready()
             log("ready, before the run has this VM")
@@ -146,7 +158,9 @@ class Worker:
             self._link.start()
 
     def _train_on(self) -> None:
-        """The VM is under notice. Told twice, as by the agent and by the VM's shutdown, the first time counts."""
+        """The VM is under notice. Told twice, as by the agent and by the VM's shutdown, the first
+        time counts.
+        """
         if self._leave_at < math.inf:
             return
         left = self._notice_seconds - _BEFORE_END
@@ -171,7 +185,9 @@ class Worker:
         self._link.leave(reason)
         if self._blocks is not None:
             self._blocks.close(leaving=reason != CHIEF_GONE)
-        self._role.end(STUCK if reason == CHIEF_GONE else DONE)  # it may come back: so does this worker
+        self._role.end(
+            STUCK if reason == CHIEF_GONE else DONE
+        )  # it may come back: so does this worker
 
     def _fail(self) -> NoReturn:
         if isinstance(self._failure, GpuUnseenError):
@@ -185,10 +201,11 @@ class Worker:
         self._role.end(FAILED if fatal else _CRASHED)
 
     def _watchdog(self, asleep: float) -> None:
-        """No step for long while the parameter servers answer: end, and be started again under a new number.
+        """No step for long while the parameter servers answer: end, and be started again under a
+        new number.
 
-        `asleep`: seconds since the last look. Where they are far more than asked for, this process itself was held up
-        and could not step either.
+        `asleep`: seconds since the last look. Where they are far more than asked for, this process
+        itself was held up and could not step either.
         """
         training = self._training
         if training is None or training.stop.is_set():
@@ -197,14 +214,20 @@ class Worker:
             training.alive = time.monotonic()
         steps = training.meter.steps
         before_first = steps == self._steps_when_away  # of all, or since the servers came back
-        limit = _STUCK_BEFORE_FIRST if before_first else max(_STUCK_AT_LEAST, 20 * training.meter.usual)
+        if before_first:
+            limit = _STUCK_BEFORE_FIRST
+        else:
+            limit = max(_STUCK_AT_LEAST, 20 * training.meter.usual)
         still = time.monotonic() - training.alive
         if self._link.connected.is_set() and still < limit * _LOOK_FROM:
             return
         if training.starved or not self._servers_answer():
-            training.alive, self._steps_when_away = time.monotonic(), steps
+            training.alive = time.monotonic()
+            self._steps_when_away = steps
         elif still >= limit:
-            log(f"no step for {limit:.0f} s although the parameter servers answer: ending, to start anew")
+            log(
+                f"no step for {limit:.0f} s although the parameter servers answer: ending, to start anew"
+            )
             self._link.leave("lost")
             self._role.end(STUCK)
 
@@ -217,7 +240,8 @@ class _Copying(threading.Thread):
 
     def __init__(self, role: Role, link: ChiefLink) -> None:
         super().__init__(daemon=True, name="records")
-        self._role, self._link = role, link
+        self._role = role
+        self._link = link
         self._error: BaseException | None = None
         self.blocks: Blocks | None = None
         """The records, where they come in blocks; the first are being copied."""
@@ -230,13 +254,16 @@ class _Copying(threading.Thread):
             self._link.numbered.wait()  # the chief is there
             if self._link.number is None:
                 return
-            chief, token = given.assignment.chief, given.spec.token
+            chief = given.assignment.chief
+            token = given.spec.token
             data_files.copy(chief, token, given.folder.graphs, "graphs")
             self.graphs.set()
             if given.spec.data_folder is None:
                 data_files.copy(chief, token, given.folder.data)
                 if given.spec.share_input:
-                    data_files.copy_once(chief, token, given.folder.shared_input(given.spec.study).data)
+                    data_files.copy_once(
+                        chief, token, given.folder.shared_input(given.spec.study).data
+                    )
                 if blocks.are_streamed(given.folder.data):
                     self.blocks = self._begun()
         except Exception as error:  # noqa: BLE001 - raised again where it is waited for
@@ -245,24 +272,37 @@ class _Copying(threading.Thread):
             self.graphs.set()
 
     def _begun(self) -> Blocks:
-        given, link, spec = self._role, self._link, self._role.spec
+        given = self._role
+        link = self._link
+        spec = self._role.spec
         chief = given.assignment.chief
-        bucket = BucketBlocks(spec.records, spec.problem, chief, spec.token) if spec.records else None
+        if spec.records:
+            bucket = BucketBlocks(spec.records, spec.problem, chief, spec.token)
+        else:
+            bucket = None
         begun = Blocks(chief, spec.token, given.folder.path, spec.cache, link.lease, bucket)
-        link.on_leased, link.on_joined = begun.leased, begun.joined
+        link.on_leased = begun.leased
+        link.on_joined = begun.joined
         begun.start()
         return begun
 
     def wait(self) -> None:
-        """Wait for the records, or for the first of them to be on their way; raises what went wrong."""
+        """Wait for the records, or for the first of them to be on their way; raises what went
+        wrong.
+        """
         self.join()
         if self._error is not None:
             raise self._error
 
 
 def _accelerator() -> str:
-    """What the kernel driver says is in this machine; TensorFlow is not asked, because that takes seconds."""
-    cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")) if has_gpu() else []
+    """What the kernel driver says is in this machine; TensorFlow is not asked, because that takes
+    seconds.
+    """
+    if has_gpu():
+        cards = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    else:
+        cards = []
     for line in cards[0].read_text(encoding="utf-8").splitlines() if cards else []:
         if line.startswith("Model:"):
             return line.partition(":")[2].strip()

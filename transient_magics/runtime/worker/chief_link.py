@@ -1,8 +1,8 @@
 """A worker's line to the chief: its number, how many are active, its metrics, and what it is told.
 
-One daemon thread keeps the connection, comes back when the chief restarts, and sends a sign of life every second
-whatever the training does; so silence means that the whole process is frozen or gone. The training thread only reads
-attributes.
+One daemon thread keeps the connection, comes back when the chief restarts, and sends a sign of life
+every second whatever the training does; so silence means that the whole process is frozen or gone.
+The training thread only reads attributes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from ...protocol import chief_messages as messages
 from ..protocol import host_and_port
 from ..tf.graph_mode import has_gpu
 
-_EVERY, _ANSWER_SECONDS = 1.0, 2.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
+_EVERY = 1.0
+_ANSWER_SECONDS = 2.0
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 0.5
 _WITHOUT_CHIEF = 900.0
 CHIEF_GONE = "the chief is gone"
 
@@ -40,17 +42,24 @@ class ChiefLink:
     """Talks to the chief of a run. `take_metrics` returns the line of the last second, or None."""
 
     def __init__(self, chief: str, token: str, name: str, accelerator: str) -> None:
-        self._chief, self._token, self._name, self._accelerator = chief, token, name, accelerator
+        self._chief = chief
+        self._token = token
+        self._name = name
+        self._accelerator = accelerator
         self.number: int | None = None
         self.active = 1
         self.batch: tuple[int, float] | None = None
-        """The mini-batch that the chief gave this worker, and the share of its gradient; None for the declared one."""
+        """The mini-batch that the chief gave this worker, and the share of its gradient; None for
+        the declared one.
+        """
         self.save_asked = threading.Event()
         """The chief wants a checkpoint of this worker."""
         self.connected = threading.Event()
         self.numbered = threading.Event()
         self.told: str | None = None
-        """Why to end: "finished", "told to leave" or that the chief is gone; None while training goes on."""
+        """Why to end: "finished", "told to leave" or that the chief is gone; None while training
+        goes on.
+        """
         self.on_told: Callable[[], None] = lambda: None
         self.on_joined: Callable[[], None] = lambda: None
         self.on_leased: Callable[[Sequence[messages.LeasedBlock]], None] = lambda _: None
@@ -67,9 +76,13 @@ class ChiefLink:
         """Connect and stay connected, on a thread of its own."""
         threading.Thread(target=self._run, daemon=True, name="chief").start()
 
-    def stepping(self, loss: float | None, samples: int, speed: float = 0.0, program: str = "") -> None:
+    def stepping(
+        self, loss: float | None, samples: int, speed: float = 0.0, program: str = ""
+    ) -> None:
         """Report the first gradient that was applied, again to every chief that follows."""
-        self._stepping = messages.Stepping(loss=loss, samples=samples, speed=speed, gpu=has_gpu(), program=program)
+        self._stepping = messages.Stepping(
+            loss=loss, samples=samples, speed=speed, gpu=has_gpu(), program=program
+        )
         self._send(self._stepping)
 
     def noticed(self) -> None:
@@ -86,7 +99,9 @@ class ChiefLink:
         self._send(said)
 
     def unsaved(self, reason: str) -> None:
-        """Tell that the checkpoint that was asked for could not be written, or not be brought to the chief."""
+        """Tell that the checkpoint that was asked for could not be written, or not be brought to
+        the chief.
+        """
         self._send(messages.Unsaved(reason=reason))
 
     def reading(self, note: str) -> None:
@@ -118,13 +133,16 @@ class ChiefLink:
                     self._socket.shutdown(socket.SHUT_WR)
 
     def _run(self) -> None:
-        pause, since = _FIRST_PAUSE, time.monotonic()
+        pause = _FIRST_PAUSE
+        since = time.monotonic()
         while not self._closed and time.monotonic() - since < _WITHOUT_CHIEF:
             with contextlib.suppress(OSError, ValueError):
                 self._talk()
-                since, pause = time.monotonic(), _FIRST_PAUSE
+                since = time.monotonic()
+                pause = _FIRST_PAUSE
             if self.connected.is_set():
-                since, pause = time.monotonic(), _FIRST_PAUSE
+                since = time.monotonic()
+                pause = _FIRST_PAUSE
             self.connected.clear()
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -142,7 +160,9 @@ class ChiefLink:
             unread = b""
             due = time.monotonic() + _EVERY
             while not self._closed:
-                readable, _, _ = select.select([connection], [], [], max(0.0, due - time.monotonic()))
+                readable, _, _ = select.select(
+                    [connection], [], [], max(0.0, due - time.monotonic())
+                )
                 if readable:
                     block = connection.recv(1 << 16)
                     if not block:
@@ -158,7 +178,8 @@ class ChiefLink:
     def _hear(self, message: messages.ToWorker | messages.Refused | None) -> None:
         match message:
             case messages.Joined():
-                self.number, self.active = message.number, message.active
+                self.number = message.number
+                self.active = message.active
                 self.numbered.set()
                 self.connected.set()
                 if self._noticed:
@@ -181,7 +202,9 @@ class ChiefLink:
             case messages.Leave():
                 self._tell(message.reason)
             case messages.Refused() if self.number is None:
-                raise ConnectionRefusedError("the chief of the run before ends here, and ours is still to come")
+                raise ConnectionRefusedError(
+                    "the chief of the run before ends here, and ours is still to come"
+                )
             case messages.Refused():  # the chief of another run, where ours was
                 self._tell("told to leave")
             case None:
@@ -193,7 +216,9 @@ class ChiefLink:
         self.on_told()
 
     def _send(self, message: messages.FromWorker) -> None:
-        """Send if connected; what is lost with a connection is not repeated (the next second says more)."""
+        """Send if connected; what is lost with a connection is not repeated (the next second says
+        more).
+        """
         with self._writing, contextlib.suppress(OSError):
             if self._socket is not None:
                 self._socket.sendall(message.encoded)

@@ -1,7 +1,9 @@
-"""The accelerator of a worker: whether TensorFlow sees the GPU, and how an emulated VM stands for one.
+"""The accelerator of a worker: whether TensorFlow sees the GPU, and how an emulated VM stands for
+one.
 
-Without it TensorFlow trains on the CPU, many times slower and without a word, at the price of the GPU. GPUs of emulated
-VMs are but names: the emulator says so in the VM's metadata, and nobody looks for them.
+Without it TensorFlow trains on the CPU, many times slower and without a word, at the price of the
+GPU. GPUs of emulated VMs are but names: the emulator says so in the VM's metadata, and nobody looks
+for them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class GpuUnseenError(TrainingError):
 
 
 def require_gpu(name: str, server: Any, threads: int) -> None:
-    """See that the devices of TensorFlow's `server` have a GPU; `name`: what it should be. Raises GpuUnseenError."""
+    """See that the devices of TensorFlow's `server` have a GPU; `name`: what it should be. Raises
+    GpuUnseenError.
+    """
     if _is_but_a_name():
         return
     with tensorflow().Session(server.target, config=placement.plain_config(threads)) as session:
@@ -64,7 +68,9 @@ def likely_reason(driver: Path = _DRIVER) -> str:
         return f"nvidia-smi cannot be run ({error.strerror})"
     except subprocess.TimeoutExpired:
         return "nvidia-smi does not answer"
-    said = next((line.strip() for line in (smi.stdout + smi.stderr).splitlines() if line.strip()), "nothing")
+    said = next(
+        (line.strip() for line in (smi.stdout + smi.stderr).splitlines() if line.strip()), "nothing"
+    )
     if smi.returncode or not said.startswith("GPU "):
         return f"nvidia-smi says: {said}"
     try:
@@ -98,13 +104,15 @@ def _status() -> int:
 
 # How long a step takes on the accelerator that an emulated VM stands for.
 #
-# The emulator's weather (`--gpu-speed published`) writes two numbers into the VM's metadata: the seconds of a step as
-# published for its GPU, and how they relate to a K80's. A run's own `--pace`, the least seconds of a step, then
-# counts for a K80, and for other GPUs in proportion; without one the published seconds do. Google's VMs have no such
-# attribute, and nothing is paced there but by `--pace`.
+# The emulator's weather (`--gpu-speed published`) writes two numbers into the VM's metadata: the
+# seconds of a step as published for its GPU, and how they relate to a K80's. A run's own `--pace`,
+# the least seconds of a step, then counts for a K80, and for other GPUs in proportion; without one
+# the published seconds do. Google's VMs have no such attribute, and nothing is paced there but by
+# `--pace`.
 #
-# All these are seconds of a step with the declared mini-batch. A worker with another one (`--batching`) takes time in
-# proportion to it, as a GPU does that is busy with examples; so a slow GPU is helped by fewer of them.
+# All these are seconds of a step with the declared mini-batch. A worker with another one
+# (`--batching`) takes time in proportion to it, as a GPU does that is busy with examples; so a slow
+# GPU is helped by fewer of them.
 
 
 class Pace:
@@ -114,7 +122,8 @@ class Pace:
         """`declared` are the seconds of `--pace`."""
         self._declared = declared or 0.0
         self._host = host
-        self._published, self._relative = 0.0, 0.0
+        self._published = 0.0
+        self._relative = 0.0
         self._over = threading.Event()
 
     @property
@@ -131,7 +140,9 @@ class Pace:
     @property
     def speed(self) -> float:
         """How many times as fast as a K80 this VM is; 0 where nothing says so."""
-        return 1 / self._relative if self._relative else 0.0
+        if self._relative:
+            return 1 / self._relative
+        return 0.0
 
     def start(self) -> None:
         """Follow the metadata in a thread that ends with the process."""
@@ -147,7 +158,8 @@ class Pace:
             try:
                 status, text, etag = self._ask(etag)
             except (OSError, http.client.HTTPException):
-                status, text = 0, ""
+                status = 0
+                text = ""
             if status == 404:
                 return
             try:
@@ -155,13 +167,16 @@ class Pace:
             except ValueError:  # not an answer: the server is down or being started again
                 self._over.wait(_PAUSE)
             else:
-                self._published, self._relative = seconds, relative
+                self._published = seconds
+                self._relative = relative
                 if etag == "0":  # without one every poll would answer at once
                     self._over.wait(_PAUSE)
 
     def _ask(self, etag: str) -> tuple[int, str, str]:
         """One long poll: status, body and the etag to go on with."""
-        connection = http.client.HTTPConnection(self._host or metadata_host(), timeout=_POLL_SECONDS + 15)
+        connection = http.client.HTTPConnection(
+            self._host or metadata_host(), timeout=_POLL_SECONDS + 15
+        )
         try:
             query = f"wait_for_change=true&last_etag={etag}&timeout_sec={_POLL_SECONDS}"
             connection.request("GET", f"{_PATH}?{query}", headers={"Metadata-Flavor": "Google"})
@@ -171,30 +186,36 @@ class Pace:
             connection.close()
 
 
-# An asynchronous step of an emulated accelerator: what it computes with is as old at its end as on a real one.
+# An asynchronous step of an emulated accelerator: what it computes with is as old at its end as on
+# a real one.
 #
-# Variables are pulled when the step begins, and gradients are pushed when its pace is over. Were they pushed as soon
-# as this machine's cores have them, no other worker's step would ever come in between: nobody's gradients were late,
-# and a run with many slow workers as accurate as with one.
+# Variables are pulled when the step begins, and gradients are pushed when its pace is over. Were
+# they pushed as soon as this machine's cores have them, no other worker's step would ever come in
+# between: nobody's gradients were late, and a run with many slow workers as accurate as with one.
 #
-# The step is one run of the graph, in two parts: the share of the gradients, by which each is multiplied before it is
-# sent, is fed to the second one only.
+# The step is one run of the graph, in two parts: the share of the gradients, by which each is
+# multiplied before it is sent, is fed to the second one only.
 
 
 class Held:
-    """Takes steps whose gradients are held back; answers as one run of loss, before, after, examples, weight and the
-    moments of `split.moments` does."""
+    """Takes steps whose gradients are held back; answers as one run of loss, before, after,
+    examples, weight and the moments of `split.moments` does.
+    """
 
     def __init__(self, built: WorkerGraph, stop: threading.Event) -> None:
-        self._built, self._stop = built, stop
+        self._built = built
+        self._stop = stop
         self._computed = [built.loss, built.before, built.examples, built.weight]
         self._computed += [built.fed, built.pulled, built.forward]
         self._pushed = [built.after, built.backward]
         self._pushing = 0.0
 
     def take(self, session: Any, feeds: Mapping[Any, Any], pace: float) -> tuple[Any, ...]:
-        """One step that lasts `pace` seconds, or as long as it takes; once `stop` is set nothing is held any more."""
-        began, share = time.monotonic(), self._built.share
+        """One step that lasts `pace` seconds, or as long as it takes; once `stop` is set nothing is
+        held any more.
+        """
+        began = time.monotonic()
+        share = self._built.share
         first = {key: value for key, value in feeds.items() if key is not share}
         step = session.partial_run_setup([*self._computed, *self._pushed], [*feeds])
         loss, before, examples, weight, *seen = session.partial_run(step, self._computed, first)

@@ -1,7 +1,8 @@
-"""How a worker comes by its graph: from the file that the chief had written, or built from the run's definition.
+"""How a worker comes by its graph: from the file that the chief had written, or built from the
+run's definition.
 
-With a file that has the examples too neither the user's code nor Tensor2Tensor is imported, and of TensorFlow only what
-runs graphs. Whatever is wrong with a file, the graph can be built.
+With a file that has the examples too neither the user's code nor Tensor2Tensor is imported, and of
+TensorFlow only what runs graphs. Whatever is wrong with a file, the graph can be built.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from ..training.usercode import sentence
 
 _FIRST = 0
 """The number of a run's first worker."""
-_SHARING_WITHIN, _LOOK_AGAIN = 120.0, 0.1
+_SHARING_WITHIN = 120.0
+_LOOK_AGAIN = 0.1
 """Seconds for a process to import TensorFlow on a busy VM, and between two looks for it."""
 
 
@@ -45,11 +47,18 @@ class Made:
 
 
 class GraphMaker:
-    """Makes the graph of one worker, whose run has that many parameter servers; `watch` sees what takes how long."""
+    """Makes the graph of one worker, whose run has that many parameter servers; `watch` sees what
+    takes how long.
+    """
 
-    def __init__(self, folder: RunFolder, spec: RunSpec, servers: int, watch: Stopwatch, dispatcher: str = "") -> None:
+    def __init__(
+        self, folder: RunFolder, spec: RunSpec, servers: int, watch: Stopwatch, dispatcher: str = ""
+    ) -> None:
         """`dispatcher`: where its mini-batches are had from, if other VMs prepare them."""
-        self._folder, self._spec, self._servers, self._watch = folder, spec, servers, watch
+        self._folder = folder
+        self._spec = spec
+        self._servers = servers
+        self._watch = watch
         self._dispatcher = dispatcher
         self.fingerprint = ""
         """Of the run's program, as JSON, where this process executes it."""
@@ -62,13 +71,16 @@ class GraphMaker:
     def make_ready(self) -> None:
         """Make ready what the first worker of a run needs. Raises what building its graph raises.
 
-        On a machine with a GPU nothing but imports: a cell that is run there has Keras compute on it.
+        On a machine with a GPU nothing but imports: a cell that is run there has Keras compute on
+        it.
         """
         if has_gpu():
             import_tensorflow(self._spec)
             return
         self._define()
-        if not (self._spec.model or self._dispatcher or self._spec.share_input):  # its examples need nobody else
+        if not (
+            self._spec.model or self._dispatcher or self._spec.share_input
+        ):  # its examples need nobody else
             self._ahead = self._anew(_FIRST)
             self._watch.lap("graph")
 
@@ -89,7 +101,8 @@ class GraphMaker:
 
     def make(self, number: int) -> Made:
         """The graph of the worker with this number. Raises what building it raises."""
-        ahead, self._ahead = self._ahead, None
+        ahead = self._ahead
+        self._ahead = None
         if ahead and number == _FIRST:
             return ahead
         if self._file:
@@ -117,7 +130,9 @@ class GraphMaker:
     def _found(self) -> GraphFile | None:
         path = self._folder.graph_file(has_gpu(), self._servers)
         try:
-            return GraphFile.read(path) if path.exists() else None
+            if path.exists():
+                return GraphFile.read(path)
+            return None
         except (OSError, ValueError) as error:
             log(f"the graph of the run cannot be used: {sentence(error)}")
             return None
@@ -127,7 +142,10 @@ class GraphMaker:
         self._watch.lap("tensorflow")
         directory = self._folder.data_directory(self._spec)
         if not self._spec.reads_records:  # the names of files are read by others
-            directory = os.path.relpath(directory, self._folder.path) if not self._spec.data_folder else directory
+            if not self._spec.data_folder:
+                directory = os.path.relpath(directory, self._folder.path)
+            else:
+                directory = directory
         self._trainable = define(self._folder, self._spec, directory)
         self._watch.lap("code")
         return self._trainable
@@ -142,22 +160,35 @@ class GraphMaker:
         return Made(graph, built, examples)
 
     def _anew(self, number: int) -> Made:
-        trainable, spec, servers = self._trainable or self._define(), self._spec, self._servers
-        return self._on_examples(number, lambda features, device: build(trainable, features, spec, device, servers))
+        trainable = self._trainable or self._define()
+        spec = self._spec
+        servers = self._servers
+        return self._on_examples(
+            number, lambda features, device: build(trainable, features, spec, device, servers)
+        )
 
     def _sharing(self) -> str:
-        """Where the process is that prepares mini-batches for the trials here. Raises TrainingError: there is none."""
+        """Where the process is that prepares mini-batches for the trials here. Raises
+        TrainingError: there is none.
+        """
         told = self._folder.shared_input(self._spec.study).input_address
         deadline = time.monotonic() + _SHARING_WITHIN
         while not told.exists():
             if time.monotonic() > deadline:
-                raise TrainingError(f"no process prepares mini-batches for {self._spec.study} on this VM")
+                raise TrainingError(
+                    f"no process prepares mini-batches for {self._spec.study} on this VM"
+                )
             time.sleep(_LOOK_AGAIN)
         return told.read_text(encoding="utf-8")
 
-    def _on_examples(self, number: int, step: Callable[[Mapping[str, Any], str], WorkerGraph]) -> Made:
-        """A new graph with this worker's own examples, and `step` on their features, for its device."""
-        trainable, device = self._trainable or self._define(), placement.worker_device(number)
+    def _on_examples(
+        self, number: int, step: Callable[[Mapping[str, Any], str], WorkerGraph]
+    ) -> Made:
+        """A new graph with this worker's own examples, and `step` on their features, for its
+        device.
+        """
+        trainable = self._trainable or self._define()
+        device = placement.worker_device(number)
         tf = tensorflow()
         with tf.Graph().as_default() as graph:
             if self._spec.seed is not None:  # no two workers read in one order
@@ -165,12 +196,16 @@ class GraphMaker:
                 seed_process(self._spec.seed, f"worker {number}")
             trainable.prepare()
             with tf.device(f"{device}/cpu:0"):
-                pipeline, uneven = trainable.training_pipeline(), self._spec.batching != "uniform"
-                batch, self.note = max(trainable.batch, SMALLEST), pipeline.note
+                pipeline = trainable.training_pipeline()
+                uneven = self._spec.batching != "uniform"
+                batch = max(trainable.batch, SMALLEST)
+                self.note = pipeline.note
                 if self._dispatcher:
                     pipeline = prepared(pipeline, self._dispatcher, self._spec.name, batch)
                 elif self._spec.share_input:
-                    pipeline = shared(pipeline, self._sharing(), self._spec.study, self._spec.name, batch)
+                    pipeline = shared(
+                        pipeline, self._sharing(), self._spec.study, self._spec.name, batch
+                    )
                 examples = source(pipeline, f"examples_{number}", batch, uneven)
             built = step(examples.features, device)
         graph.finalize()

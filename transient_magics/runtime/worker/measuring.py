@@ -1,7 +1,8 @@
 """A worker that takes measures in place of training: the chief says which one and when.
 
-S0 runs in this process alone, S1 on a parameter server of this VM; all others on those of the cluster. Learning rates
-are divided by so much that no variable moves: whatever is measured, the values are those of the first step.
+S0 runs in this process alone, S1 on a parameter server of this VM; all others on those of the
+cluster. Learning rates are divided by so much that no variable moves: whatever is measured, the
+values are those of the first step.
 """
 
 from __future__ import annotations
@@ -42,10 +43,14 @@ from .session import IN_VAIN, Training
 
 _STILL = 1e12
 """What learning rates are divided by."""
-_WARM_UP_SHARE, _WARM_UP_STEPS, _LEAST_STEPS = 0.25, 2, 3
+_WARM_UP_SHARE = 0.25
+_WARM_UP_STEPS = 2
+_LEAST_STEPS = 3
 """Of a measure's seconds before those that count; steps before them, and of those that count."""
 _FIRST_STEPS = 3
-"""In each arrangement, before this worker counts as ready: the first ones also build what later ones find."""
+"""In each arrangement, before this worker counts as ready: the first ones also build what later
+ones find.
+"""
 _LOOK = 0.25
 _A_MOMENT = 0.02
 _READING: frozenset[Measure] = frozenset(("R4", "R5"))
@@ -53,26 +58,42 @@ _FROM_RECORDS: frozenset[Measure] = frozenset(("S4", "S5", "R4", "R5"))
 
 _Step = Callable[[], object]
 
-_STEP = ("loss", "before", "after", "examples", "step", "divisor", "share", "expected", "weight",
-         "fed", "pulled", "forward", "backward")  # fmt: skip
+_STEP = (
+    "loss",
+    "before",
+    "after",
+    "examples",
+    "step",
+    "divisor",
+    "share",
+    "expected",
+    "weight",
+    "fed",
+    "pulled",
+    "forward",
+    "backward",
+)
 _JOB = re.compile(r"/job:(?:ps|worker)/(?:replica:\d+/)?task:\d+")
 
 _EVERY = 0.2
-"""Seconds between two drops while examples are read: what was read once is not to be found again."""
+"""Seconds between two drops while examples are read: what was read once is not to be found again.
+"""
 _BLOCK = 1 << 20
 _CODE = (".py", ".pyc", ".so", ".log", ".whl", ".zip")
 
 
-# The graph of a worker's step once more: on one mini-batch that stays in memory, and wherever its variables are.
+# The graph of a worker's step once more: on one mini-batch that stays in memory, and wherever its
+# variables are.
 #
-# What is imported is the step that the worker would train with, with other features and other devices: whatever the
-# model is, the arrangements compute the same.
+# What is imported is the step that the worker would train with, with other features and other
+# devices: whatever the model is, the arrangements compute the same.
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A finished graph with its step; `start`, run with `feeds`, puts the mini-batch there, `initialise` makes the
-    variables."""
+    """A finished graph with its step; `start`, run with `feeds`, puts the mini-batch there,
+    `initialise` makes the variables.
+    """
 
     graph: Any
     built: WorkerGraph
@@ -81,10 +102,12 @@ class Arrangement:
     initialise: Any
 
 
-# A parameter server on the worker's own VM, for S1: TensorFlow's server in a process of its own, and nothing else.
+# A parameter server on the worker's own VM, for S1: TensorFlow's server in a process of its own,
+# and nothing else.
 #
-# `python -m transient_magics.runtime.worker.measuring THREADS ADDRESS ...` serves one task for each address. It
-# ends when its input does, which is when the worker that started it ends, however that comes about.
+# `python -m transient_magics.runtime.worker.measuring THREADS ADDRESS ...` serves one task for each
+# address. It ends when its input does, which is when the worker that started it ends, however that
+# comes about.
 
 
 class OwnServer:
@@ -93,7 +116,10 @@ class OwnServer:
     def __init__(self, servers: int, address: str, threads: int) -> None:
         self.addresses = [f"{address}:{port}" for port in _free_ports(servers)]
         program = [sys.executable, "-m", __spec__.name if __name__ == "__main__" else __name__]
-        without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}  # as the VMs of parameter servers are
+        without_gpu = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "-1",
+        }  # as the VMs of parameter servers are
         command = [*program, str(threads), *self.addresses]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=without_gpu)
 
@@ -121,18 +147,23 @@ class Measuring(Training):
     def listen(self) -> None:
         """Start this worker's server, and the parameter server beside it."""
         super().listen()
-        self._own_server = OwnServer(len(self._assignment.ps), self._assignment.address, self._spec.threads)
+        self._own_server = OwnServer(
+            len(self._assignment.ps), self._assignment.address, self._spec.threads
+        )
 
     def _use(self, made: Made) -> None:
         super()._use(made)
         self._made = made
-        self._sessions, self._kept, self._helds = {}, {}, {"cluster": self._held}
+        self._sessions = {}
+        self._kept = {}
+        self._helds = {"cluster": self._held}
         self._files = set[Path]()
 
     def run(self) -> None:
         """Take measures until told to stop, through as many sessions as it takes.
 
-        Raises TrainingError where the sessions are there, and no step succeeds in one after the other.
+        Raises TrainingError where the sessions are there, and no step succeeds in one after the
+        other.
         """
         self._pace.start()
         lost = placement.transient_errors()
@@ -187,7 +218,7 @@ class Measuring(Training):
         self._stop_reading()
         self._files |= open_files(self._opened)
         self._watch.lap("arrangements")
-        files = ", ".join(sorted(str(each) for each in self._files))
+        files = ", ".join(sorted(str(file) for file in self._files))
         log(f"{self._watch}; examples are read from {files or 'no file'}")
         self._link.stepping(None, 0, self._pace.speed)
         return True
@@ -199,7 +230,8 @@ class Measuring(Training):
 
     def _keep_a_batch(self, cluster: Any) -> None:
         """Make the graphs of the arrangements on the first mini-batch that there is."""
-        made, device = self._made, placement.worker_device(self._number)
+        made = self._made
+        device = placement.worker_device(self._number)
         features = dict(made.examples.features)
         batch = cluster.run(features, self._examples.feeds(made.examples.batch))
         make = partial(in_memory, made.graph, made.built, features, batch, device)
@@ -209,24 +241,31 @@ class Measuring(Training):
         self._files = files_below(Path(self._folder.data_directory(self._spec)))
 
     def _session_of(self, name: str, arrangement: Arrangement) -> Any:
-        tf, threads = tensorflow(), self._spec.threads
+        tf = tensorflow()
+        threads = self._spec.threads
         if name == "alone":
             config = placement.plain_config(threads)
             placement.optimise_briefly(config)
             return tf.Session(graph=arrangement.graph, config=config)
         config = self._config
         if name == "beside":
-            config = placement.worker_config(self._own_servers, self._number, self._address, threads)
+            config = placement.worker_config(
+                self._own_servers, self._number, self._address, threads
+            )
         return tf.Session(self._server.target, graph=arrangement.graph, config=config)
 
     def _lose(self, error: Exception) -> None:
-        log(f"session lost, opening others: {type(error).__name__}: {str(error).splitlines()[0][:160]}")
+        log(
+            f"session lost, opening others: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
+        )
         self._examples.stop()
         for session in self._sessions.values():
             placement.close(session, 0.2)
         self._sessions = {}
         if self._fruitless >= IN_VAIN and placement.may_be_own(error):
-            raise TrainingError(f"no step succeeds: {reason(error, self._spec.line_offset)}") from error
+            raise TrainingError(
+                f"no step succeeds: {reason(error, self._spec.line_offset)}"
+            ) from error
         self.stop.wait(_LOOK)
 
     # --- measures ----------------------------------------------------------------------------------------------------
@@ -239,7 +278,10 @@ class Measuring(Training):
             self._stop_reading()
         log(f"{take.measure}: {len(seconds)} steps in {sum(seconds):.2f} s")
         return Took(
-            turn=take.turn, seconds=_at_most(seconds), examples=self._made.examples.batch, bytes=size(self._files)
+            turn=take.turn,
+            seconds=_at_most(seconds),
+            examples=self._made.examples.batch,
+            bytes=size(self._files),
         )
 
     @contextlib.contextmanager
@@ -257,7 +299,8 @@ class Measuring(Training):
     def _stop_reading(self) -> None:
         """Read no more, and leave nothing that is prepared for the next measure."""
         self._examples.stop()
-        session, source = self._sessions["cluster"], self._made.examples
+        session = self._sessions["cluster"]
+        source = self._made.examples
         least = 1 if source.wanted is None else source.batch
         while not self.stop.is_set():
             self._moved()
@@ -272,7 +315,8 @@ class Measuring(Training):
     def _read(self) -> None:
         """Take a mini-batch, for nothing."""
         source = self._made.examples
-        session, operations = self._sessions["cluster"], [each.op for each in source.features.values()]
+        session = self._sessions["cluster"]
+        operations = [feature.op for feature in source.features.values()]
         session.run(operations, self._examples.feeds(source.batch))
 
     def _what(self, measure: Measure) -> _Step:
@@ -283,14 +327,19 @@ class Measuring(Training):
 
     def _step_of(self, name: str) -> _Step:
         """A step of that arrangement, as long as it takes on this VM's accelerator."""
-        session, built = self._sessions[name], self._made.built if name == "cluster" else self._kept[name].built
+        session = self._sessions[name]
+        if name == "cluster":
+            built = self._made.built
+        else:
+            built = self._kept[name].built
         fetched = fetches(built)
         feeds: dict[Any, Any] = {built.divisor: _STILL, built.share: 1.0}
         if name == "cluster":
             feeds |= self._examples.feeds(self._made.examples.batch)
 
         def step() -> None:
-            began, pace = time.monotonic(), self._pace.of(1.0)
+            began = time.monotonic()
+            pace = self._pace.of(1.0)
             if not pace:
                 session.run(fetched, feeds)
                 return
@@ -322,12 +371,21 @@ class Measuring(Training):
 def _at_most(seconds: list[float]) -> tuple[float, ...]:
     """Their means over neighbours, where there are more than are told."""
     together = -(-len(seconds) // MOST_STEPS)
-    groups = [seconds[begin : begin + together] for begin in range(0, len(seconds), max(together, 1))]
+    groups = [
+        seconds[begin : begin + together] for begin in range(0, len(seconds), max(together, 1))
+    ]
     return tuple(round(sum(group) / len(group), 7) for group in groups)
 
 
-def in_memory(graph: Any, built: WorkerGraph, features: Mapping[str, Any], batch: Mapping[str, Any], device: str,
-              *, apart: bool = False) -> Arrangement:  # fmt: skip
+def in_memory(
+    graph: Any,
+    built: WorkerGraph,
+    features: Mapping[str, Any],
+    batch: Mapping[str, Any],
+    device: str,
+    *,
+    apart: bool = False,
+) -> Arrangement:
     """The step of `graph` on the values `batch` of its `features`, for the worker at `device`.
 
     `apart`: without any cluster, all that it has in one process.
@@ -335,14 +393,19 @@ def in_memory(graph: Any, built: WorkerGraph, features: Mapping[str, Any], batch
     tf = tensorflow()
 
     names = {name: getattr(built, name).name for name in _STEP}
-    initial = [each.initializer.name for each in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)]
+    initial = [
+        each.initializer.name for each in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+    ]
     definition = needed(graph, [*names.values(), *initial])
     if apart:
         for node in nodes(definition):
             node.device = _JOB.sub("", node.device)
     with tf.Graph().as_default() as made:
         with tf.device(f"{'' if apart else device}/cpu:0"):
-            held = {name: tf.placeholder(tensor.dtype, tensor.shape) for name, tensor in features.items()}
+            held = {
+                name: tf.placeholder(tensor.dtype, tensor.shape)
+                for name, tensor in features.items()
+            }
             iterator = iterator_of(tf.data.Dataset.from_tensors(held).repeat())
             kept = iterator.get_next()
         given = {features[name].name: kept[name] for name in features}
@@ -352,14 +415,16 @@ def in_memory(graph: Any, built: WorkerGraph, features: Mapping[str, Any], batch
             initialise = tf.group(*found[len(names) :])
     made.finalize()
     step = replace(built, **dict(zip(names, found, strict=False)))
-    return Arrangement(made, step, iterator.initializer, {held[name]: batch[name] for name in held}, initialise)
+    return Arrangement(
+        made, step, iterator.initializer, {held[name]: batch[name] for name in held}, initialise
+    )
 
 
 # Files that a worker reads its examples from, taken out of the page cache, or brought into it.
 #
-# `posix_fadvise` drops the pages of a file that nobody has changed since it was written out; no right is needed for
-# it. Which files those are: the records of the run, and what else the process has open of a regular file while it
-# reads.
+# `posix_fadvise` drops the pages of a file that nobody has changed since it was written out; no
+# right is needed for it. Which files those are: the records of the run, and what else the process
+# has open of a regular file while it reads.
 
 
 def files_below(folder: Path) -> set[Path]:
@@ -394,7 +459,9 @@ def drop_from_cache(files: Iterable[Path]) -> None:
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY)
             try:
-                with contextlib.suppress(OSError):  # a file system that cannot: nothing of it is written out late
+                with contextlib.suppress(
+                    OSError
+                ):  # a file system that cannot: nothing of it is written out late
                     os.fdatasync(handle)
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
@@ -413,7 +480,8 @@ class KeptCold:
     """Inside, these files are dropped again and again."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._files, self._over = list(files), threading.Event()
+        self._files = list(files)
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True, name="cold files")
 
     def __enter__(self) -> None:
@@ -435,7 +503,12 @@ def serve_variables(threads: int, addresses: Sequence[str]) -> NoReturn:
     run_only()
     tf = tensorflow()
     servers = [
-        tf.train.Server({"ps": [*addresses]}, job_name="ps", task_index=index, config=placement.plain_config(threads))
+        tf.train.Server(
+            {"ps": [*addresses]},
+            job_name="ps",
+            task_index=index,
+            config=placement.plain_config(threads),
+        )
         for index in range(len(addresses))
     ]
     servers[0].join()

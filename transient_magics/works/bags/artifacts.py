@@ -29,14 +29,25 @@ def arrays(result: BagResult) -> Artifact:
     """The arrays that a job returned with a result."""
     file = f"{layout.BAGS}/{result.bag}/{layout.RESULTS}/{result.arrays}"
     size = result.bytes or MOST_ARRAY_BYTES
-    return Artifact(f"arrays of {result.bag}", (file,), MOST_ARRAY_BYTES, result.digest, size, check_arrays)
+    return Artifact(
+        f"arrays of {result.bag}", (file,), MOST_ARRAY_BYTES, result.digest, size, check_arrays
+    )
 
 
 def surrogate(bag: str, results: int) -> Artifact:
-    """The surrogate that was learnt from so many results. Its header is replaced last: it names the arrays."""
-    files = tuple(f"{layout.BAGS}/{bag}/{name}" for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE))
+    """The surrogate that was learnt from so many results. Its header is replaced last: it names the
+    arrays.
+    """
+    files = tuple(
+        f"{layout.BAGS}/{bag}/{name}" for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE)
+    )
     return Artifact(
-        f"surrogate of {bag}", files, MOST_SURROGATE, size=MOST_SURROGATE, check=check_surrogate, version=results
+        f"surrogate of {bag}",
+        files,
+        MOST_SURROGATE,
+        size=MOST_SURROGATE,
+        check=check_surrogate,
+        version=results,
     )
 
 
@@ -59,7 +70,8 @@ class BagSync(Sync[DeclaredBag]):
 
     kind = "bag"
     in_bucket = tuple(
-        f"{layout.BAGS}/*/{name}" for name in (f"{layout.RESULTS}/*", layout.SURROGATE, layout.SURROGATE_ARRAYS)
+        f"{layout.BAGS}/*/{name}"
+        for name in (f"{layout.RESULTS}/*", layout.SURROGATE, layout.SURROGATE_ARRAYS)
     )
 
     def left(self, work: DeclaredBag) -> Iterator[Artifact]:
@@ -73,7 +85,9 @@ class BagSync(Sync[DeclaredBag]):
             yield surrogate(work.name, work.state.learnt[-1].results)
 
     def tells(self, event: Event) -> bool:
-        """Return whether files come with the event: a bag has an event for each start of a job, too."""
+        """Return whether files come with the event: a bag has an event for each start of a job,
+        too.
+        """
         return isinstance(event, BagLearnt) or (isinstance(event, BagResult) and bool(event.arrays))
 
 

@@ -1,7 +1,9 @@
-"""The bags of a cluster: what `decisions` decides is written down and done, and what a driver tells comes home.
+"""The bags of a cluster: what `decisions` decides is written down and done, and what a driver tells
+comes home.
 
-A driver's lines are foreign: each is checked, and must fit what was told before. Arrays and the surrogate come as
-files, bounded; one counts when it is here, with the digest that was told, and nothing but plain numbers in it.
+A driver's lines are foreign: each is checked, and must fit what was told before. Arrays and the
+surrogate come as files, bounded; one counts when it is here, with the digest that was told, and
+nothing but plain numbers in it.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ from ..dask.conduct import Dasks
 from . import artifacts
 from .decisions import Begin, End, EndDask, Say, decide
 
-_SILENT_SECONDS, _CLOSED_SECONDS = 5.0, 60.0
-"""Until nothing more is awaited of a driver that has ended; of one that ended by itself, so that its last word must be
-on its way, also over another connection."""
+_SILENT_SECONDS = 5.0
+_CLOSED_SECONDS = 60.0
+"""Until nothing more is awaited of a driver that has ended; of one that ended by itself, so that
+its last word must be on its way, also over another connection.
+"""
 
 
 class Bags(Works[BagSpec]):
@@ -97,7 +101,10 @@ class Bags(Works[BagSpec]):
             bag = self.state.of(DeclaredBag)[name]
             if not bag.stop and not self.has_packages(name, bag.spec, tick.tasks):
                 continue
-            cost = charged(self.state, name, tick.at) if bag.spec.max_cost is not None else 0.0
+            if bag.spec.max_cost is not None:
+                cost = charged(self.state, name, tick.at)
+            else:
+                cost = 0.0
             match decide(bag, self.state, cost, tick.at, arriving=self._arriving(bag)):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)
@@ -114,20 +121,35 @@ class Bags(Works[BagSpec]):
 
     def _arriving(self, bag: DeclaredBag) -> bool:
         """Whether its last driver has ended, and what it told before may still come from its VM."""
-        dask = self.state.of(DaskState).get(bag.dasks[-1]) if bag.dasks else None
-        vm = self.state.vms.get(dask.vm) if dask and dask.over else None
+        if bag.dasks:
+            dask = self.state.of(DaskState).get(bag.dasks[-1])
+        else:
+            dask = None
+        if dask and dask.over:
+            vm = self.state.vms.get(dask.vm)
+        else:
+            vm = None
         if dask is None or vm is None or not vm.living or self.state.phase == "deleting":
             return False
-        patience = _CLOSED_SECONDS if dask.closed and not bag.stop else _SILENT_SECONDS
+        if dask.closed and not bag.stop:
+            patience = _CLOSED_SECONDS
+        else:
+            patience = _SILENT_SECONDS
         at = time.monotonic()
-        return at - max(self._over.setdefault(dask.name, at), self._heard.get(dask.name, 0.0)) < patience
+        return (
+            at - max(self._over.setdefault(dask.name, at), self._heard.get(dask.name, 0.0))
+            < patience
+        )
 
     def _try_to_begin(self, bag: DeclaredBag, name: str) -> None:
         """What stands in the way, as a full disk, is told, and tried again at the next look."""
         try:
             self._begin(bag, name)
         except (OSError, ClusterError) as error:
-            why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            if isinstance(error, OSError):
+                why = error.strerror or str(error)
+            else:
+                why = str(error)
             self.note(bag.name, f"{bag.name} cannot begin: {why}")
         else:
             self.note(bag.name, "")
@@ -136,13 +158,21 @@ class Bags(Works[BagSpec]):
         spec = self.recorder.spec
         workers = min(bag.spec.workers or spec.worker_count, spec.worker_count)
         declared = DaskSpec(
-            name, workers, threads=1, memory_bytes=bag.spec.memory_bytes, allowed_failures=0, bag=bag.name,
+            name,
+            workers,
+            threads=1,
+            memory_bytes=bag.spec.memory_bytes,
+            allowed_failures=0,
+            bag=bag.name,
             declared_at=now(),
-        )  # fmt: skip
+        )
         folder = self.directory / layout.DASKS / name
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        known = [each for each in read(self.directory / layout.JOURNAL)
-                 if isinstance(each, b.BagEvent) and each.bag == bag.name]  # fmt: skip
+        known = [
+            each
+            for each in read(self.directory / layout.JOURNAL)
+            if isinstance(each, b.BagEvent) and each.bag == bag.name
+        ]
         lines = "".join(json.dumps(each.to_dict()) + "\n" for each in known)
         write_atomically(folder / layout.BAG_KNOWN, lines)
         write_atomically(folder / layout.DASK, json.dumps(declared.to_dict()))
@@ -152,7 +182,10 @@ class Bags(Works[BagSpec]):
 
     def _follow(self, tasks: Tasks, bag: DeclaredBag) -> None:
         key = f"bag {bag.name}"
-        dask = self.state.of(DaskState).get(bag.dasks[-1]) if bag.dasks else None
+        if bag.dasks:
+            dask = self.state.of(DaskState).get(bag.dasks[-1])
+        else:
+            dask = None
         if bag.over or dask is None or not dask.vm:
             tasks.cancel(key)
         else:
@@ -161,7 +194,9 @@ class Bags(Works[BagSpec]):
     # What a follower takes of it
 
     def take(self, bag: str, event: b.BagEvent) -> bool:
-        """Have it in the journal, unless that has it, from a controller before. False where it makes no sense."""
+        """Have it in the journal, unless that has it, from a controller before. False where it
+        makes no sense.
+        """
         known = self.state.of(DeclaredBag)[bag]
         return known.over or event.time <= known.heard or self.recorder.record(event)
 
@@ -206,7 +241,9 @@ class _Follower(OnVm):
         try:
             await self.retried(self._follow_events)
         except ForeignError:  # no line of its end would be read
-            self._bags.fail(self.name, self._dask, "its drivers have told more than is taken from VMs")
+            self._bags.fail(
+                self.name, self._dask, "its drivers have told more than is taken from VMs"
+            )
 
     async def _follow_events(self) -> None:
         path = f"{self._there}/{layout.BAG_EVENTS}"
@@ -221,7 +258,8 @@ class _Follower(OnVm):
             if not (self._bags.directory / returned.files[0]).exists():
                 await self._bring(returned)
         elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
-            # A surrogate that is being replaced now is refused: the next line tells of the one that replaces it.
+            # A surrogate that is being replaced now is refused: the next line tells of the one that
+            # replaces it.
             await self._bring(artifacts.surrogate(self.name, event.results))
             self._learnt = event.results
         with self._bags.hearing(self._dask):
@@ -236,13 +274,17 @@ class _Follower(OnVm):
             try:
                 with self._bags.hearing(self._dask):
                     if not await bring(artifact, self._bags.directory, self._source):
-                        self.note(f"The {artifact.what} did not come: its driver does not have them")
+                        self.note(
+                            f"The {artifact.what} did not come: its driver does not have them"
+                        )
                     elif waited:
                         self.note("")
                     return
             except RoomError:
                 waited = True
-                self.note(f"There is no room for what {self.name} returns on the disk of this machine")
+                self.note(
+                    f"There is no room for what {self.name} returns on the disk of this machine"
+                )
                 with self._bags.hearing(self._dask):
                     await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
             except ForeignError as error:

@@ -1,8 +1,9 @@
 """What is due for a bag: a pure function of it and of the state of its cluster.
 
-A bag has a Dask cluster of its own with its driver beside the scheduler. Where that is lost, another one takes its
-place and goes on with what the journal knows: not before all is there that the lost one has told, or jobs would be
-computed twice. It ends when its driver says so, or by a limit of its own.
+A bag has a Dask cluster of its own with its driver beside the scheduler. Where that is lost,
+another one takes its place and goes on with what the journal knows: not before all is there that
+the lost one has told, or jobs would be computed twice. It ends when its driver says so, or by a
+limit of its own.
 """
 
 from __future__ import annotations
@@ -58,19 +59,27 @@ Decision = Begin | Say | EndDask | End
 def decide(
     bag: DeclaredBag, state: ClusterState, cost: float, now: float, *, arriving: bool = False
 ) -> Decision | None:
-    """What is to be done now. `cost`: what it has cost so far, in US dollars. `arriving`: what its last driver told
-    before its end still comes."""
+    """What is to be done now. `cost`: what it has cost so far, in US dollars. `arriving`: what its
+    last driver told before its end still comes.
+    """
     if bag.over:
         return None
-    dask = state.of(DaskState).get(bag.dasks[-1]) if bag.dasks else None
+    if bag.dasks:
+        dask = state.of(DaskState).get(bag.dasks[-1])
+    else:
+        dask = None
     working = None if dask is None or dask.over else dask
     if told := bag.state.stopped:
         if working:  # the scheduler ends by itself; where it does not, it is told to
-            return None if working.closed or now - told.at < END_SECONDS else EndDask(working.name, "its bag is over")
+            if working.closed or now - told.at < END_SECONDS:
+                return None
+            return EndDask(working.name, "its bag is over")
         return End("failed" if told.why == "failed" else "finished", _said(bag))
     if bag.stop:
         if working:
-            return None if working.stop else EndDask(working.name, bag.stop.reason)
+            if working.stop:
+                return None
+            return EndDask(working.name, bag.stop.reason)
         if arriving:
             return None
         return End("finished" if bag.stop.limit else "stopped", bag.stop.reason)
@@ -80,7 +89,9 @@ def decide(
         return Say(limit, limit=True)
     if dask is None:
         return Begin(_free_name(bag, state))
-    return None if working or arriving else _again(bag, dask, state, now)
+    if working or arriving:
+        return None
+    return _again(bag, dask, state, now)
 
 
 END_SECONDS = 10.0
@@ -89,7 +100,9 @@ END_SECONDS = 10.0
 
 def _again(bag: DeclaredBag, dask: DaskState, state: ClusterState, now: float) -> Decision | None:
     if len(bag.dasks) >= MOST_DRIVERS:
-        return End("failed", f"its driver was lost {MOST_DRIVERS} times, the last time: {dask.reason}")
+        return End(
+            "failed", f"its driver was lost {MOST_DRIVERS} times, the last time: {dask.reason}"
+        )
     if now - dask.ended_at < _PAUSE_SECONDS:
         return None
     return Begin(_free_name(bag, state))
@@ -99,7 +112,10 @@ def _limit(bag: DeclaredBag, state: ClusterState, cost: float, now: float) -> st
     spec = bag.spec
     if spec.max_cost is not None and cost >= spec.max_cost:
         return f"it has cost ${cost:.2f}, and may cost ${spec.max_cost:.2f}"
-    hours = state.clock.between(bag.began_at, now) / 3600 if bag.began_at else 0.0
+    if bag.began_at:
+        hours = state.clock.between(bag.began_at, now) / 3600
+    else:
+        hours = 0.0
     if spec.max_hours is not None and hours >= spec.max_hours:
         return f"it has taken {spec.max_hours:g} hours, as many as it may"
     return ""
@@ -118,8 +134,9 @@ def _said(bag: DeclaredBag) -> str:
 
 
 def _free_name(bag: DeclaredBag, state: ClusterState) -> str:
-    """What its next Dask cluster is called: leases know work by its name alone. One that was written down and not
-    declared, for its controller was killed in between, is meant again."""
+    """What its next Dask cluster is called: leases know work by its name alone. One that was
+    written down and not declared, for its controller was killed in between, is meant again.
+    """
     further = (dask_name(bag.name, number) for number in count(len(bag.dasks) + 1))
     names = chain(bag.dasks[-1:], further)
     return next(name for name in names if not state.taken("dask", name, owner=bag.name))

@@ -1,4 +1,6 @@
-"""Declaring a bag: its folder (declaration, cell, lifetimes of VMs) is written, and the controller told."""
+"""Declaring a bag: its folder (declaration, cell, lifetimes of VMs) is written, and the controller
+told.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,12 @@ except ModuleNotFoundError as error:
     raise DeclarationError(f"Bags need {error.name}", fix=install_extra("bags")) from None
 
 _ITS_OPTION = {
-    "timeout_seconds": "job-timeout", "memory_bytes": "memory", "job_seconds": "job-time", "save_seconds": "save-time",
+    "timeout_seconds": "job-timeout",
+    "memory_bytes": "memory",
+    "job_seconds": "job-time",
+    "save_seconds": "save-time",
     "space": "over",
-}  # fmt: skip
+}
 _FUNCTION = "job"
 
 
@@ -52,11 +57,13 @@ def declare_bag(
     line_offset: int = 0,
     **options: Any,
 ) -> Bag:
-    """Declare a bag of the function `job` in `source`, and return at once. Raises DeclarationError or ClusterError.
+    """Declare a bag of the function `job` in `source`, and return at once. Raises DeclarationError
+    or ClusterError.
 
-    `over`, `jobs` and `until` as the options of `%%bag`; `include` names files and folders that go with it, `pip`
-    packages to install on its VMs; `options` are other fields of BagSpec. `notebook`: names that only the notebook
-    knows, and `line_offset`, how many lines stand above the code.
+    `over`, `jobs` and `until` as the options of `%%bag`; `include` names files and folders that go
+    with it, `pip` packages to install on its VMs; `options` are other fields of BagSpec.
+    `notebook`: names that only the notebook knows, and `line_offset`, how many lines stand above
+    the code.
     """
     new = NewWork("bag", cluster, name)
     cluster_spec = new.cluster_spec
@@ -104,28 +111,47 @@ def _limits(until: str | float | Mapping[str, float]) -> Mapping[str, float]:
 def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> None:
     """See that the code defines `job`, and that it takes these parameters. Raises CellError."""
     tree = ast.parse(source)
-    found = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == _FUNCTION]
-    example = f"def job({', '.join([*names, 'seed'])}): ... return {{'pressure': p, 'pressure_error': e}}"
+    found = [
+        each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == _FUNCTION
+    ]
+    example = (
+        f"def job({', '.join([*names, 'seed'])}): ... return {{'pressure': p, 'pressure_error': e}}"
+    )
     if not found:
         raise CellError("The cell defines no function job", fix=f"Write {example}")
     takes = found[-1].args
     known = {each.arg for each in (*takes.posonlyargs, *takes.args, *takes.kwonlyargs)}
-    where = f"cell line {found[-1].lineno + line_offset}" if line_offset else f"line {found[-1].lineno}"
+    if line_offset:
+        where = f"cell line {found[-1].lineno + line_offset}"
+    else:
+        where = f"line {found[-1].lineno}"
     if takes.posonlyargs:
-        raise CellError(f"{where}: job is called by names, and {takes.posonlyargs[0].arg} takes none", fix=example)
-    if not takes.kwarg and (lost := [each for each in names if each not in known]):
-        raise CellError(f"{where}: job has no argument {lost[0]}, which --over names", fix=f"Write {example}")
+        raise CellError(
+            f"{where}: job is called by names, and {takes.posonlyargs[0].arg} takes none",
+            fix=example,
+        )
+    if not takes.kwarg and (lost := [name for name in names if name not in known]):
+        raise CellError(
+            f"{where}: job has no argument {lost[0]}, which --over names", fix=f"Write {example}"
+        )
     ordinary = len(takes.args) - len(takes.defaults)
-    needed = {each.arg for each in takes.args[:ordinary]}
-    needed |= {each.arg for each, given in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if given is None}
+    needed = {arg.arg for arg in takes.args[:ordinary]}
+    needed |= {
+        each.arg
+        for each, given in zip(takes.kwonlyargs, takes.kw_defaults, strict=True)
+        if given is None
+    }
     if lost := sorted(needed - {*names, *GIVEN}):
         raise CellError(
-            f"{where}: nothing gives job its argument {lost[0]}", fix="Name it in --over, or give a default."
+            f"{where}: nothing gives job its argument {lost[0]}",
+            fix="Name it in --over, or give a default.",
         )
 
 
 def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
-    """What is known of how long the cluster's workers live: published lifetimes, where they are revoked by them."""
+    """What is known of how long the cluster's workers live: published lifetimes, where they are
+    revoked by them.
+    """
     revoked = spec.provisioning_model != "standard"
     if revoked and spec.emulated:
         from ...client.planning.forecasts import weather_of
@@ -135,11 +161,21 @@ def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
 
 
 def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
-    """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast time passes."""
+    """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast
+    time passes.
+    """
     gpu = spec.groups[0].accelerator
-    known = Lifetimes(None, rate / 3600, 0.0 if spec.emulated else usual_boot_seconds(spec, gpu) / 3600)
-    lived = emulated() if spec.emulated else foreseen("published")
-    model = lived[0](gpu, region(spec.home_zone)) if revoked else None
+    known = Lifetimes(
+        None, rate / 3600, 0.0 if spec.emulated else usual_boot_seconds(spec, gpu) / 3600
+    )
+    if spec.emulated:
+        lived = emulated()
+    else:
+        lived = foreseen("published")
+    if revoked:
+        model = lived[0](gpu, region(spec.home_zone))
+    else:
+        model = None
     if model is None:
         return known
     if spec.provisioning_model == "preemptible":

@@ -33,12 +33,15 @@ if TYPE_CHECKING:
     from ...bags.surrogate.stopping import Speedup
 
 _LOOKUPS = 100
-_LOOKS, _LOOK_SECONDS = 5, 0.1
+_LOOKS = 5
+_LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What a bag's surrogate said of some outputs when it was asked: a picture in a notebook, else a line for each."""
+    """What a bag's surrogate said of some outputs when it was asked: a picture in a notebook, else
+    a line for each.
+    """
 
     bag: str
     sections: tuple[Section, ...]
@@ -47,7 +50,7 @@ class Plot:
         return load("bag", "view").plot_html(self)
 
     def __repr__(self) -> str:
-        return "\n".join(f"{self.bag}, {section_words(each)}" for each in self.sections)
+        return "\n".join(f"{self.bag}, {section_words(section)}" for section in self.sections)
 
 
 class Bag(Handle[DeclaredBag, DeclaredBag]):
@@ -59,27 +62,43 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
     def results(self) -> pandas.DataFrame:
         """The results so far as a DataFrame, a row for each, in the order in which they came.
 
-        Columns: job, a column for each parameter, one for each value that the jobs return, seconds (of computing),
-        attempts, arrays (the path of the npz file with what else it returned, or None).
+        Columns: job, a column for each parameter, one for each value that the jobs return, seconds
+        (of computing), attempts, arrays (the path of the npz file with what else it returned, or
+        None).
         """
 
         bag = self.state.state
         rows: list[dict[str, Any]] = []
         for number in bag.counted:
-            job, result = bag.jobs[number], bag.jobs[number].result
+            job = bag.jobs[number]
+            result = bag.jobs[number].result
             if result is not None:
-                path = self.directory / layout.RESULTS / result.arrays if result.arrays else None
-                rows.append({
-                    "job": number, **job.point, **result.returned, "seconds": result.seconds, "attempts": job.attempt,
-                    "arrays": path if path and path.exists() else None,
-                })  # fmt: skip
+                if result.arrays:
+                    path = self.directory / layout.RESULTS / result.arrays
+                else:
+                    path = None
+                rows.append(
+                    {
+                        "job": number,
+                        **job.point,
+                        **result.returned,
+                        "seconds": result.seconds,
+                        "attempts": job.attempt,
+                        "arrays": path if path and path.exists() else None,
+                    }
+                )
         names = [each.name for each in bag.spec.space]
-        values = list(rows[0])[1 + len(names) : -3] if rows else []
+        if rows:
+            values = list(rows[0])[1 + len(names) : -3]
+        else:
+            values = []
         return frame_of(rows, ["job", *names, *values, "seconds", "attempts", "arrays"], names)
 
     @property
     def surrogate(self) -> Surrogate:
-        """What was learnt of the results so far, as it came home. Raises ClusterError where nothing was yet."""
+        """What was learnt of the results so far, as it came home. Raises ClusterError where nothing
+        was yet.
+        """
         from ...bags.surrogate import stored
 
         names = (layout.SURROGATE, layout.SURROGATE_ARRAYS)
@@ -91,20 +110,29 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
             return stored.read(*((self.directory / name).read_bytes() for name in names))
         except FileNotFoundError:
             none = self.state.spec.surrogate == "none"
-            why = "it was declared with --surrogate none" if none else "too few results are there"
-            raise ClusterError(f"{self.name} has no surrogate: {why}", where=self.cluster.name) from None
+            if none:
+                why = "it was declared with --surrogate none"
+            else:
+                why = "too few results are there"
+            raise ClusterError(
+                f"{self.name} has no surrogate: {why}", where=self.cluster.name
+            ) from None
         except (OSError, ValueError) as error:
             raise ClusterError(f"The surrogate of {self.name} cannot be read: {error}") from error
 
     def output(self, job: int, lines: int | None = None) -> Log:
-        """The last that job number `job` printed: of each of its attempts that has ended, one after the other.
+        """The last that job number `job` printed: of each of its attempts that has ended, one after
+        the other.
 
-        At most 2,000 characters of each, or its last `lines`. What an attempt printed whose VM was lost is lost too.
-        Raises ClusterError where the bag has no such job.
+        At most 2,000 characters of each, or its last `lines`. What an attempt printed whose VM was
+        lost is lost too. Raises ClusterError where the bag has no such job.
         """
         jobs = self.state.state.jobs
         if job not in jobs:
-            fix = f"Its jobs are 0 to {len(jobs) - 1}." if jobs else "None has been chosen yet."
+            if jobs:
+                fix = f"Its jobs are 0 to {len(jobs) - 1}."
+            else:
+                fix = "None has been chosen yet."
             raise ClusterError(f"{self.name} has no job {job}", where=self.cluster.name, fix=fix)
         parts = list[str]()
         for attempt, said in jobs[job].said.items():
@@ -113,10 +141,12 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         return Log("\n".join(parts))
 
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
-        """The value at a point ± its standard deviation, from the surrogate; of several outputs all by their names.
+        """The value at a point ± its standard deviation, from the surrogate; of several outputs all
+        by their names.
 
-        At a point that was computed where there is no surrogate: from the simulation. Raises PlanError for a point
-        outside of the data, where nothing is known, and for one that is not of the space.
+        At a point that was computed where there is no surrogate: from the simulation. Raises
+        PlanError for a point outside of the data, where nothing is known, and for one that is not
+        of the space.
         """
         try:
             surrogate = self.surrogate
@@ -127,36 +157,53 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         return surrogate(**parameters)
 
     def plot(self, *outputs: str, over: str | Sequence[str] = (), **held: Value) -> Plot:
-        """What the surrogate says of the outputs (none: all): a curve with its 90% band over one parameter, a surface
-        beside that of its standard deviation over two.
+        """What the surrogate says of the outputs (none: all): a curve with its 90% band over one
+        parameter, a surface beside that of its standard deviation over two.
 
-        `over`: which parameters are the axes, and `held` the values of the others: `bag.plot("pressure",
-        over=("density", "temperature"), salt=0.2)`. Raises PlanError where a name or a value is not of this bag, and
-        where there are more than two parameters without a value; ClusterError where there is no surrogate yet.
+        `over`: which parameters are the axes, and `held` the values of the others:
+        `bag.plot("pressure", over=("density", "temperature"), salt=0.2)`. Raises PlanError where a
+        name or a value is not of this bag, and where there are more than two parameters without a
+        value; ClusterError where there is no surrogate yet.
         """
         from ...bags.surrogate.section import sections
 
-        axes = (over,) if isinstance(over, str) else tuple(over)
-        return Plot(self.name, sections(self.surrogate, self.state.state.points(), outputs, axes, held))
+        if isinstance(over, str):
+            axes = (over,)
+        else:
+            axes = tuple(over)
+        return Plot(
+            self.name, sections(self.surrogate, self.state.state.points(), outputs, axes, held)
+        )
 
     def _computed(self, parameters: dict[str, Value]) -> Answer | dict[str, Answer] | None:
         from ...bags.surrogate.model import Answer
 
         for point, returned in self.state.state.points():
             if point == parameters:
-                found = {each: Answer(returned[each], returned.get(f"{each}_error", 0.0), "simulation")
-                         for each in outputs_of(returned)}  # fmt: skip
-                return next(iter(found.values())) if len(found) == 1 else found
+                found = {
+                    output: Answer(
+                        returned[output], returned.get(f"{output}_error", 0.0), "simulation"
+                    )
+                    for output in outputs_of(returned)
+                }
+                if len(found) == 1:
+                    return next(iter(found.values()))
+                return found
         return None
 
     @property
     def speedup(self) -> Speedup:
-        """How much sooner answers come by the surrogate than by simulations one after the other, and from how many
-        look-ups on it pays. Raises PlanError before there is a surrogate."""
+        """How much sooner answers come by the surrogate than by simulations one after the other,
+        and from how many look-ups on it pays. Raises PlanError before there is a surrogate.
+        """
         from ...bags.surrogate.stopping import Speedup
 
         bag = self.state
-        taken = [found.seconds for number in bag.state.counted if (found := bag.state.jobs[number].result)]
+        taken = [
+            found.seconds
+            for number in bag.state.counted
+            if (found := bag.state.jobs[number].result)
+        ]
         if not taken:
             raise PlanError(f"{self.name} has no result yet")
         surrogate = self.surrogate
@@ -171,13 +218,17 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         return Speedup(sequential, lookup, whole / len(taken), 0.0, len(taken))
 
     def _is_home(self) -> bool:
-        """Whether the arrays of its results, and its surrogate, are here, where anybody could read them."""
+        """Whether the arrays of its results, and its surrogate, are here, where anybody could read
+        them.
+        """
         if find_spec("numpy") is None:
             return True
         bag = self.state.state
         found = (job.result for job in bag.jobs.values())
-        files = [f"{layout.RESULTS}/{result.arrays}" for result in found if result and result.arrays]
-        return all((self.directory / each).exists() for each in files) and self._has_learnt(bag)
+        files = [
+            f"{layout.RESULTS}/{result.arrays}" for result in found if result and result.arrays
+        ]
+        return all((self.directory / file).exists() for file in files) and self._has_learnt(bag)
 
     def _has_learnt(self, bag: BagState) -> bool:
         """Whether the surrogate that was told of last is here."""
@@ -191,5 +242,7 @@ handle = Bag
 
 
 def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
-    """Return the bag called `name`, as `tm.run` finds a run. Raises UnknownWorkError and ClusterError."""
+    """Return the bag called `name`, as `tm.run` finds a run. Raises UnknownWorkError and
+    ClusterError.
+    """
     return find_work("bag", name, cluster)

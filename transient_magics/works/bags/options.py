@@ -91,7 +91,13 @@ def bag() -> tuple[Option, ...]:
         *group(
             CLUSTER,
             ON_CLUSTER,
-            flag("--workers", "how many VMs compute at a time", whole("--workers"), default="all", metavar="N"),
+            flag(
+                "--workers",
+                "how many VMs compute at a time",
+                whole("--workers"),
+                default="all",
+                metavar="N",
+            ),
             name_of("bag"),
             wait_until("the bag is over"),
             OUTPUT,
@@ -130,7 +136,9 @@ def _declare(values: dict[str, Any], code: Code) -> Bag:
     from .declare import declare_bag
 
     values = with_included(values, code.folder)
-    return declare_bag(source=code.source, line_offset=code.line_offset, notebook=code.notebook, **values)
+    return declare_bag(
+        source=code.source, line_offset=code.line_offset, notebook=code.notebook, **values
+    )
 
 
 COMMANDS = (

@@ -1,4 +1,6 @@
-"""A bag as plain HTML: how far it is, its points by two of their values, which VM holds what, its surrogate."""
+"""A bag as plain HTML: how far it is, its points by two of their values, which VM holds what, its
+surrogate.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,17 @@ from ...panels.twin.frame import Box, frame
 from ...panels.twin.markup import COLOURS, FAINT, attribute, escape, row, table
 
 MOST_ROWS = 8
-WIDTH, HEIGHT = 380, 250
+WIDTH = 380
+HEIGHT = 250
 _STRIP = 20
 _TONES = {
-    "done": "good", "running": "busy", "waiting": "quiet", "lost": "warn", "failed": "bad", "skipped": "quiet",
-}  # fmt: skip
+    "done": "good",
+    "running": "busy",
+    "waiting": "quiet",
+    "lost": "warn",
+    "failed": "bad",
+    "skipped": "quiet",
+}
 _FILLED = ("done", "running")
 _BEHIND = ("skipped", "waiting", "done", "lost", "failed", "running")
 _OVER = ("done", "skipped")
@@ -29,17 +37,29 @@ def bag_html(bag: Mapping[str, Any]) -> str:
 
 
 def _head(bag: Mapping[str, Any]) -> str:
-    share = bag["results"] / bag["wanted"] if bag["wanted"] else 0.0
-    tone = {"running": "busy", "declared": "busy", "finished": "good", "failed": "bad"}.get(bag["phase"], "quiet")
+    if bag["wanted"]:
+        share = bag["results"] / bag["wanted"]
+    else:
+        share = 0.0
+    tone = {"running": "busy", "declared": "busy", "finished": "good", "failed": "bad"}.get(
+        bag["phase"], "quiet"
+    )
     bar = (
         f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
         f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
-    facts = [f"{text.money(bag['per_result'])} per result"] if bag["per_result"] is not None else []
+    if bag["per_result"] is not None:
+        facts = [f"{text.money(bag['per_result'])} per result"]
+    else:
+        facts = []
     facts += [f"this bag {bag['cost_words']}"] if bag["cost_words"] else []
-    facts += [f"{'all results' if bag['stoppable'] else 'ended'} {bag['ends']}"] if bag["ends"] else []
-    legend = "".join(f"<span style='white-space:nowrap;margin-right:14px'>{_sample(state)} {many:,} {state}</span>"
-                     for state, many in bag["counts"])  # fmt: skip
+    facts += (
+        [f"{'all results' if bag['stoppable'] else 'ended'} {bag['ends']}"] if bag["ends"] else []
+    )
+    legend = "".join(
+        f"<span style='white-space:nowrap;margin-right:14px'>{_sample(state)} {many:,} {state}</span>"
+        for state, many in bag["counts"]
+    )
     return (
         f"<div><span style='color:{COLOURS[tone]}'>●</span> <b>{escape(bag['name'])}</b>: {escape(bag['words'])} "
         f"<span style='{FAINT}'>{escape(bag['about'])}</span>{bar}</div><div>{legend}</div>"
@@ -48,8 +68,11 @@ def _head(bag: Mapping[str, Any]) -> str:
 
 
 def _points(bag: Mapping[str, Any]) -> str:
-    """The points by two parameters, or by one and the first output; below those that have none of it yet."""
-    points, axes = bag["points"], [_axis(each) for each in bag["axes"]]
+    """The points by two parameters, or by one and the first output; below those that have none of
+    it yet.
+    """
+    points = bag["points"]
+    axes = [_axis(each) for each in bag["axes"]]
     if not points or len(axes) < 2:  # nothing to draw, or nothing to draw it over
         return ""
     parameters = sum(not each["output"] for each in bag["axes"])
@@ -61,9 +84,20 @@ def _points(bag: Mapping[str, Any]) -> str:
     small = 2.0 if len(points) > _MANY else 3.0
     drawn = dict.fromkeys(_BEHIND, "")
     for state, _, values, outputs, _ in points:
-        value = (outputs[0] if outputs else None) if output else values[1]
-        y = bottom - strip / 2 if value is None else box.y(up.place(value))
-        drawn[state] += _form(state, box.x(across.place(values[0])), y, small if state in _OVER else 3.2)
+        if output:
+            if outputs:
+                value = outputs[0]
+            else:
+                value = None
+        else:
+            value = values[1]
+        if value is None:
+            y = bottom - strip / 2
+        else:
+            y = box.y(up.place(value))
+        drawn[state] += _form(
+            state, box.x(across.place(values[0])), y, small if state in _OVER else 3.2
+        )
     whole = Box(box.left, box.top, box.width, box.height + strip)
     share = box.height / whole.height
     named = [(1 - share + at * share, words) for at, words in up.named]
@@ -94,15 +128,24 @@ def _form(state: str, x: float, y: float, r: float) -> str:
             return f"{at}{-r:g} {-r:g}l{2 * r:g} {2 * r:g}m0 {-2 * r:g}l{-2 * r:g} {2 * r:g}"
         case "skipped":
             return f"{at}{-r:g} 0h{2 * r:g}"
-    d = r if state == "done" else 0.85 * r
+    if state == "done":
+        d = r
+    else:
+        d = 0.85 * r
     return f"{at}{-d:g} 0a{d:g} {d:g} 0 1 0 {2 * d:g} 0a{d:g} {d:g} 0 1 0 {-2 * d:g} 0z"
 
 
 def _drawn(state: str, path: str, *, told: bool = True) -> str:
     colour = COLOURS[_TONES[state]]
     hollow = f"fill='none' stroke='{colour}' stroke-width='1.3'"
-    look = f"fill='{colour}' fill-opacity='.75'" if state in _FILLED else hollow
-    title = f"<title>{state}</title>" if told else ""
+    if state in _FILLED:
+        look = f"fill='{colour}' fill-opacity='.75'"
+    else:
+        look = hollow
+    if told:
+        title = f"<title>{state}</title>"
+    else:
+        title = ""
     return f"<path d='{path}' {look}>{title}</path>"
 
 
@@ -114,16 +157,29 @@ def _vms(bag: Mapping[str, Any]) -> str:
     vms: Sequence[Mapping[str, Any]] = bag["vms"][:MOST_ROWS]
     if not vms:
         return ""
-    cells = [[each["name"], each["age"], "none" if each["job"] is None else str(each["job"]),
-              ", ".join(filter(None, (each["at"], each["words"])))] for each in vms]  # fmt: skip
+    cells = [
+        [
+            vm["name"],
+            vm["age"],
+            "none" if vm["job"] is None else str(vm["job"]),
+            ", ".join(filter(None, (vm["at"], vm["words"]))),
+        ]
+        for vm in vms
+    ]
     more = len(bag["vms"]) + bag["more"] - len(vms)
-    left = f"<div style='{FAINT}'>and {text.count(more, 'more VM')}</div>" if more else ""
+    if more:
+        left = f"<div style='{FAINT}'>and {text.count(more, 'more VM')}</div>"
+    else:
+        left = ""
     head = row(("VM", "Age", "Job", "Where, and since when"), "th")
-    return table([head, *(row(map(escape, each)) for each in cells)]) + left
+    return table([head, *(row(map(escape, cell)) for cell in cells)]) + left
 
 
 def _surrogate(bag: Mapping[str, Any]) -> str:
-    said = f"<div style='{FAINT}'>Surrogate: {escape(bag['tried_words'])}.</div>" if bag["tried_words"] else ""
+    if bag["tried_words"]:
+        said = f"<div style='{FAINT}'>Surrogate: {escape(bag['tried_words'])}.</div>"
+    else:
+        said = ""
     if not bag["tried"]:
         return said
     head = row(("Output", "90% intervals held", "Median residual", "Largest sd", "Until", ""), "th")
@@ -131,7 +187,8 @@ def _surrogate(bag: Mapping[str, Any]) -> str:
 
 
 def _tried(found: Mapping[str, Any]) -> list[str]:
-    held, residual = found["coverage"], found["residual"]
+    held = found["coverage"]
+    residual = found["residual"]
     return [
         escape(found["output"]),
         "-" if held is None else f"{held:.0%}",

@@ -1,7 +1,8 @@
-"""What a surrogate says as SVG: a curve with a band over one parameter, a surface beside its error over two.
+"""What a surrogate says as SVG: a curve with a band over one parameter, a surface beside its error
+over two.
 
-Plain SVG as in the twins: no script, no style sheet. The same values are a table, which opens below, for all who read
-with keys or with a screen reader.
+Plain SVG as in the twins: no script, no style sheet. The same values are a table, which opens
+below, for all who read with keys or with a screen reader.
 """
 
 from __future__ import annotations
@@ -25,88 +26,162 @@ NINETY = 1.6448536269514722
 """Standard deviations to each side that hold 90%."""
 LEVELS = 24
 """Colours of a surface."""
-_VALUES = ("#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725")
+_VALUES = (
+    "#440154",
+    "#482878",
+    "#3e4989",
+    "#31688e",
+    "#26828e",
+    "#1f9e89",
+    "#35b779",
+    "#6ece58",
+    "#b5de2b",
+    "#fde725",
+)
 _ERRORS = ("#000004", "#280b53", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac127", "#fcffa4")
-"""From low to high: evenly lighter, so that they are told apart without colours, too (viridis and inferno)."""
-_WIDTH, _HEIGHT = 440, 260
+"""From low to high: evenly lighter, so that they are told apart without colours, too (viridis and
+inferno).
+"""
+_WIDTH = 440
+_HEIGHT = 260
 _CURVE = Box(56, 14, _WIDTH - 70, _HEIGHT - 54)
 _SURFACE = Box(56, 22, 268, 200)
 _BAR = Box(340, 22, 12, 200)
-_MOST_ROWS, _MOST_COLUMNS = 12, 6
+_MOST_ROWS = 12
+_MOST_COLUMNS = 6
 _Rows = Sequence[Sequence[float | None]]
 
 
 def section_html(section: Section) -> str:
     """The pictures of one output, and its values as a table."""
-    at = f" <span style='{FAINT}'>at {escape(text.params_words(section.held))}</span>" if section.held else ""
-    drawn = _curve(section) if len(section.over) == 1 else _surfaces(section)
-    blank = any(value is None for each in section.means for value in each)
-    note = f"<div style='{FAINT};font-size:12px'>Blank: outside of the results.</div>" if blank else ""
+    if section.held:
+        at = f" <span style='{FAINT}'>at {escape(text.params_words(section.held))}</span>"
+    else:
+        at = ""
+    if len(section.over) == 1:
+        drawn = _curve(section)
+    else:
+        drawn = _surfaces(section)
+    blank = any(value is None for mean in section.means for value in mean)
+    if blank:
+        note = f"<div style='{FAINT};font-size:12px'>Blank: outside of the results.</div>"
+    else:
+        note = ""
     return f"<div style='margin-top:6px'><b>{escape(section.output)}</b>{at}</div>{drawn}{note}{_table(section)}"
 
 
 def axis_of(dimension: Dimension, places: Sequence[Value]) -> Axis:
     """That of the places: each has its own room where they are all that there are."""
     each = dimension.kind == "choice" or all(isinstance(value, int) for value in places)
-    return Axis(dimension.name, "choice", choices=tuple(places)) if each else Axis.of(dimension)
+    if each:
+        return Axis(dimension.name, "choice", choices=tuple(places))
+    return Axis.of(dimension)
 
 
 def _curve(section: Section) -> str:
-    (dimension,), (places,), (means,), (sds,) = section.over, section.places, section.means, section.sds
+    (dimension,), (places,), (means,), (sds,) = (
+        section.over,
+        section.places,
+        section.means,
+        section.sds,
+    )
     across = axis_of(dimension, places)
-    known = [(across.place(place), mean, NINETY * sd) for place, mean, sd in zip(places, means, sds, strict=True)
-             if mean is not None and sd is not None]  # fmt: skip
+    known = [
+        (across.place(place), mean, NINETY * sd)
+        for place, mean, sd in zip(places, means, sds, strict=True)
+        if mean is not None and sd is not None
+    ]
     results = [(across.place(at[0]), value, error or 0.0) for at, value, error in section.results]
     ends = [end for _, value, error in (*known, *results) for end in (value - error, value + error)]
     if not ends:
         return f"<div style='{FAINT}'>Nothing of it lies between the results.</div>"
-    up, box = Axis.over(section.output, ends), _CURVE
+    up = Axis.over(section.output, ends)
+    box = _CURVE
 
     def point(at: float, value: float) -> str:
         return f"{box.x(at):.1f} {box.y(up.place(value)):.1f}"
 
     upper, lower = ([point(at, value + side * sd) for at, value, sd in known] for side in (1, -1))
-    blue, dark = COLOURS["busy"], COLOURS["good"]
-    band = f"<path d='M{'L'.join([*upper, *reversed(lower)])}z' fill='{blue}' opacity='.22'/>" if known else ""
+    blue = COLOURS["busy"]
+    dark = COLOURS["good"]
+    if known:
+        band = f"<path d='M{'L'.join([*upper, *reversed(lower)])}z' fill='{blue}' opacity='.22'/>"
+    else:
+        band = ""
     line = "L".join(point(at, value) for at, value, _ in known)
-    curve = f"<path d='M{line}' fill='none' stroke='{blue}' stroke-width='1.8'/>" if known else ""
-    bars = "".join(f"M{point(at, value - error)}L{point(at, value + error)}" for at, value, error in results if error)
-    dots = "".join(
-        f"<circle cx='{box.x(at):.1f}' cy='{box.y(up.place(value)):.1f}' r='2.6'/>" for at, value, _ in results
+    if known:
+        curve = f"<path d='M{line}' fill='none' stroke='{blue}' stroke-width='1.8'/>"
+    else:
+        curve = ""
+    bars = "".join(
+        f"M{point(at, value - error)}L{point(at, value + error)}"
+        for at, value, error in results
+        if error
     )
-    marked = f"<path d='{bars}' stroke='{dark}' stroke-width='1.2'/>" if bars else ""
-    legend = [_sample(f"<path d='M1 5H21' stroke='{blue}' stroke-width='1.8'/>", "surrogate"),
-              _sample(f"<path d='M1 1h20v8h-20z' fill='{blue}' opacity='.22'/>", "± 1.645 sd")]  # fmt: skip
+    dots = "".join(
+        f"<circle cx='{box.x(at):.1f}' cy='{box.y(up.place(value)):.1f}' r='2.6'/>"
+        for at, value, _ in results
+    )
+    if bars:
+        marked = f"<path d='{bars}' stroke='{dark}' stroke-width='1.2'/>"
+    else:
+        marked = ""
+    legend = [
+        _sample(f"<path d='M1 5H21' stroke='{blue}' stroke-width='1.8'/>", "surrogate"),
+        _sample(f"<path d='M1 1h20v8h-20z' fill='{blue}' opacity='.22'/>", "± 1.645 sd"),
+    ]
     if results:
         mark = f"<circle cx='11' cy='5' r='2.6' fill='{dark}'/>" + (
             f"<path d='M11 0v10' stroke='{dark}'/>" if bars else ""
         )
         legend.append(_sample(mark, "results, ± their errors" if bars else "results"))
     body = f"{frame(box, across.named, up.named, across.name)}{band}{curve}{marked}<g fill='{dark}'>{dots}</g>"
-    return _svg(body, section_words(section)) + f"<div style='font-size:12px'>{' '.join(legend)}</div>"
+    return (
+        _svg(body, section_words(section)) + f"<div style='font-size:12px'>{' '.join(legend)}</div>"
+    )
 
 
 def _surfaces(section: Section) -> str:
     said = section_words(section)
     values = _surface(section, section.means, _VALUES, section.output, said, from_zero=False)
     errors = _surface(
-        section, section.sds, _ERRORS, "its standard deviation", f"{section.output}, its error", from_zero=True
+        section,
+        section.sds,
+        _ERRORS,
+        "its standard deviation",
+        f"{section.output}, its error",
+        from_zero=True,
     )
     return f"{values}{errors}"
 
 
-def _surface(section: Section, rows: _Rows, colours: Sequence[str], title: str, said: str, *, from_zero: bool) -> str:
+def _surface(
+    section: Section, rows: _Rows, colours: Sequence[str], title: str, said: str, *, from_zero: bool
+) -> str:
     known = [value for each in rows for value in each if value is not None]
     if not known:
-        return f"<div style='{FAINT}'>Nothing of it lies between the results.</div>" if not from_zero else ""
-    low, high = 0.0 if from_zero else min(known), max(known)
+        if not from_zero:
+            return f"<div style='{FAINT}'>Nothing of it lies between the results.</div>"
+        return ""
+    if from_zero:
+        low = 0.0
+    else:
+        low = min(known)
+    high = max(known)
     if not high > low:
-        low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
-    across, up = (axis_of(each, places) for each, places in zip(section.over, section.places, strict=True))
+        low = low - (abs(low) or 1.0) / 2
+        high = high + (abs(high) or 1.0) / 2
+    across, up = (
+        axis_of(each, places) for each, places in zip(section.over, section.places, strict=True)
+    )
     results = ((across.place(at[0]), up.place(at[1])) for at, _, _ in section.results)
-    dots = "".join(f"<circle cx='{_SURFACE.x(x):.1f}' cy='{_SURFACE.y(y):.1f}' r='2'/>" for x, y in results)
+    dots = "".join(
+        f"<circle cx='{_SURFACE.x(x):.1f}' cy='{_SURFACE.y(y):.1f}' r='2'/>" for x, y in results
+    )
     body = [
-        _cells(rows, lambda value: min(int((value - low) / (high - low) * LEVELS), LEVELS - 1), colours),
+        _cells(
+            rows, lambda value: min(int((value - low) / (high - low) * LEVELS), LEVELS - 1), colours
+        ),
         f"<g fill='none' stroke='#000' stroke-width='1.8' opacity='.6'>{dots}</g>" if dots else "",
         f"<g fill='none' stroke='#fff' stroke-width='.9'>{dots}</g>" if dots else "",
         frame(_SURFACE, across.named, up.named, across.name, up.name, lines=False),
@@ -117,10 +192,12 @@ def _surface(section: Section, rows: _Rows, colours: Sequence[str], title: str, 
 
 
 def _cells(rows: _Rows, level: Callable[[float], int], colours: Sequence[str]) -> str:
-    """The cells of each colour as one path; neighbours in a row are one piece of it, half a pixel wider than they are,
-    so that no gap is seen between them."""
+    """The cells of each colour as one path; neighbours in a row are one piece of it, half a pixel
+    wider than they are, so that no gap is seen between them.
+    """
     paths: dict[int, list[str]] = {}
-    width, height = _SURFACE.width / len(rows[0]), _SURFACE.height / len(rows)
+    width = _SURFACE.width / len(rows[0])
+    height = _SURFACE.height / len(rows)
     for number_, cells in enumerate(rows):
         top = _SURFACE.top + _SURFACE.height - (number_ + 1) * height
         levels = [None if value is None else level(value) for value in cells]
@@ -129,12 +206,17 @@ def _cells(rows: _Rows, level: Callable[[float], int], colours: Sequence[str]) -
             if place < len(levels) and levels[place] == levels[begin]:
                 continue
             if (colour := levels[begin]) is not None:
-                x, wide = _SURFACE.left + begin * width, (place - begin) * width + (0.5 if place < len(levels) else 0)
+                x = _SURFACE.left + begin * width
+                wide = (place - begin) * width + (0.5 if place < len(levels) else 0)
                 tall = height + (0.5 if number_ else 0)
-                paths.setdefault(colour, []).append(f"M{x:.1f} {top:.1f}h{wide:.1f}v{tall:.1f}h{-wide:.1f}z")
+                paths.setdefault(colour, []).append(
+                    f"M{x:.1f} {top:.1f}h{wide:.1f}v{tall:.1f}h{-wide:.1f}z"
+                )
             begin = place
-    return "".join(f"<path d='{''.join(found)}' fill='{shade(colours, colour / (LEVELS - 1))}'/>"
-                   for colour, found in sorted(paths.items()))  # fmt: skip
+    return "".join(
+        f"<path d='{''.join(found)}' fill='{shade(colours, colour / (LEVELS - 1))}'/>"
+        for colour, found in sorted(paths.items())
+    )
 
 
 def _bar(low: float, high: float, colours: Sequence[str]) -> str:
@@ -157,8 +239,12 @@ def shade(colours: Sequence[str], share: float) -> str:
     """The colour at a share, 0 to 1, of the way through these."""
     place = min(max(share, 0.0), 1.0) * (len(colours) - 1)
     before = min(int(place), len(colours) - 2)
-    pairs = zip(*(bytes.fromhex(each[1:]) for each in colours[before : before + 2]), strict=True)
-    return "#" + "".join(f"{round(one + (place - before) * (other - one)):02x}" for one, other in pairs)
+    pairs = zip(
+        *(bytes.fromhex(colour[1:]) for colour in colours[before : before + 2]), strict=True
+    )
+    return "#" + "".join(
+        f"{round(one + (place - before) * (other - one)):02x}" for one, other in pairs
+    )
 
 
 def _svg(body: str, said: str) -> str:
@@ -182,18 +268,31 @@ def _table(section: Section) -> str:
         head = [*names, section.output]
     else:
         columns, shown = (
-            _some(len(each), most) for each, most in zip(section.places, (_MOST_COLUMNS, _MOST_ROWS), strict=True)
+            _some(len(each), most)
+            for each, most in zip(section.places, (_MOST_COLUMNS, _MOST_ROWS), strict=True)
         )
-        lines = [[section.places[1][line], *(_cell(section, line, place) for place in columns)] for line in shown[::-1]]
-        head = [f"{names[1]} \\ {names[0]}", *(text.value_words(section.places[0][place]) for place in columns)]
-    cells = [row([escape(text.value_words(first)), *map(escape, map(str, rest))]) for first, *rest in lines]
+        lines = [
+            [section.places[1][line], *(_cell(section, line, place) for place in columns)]
+            for line in shown[::-1]
+        ]
+        head = [
+            f"{names[1]} \\ {names[0]}",
+            *(text.value_words(section.places[0][place]) for place in columns),
+        ]
+    cells = [
+        row([escape(text.value_words(first)), *map(escape, map(str, rest))])
+        for first, *rest in lines
+    ]
     drawn = table([row(map(escape, head), "th"), *cells], "font-size:12px")
     return f"<details><summary style='{FAINT};font-size:12px'>values</summary>{drawn}</details>"
 
 
 def _cell(section: Section, line: int, place: int) -> str:
-    mean, sd = section.means[line][place], section.sds[line][place]
-    return "" if mean is None or sd is None else f"{number(mean)} ± {number(sd)}"
+    mean = section.means[line][place]
+    sd = section.sds[line][place]
+    if mean is None or sd is None:
+        return ""
+    return f"{number(mean)} ± {number(sd)}"
 
 
 def _some(count: int, most: int) -> list[int]:

@@ -1,5 +1,5 @@
-"""The bags of a panel: the points of each and how they do, which VM of which age holds what, how good the surrogate is,
-what a result costs, and when the bag ends.
+"""The bags of a panel: the points of each and how they do, which VM of which age holds what, how
+good the surrogate is, what a result costs, and when the bag ends.
 
 All points are sent, because each is a few numbers; many of them are sent less often.
 """
@@ -17,7 +17,17 @@ from ...client import foreground, text
 from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...panels.snapshot.axes import Axis
-from ...panels.snapshot.contract import Bag, BagAxis, BagPoint, BagTried, BagVm, Figure, Parameter, parameter, sound
+from ...panels.snapshot.contract import (
+    Bag,
+    BagAxis,
+    BagPoint,
+    BagTried,
+    BagVm,
+    Figure,
+    Parameter,
+    parameter,
+    sound,
+)
 from ...panels.twin.markup import FONT
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
@@ -33,11 +43,14 @@ if TYPE_CHECKING:
 
 WIDE = f"{FONT};max-width:1040px"
 STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
-"""What becomes of points, in the order in which they are told. `lost`: the job waits to be begun again."""
+"""What becomes of points, in the order in which they are told. `lost`: the job waits to be begun
+again.
+"""
 MOST_VMS = 24
 _MANY = 500
 """Points up to which all of them are sent each second."""
-_DAY, _HOUR = 86_400.0, 3600.0
+_DAY = 86_400.0
+_HOUR = 3600.0
 _STANDS_STILL = 10
 """How many times longer than any job has taken all run where nothing can be said of their end."""
 _LOOKS = 30
@@ -47,12 +60,17 @@ _LOOKS = 30
 def sections(state: ClusterState, now: float) -> list[Bag]:
     """What a cluster's panel shows of its bags at `now`."""
     found = _shown(state)
-    by_name = costs(state, now) if found else {}
+    if found:
+        by_name = costs(state, now)
+    else:
+        by_name = {}
     return [bag_view(state, bag, by_name[bag.name], now) for bag in found]
 
 
 def pace(state: ClusterState) -> float:
-    """How many times longer than usual to wait until the bags are sent again: many points are much to send."""
+    """How many times longer than usual to wait until the bags are sent again: many points are much
+    to send.
+    """
     return max(1.0, sum(len(bag.state.jobs) for bag in _shown(state)) / _MANY)
 
 
@@ -62,12 +80,16 @@ def _shown(state: ClusterState) -> list[DeclaredBag]:
 
 def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
     """The snapshot of one bag."""
-    known, over = bag.state, bag.over or state.over
+    known = bag.state
+    over = bag.over or state.over
     axes = _axes(bag)
     points = [_point(bag, job, over=over) for job in known.jobs.values()]
-    vms = [] if over else _vms(state, bag, now)
+    if over:
+        vms = []
+    else:
+        vms = _vms(state, bag, now)
     results = len(known.counted)
-    states = [each[0] for each in points]
+    states = [point[0] for point in points]
     shown: Bag = {
         "name": bag.name,
         "phase": text.work_phase(bag, state),
@@ -92,20 +114,33 @@ def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> B
 
 def _point(bag: DeclaredBag, job: BagJobState, *, over: bool) -> BagPoint:
     returned = job.result.returned if job.result else {}
-    state = "lost" if job.phase == "waiting" and job.attempt else job.phase
+    if job.phase == "waiting" and job.attempt:
+        state = "lost"
+    else:
+        state = job.phase
     if over and state in ("waiting", "running", "lost"):
         state = "skipped"
     place: list[Parameter] = [_short(job.point[each.name]) for each in bag.spec.space]
     outputs = bag.state.outputs if returned else ()
     values: list[Figure] = [_figure(returned[name]) for name in outputs]
-    errors = [_figure(returned[name + ERROR]) if name + ERROR in returned else None for name in outputs]
-    return state, job.attempt, place, values, errors if any(each is not None for each in errors) else []
+    errors = [
+        _figure(returned[name + ERROR]) if name + ERROR in returned else None for name in outputs
+    ]
+    return (
+        state,
+        job.attempt,
+        place,
+        values,
+        errors if any(error is not None for error in errors) else [],
+    )
 
 
 def _short(value: Value) -> Parameter:
     """A float in as many digits as a picture has."""
     shown = parameter(value)
-    return _figure(shown) if isinstance(shown, float) else shown
+    if isinstance(shown, float):
+        return _figure(shown)
+    return shown
 
 
 def _figure(value: float) -> float:
@@ -114,49 +149,86 @@ def _figure(value: float) -> float:
 
 def _axes(bag: DeclaredBag) -> list[BagAxis]:
     parameters = [Axis.of(each) for each in bag.spec.space]
-    values = {name: [returned[name] for _, returned in bag.state.points()] for name in bag.state.outputs}
+    values = {
+        name: [returned[name] for _, returned in bag.state.points()] for name in bag.state.outputs
+    }
     outputs = [Axis.over(name, found) for name, found in values.items() if found]
-    return [_axis(each, output=False) for each in parameters] + [_axis(each, output=True) for each in outputs]
+    return [_axis(each, output=False) for each in parameters] + [
+        _axis(output, output=True) for output in outputs
+    ]
 
 
 def _axis(axis: Axis, *, output: bool) -> BagAxis:
     return {
-        "name": axis.name, "output": output, "kind": axis.kind, "low": axis.low, "high": axis.high,
-        "choices": [_short(each) for each in axis.choices],
+        "name": axis.name,
+        "output": output,
+        "kind": axis.kind,
+        "low": axis.low,
+        "high": axis.high,
+        "choices": [_short(choice) for choice in axis.choices],
         "named": [(round(place, 4), words) for place, words in axis.named],
-    }  # fmt: skip
+    }
 
 
 def _about(bag: DeclaredBag) -> str:
     spec = bag.spec
     models = {"gp": "Gaussian process", "ensemble": "ensemble of networks"}
-    surrogate = [models[spec.surrogate]] if spec.surrogate in models else []
-    until = (
-        [f"until {', '.join(f'{name} {goal:g}'.strip() for name, goal in spec.until.items())}"] if spec.until else []
-    )
+    if spec.surrogate in models:
+        surrogate = [models[spec.surrogate]]
+    else:
+        surrogate = []
+    if spec.until:
+        until = [
+            f"until {', '.join(f'{name} {goal:g}'.strip() for name, goal in spec.until.items())}"
+        ]
+    else:
+        until = []
     return " · ".join([*map(str, spec.space), *surrogate, *until, spec.policy])
 
 
 def _tried(bag: DeclaredBag) -> list[BagTried]:
-    learnt, until = bag.state.learnt, bag.spec.until
+    learnt = bag.state.learnt
+    until = bag.spec.until
     judged = next((each for each in reversed(learnt) if each.judged), None)
     found: list[BagTried] = []
     for name, largest in learnt[-1].largest.items() if learnt else ():
-        coverage = judged.coverage.get(name) if judged else None
-        residual = judged.residual.get(name) if judged else None
+        if judged:
+            coverage = judged.coverage.get(name)
+        else:
+            coverage = None
+        if judged:
+            residual = judged.residual.get(name)
+        else:
+            residual = None
         goal = until.get(name) or until.get("")
-        right = coverage is not None and residual is not None and COVERED[0] <= coverage <= COVERED[1] and residual <= 1
-        found.append({
-            "output": name, "coverage": coverage, "residual": residual, "largest": largest, "until": goal,
-            "good": right and (goal is None or largest <= goal),
-        })  # fmt: skip
+        right = (
+            coverage is not None
+            and residual is not None
+            and COVERED[0] <= coverage <= COVERED[1]
+            and residual <= 1
+        )
+        found.append(
+            {
+                "output": name,
+                "coverage": coverage,
+                "residual": residual,
+                "largest": largest,
+                "until": goal,
+                "good": right and (goal is None or largest <= goal),
+            }
+        )
     return found
 
 
 def _vms(state: ClusterState, bag: DeclaredBag, now: float) -> list[BagVm]:
-    """The VMs that are the bag's, and those that hold a job of it though they are gone; the oldest first."""
+    """The VMs that are the bag's, and those that hold a job of it though they are gone; the oldest
+    first.
+    """
     holds = {job.vm: job for job in bag.state.running}
-    dask = bag.dasks[-1] if bag.dasks else ""
+    if bag.dasks:
+        dask = bag.dasks[-1]
+    else:
+        dask = ""
     own = [vm for vm in state.living if state.has(dask, vm)]
     gone = [vm for name in holds if (vm := state.vms.get(name)) and vm not in own]
     ages = {vm.name: _age(state, vm, now) for vm in (*own, *gone)}
@@ -165,7 +237,10 @@ def _vms(state: ClusterState, bag: DeclaredBag, now: float) -> list[BagVm]:
 
 
 def _vm(state: ClusterState, vm: VmState, age: float, job: BagJobState | None, now: float) -> BagVm:
-    words = [] if vm.state == "ready" else [text.vm_words(state, vm, now)]
+    if vm.state == "ready":
+        words = []
+    else:
+        words = [text.vm_words(state, vm, now)]
     if job:
         words.append(f"for {render_duration(max(0.0, now - job.began_at))}")
         words += [f"attempt {job.attempt}"] if job.attempt > 1 else []
@@ -183,7 +258,9 @@ def _vm(state: ClusterState, vm: VmState, age: float, job: BagJobState | None, n
 def _age(state: ClusterState, vm: VmState, now: float) -> float:
     """For how long it has run, in seconds of the cluster's clock."""
     born = vm.started_at or vm.running_at
-    return max(0.0, state.clock.between(born, vm.ended_at or now)) if born else 0.0
+    if born:
+        return max(0.0, state.clock.between(born, vm.ended_at or now))
+    return 0.0
 
 
 def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
@@ -208,18 +285,26 @@ def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
 
 
 def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, float, float] | None:
-    """Seconds until all results are there: 5 %, 50 % and 95 % of simulated courses. All three are the same where the
-    error is unknown; None where nothing tells what a job takes, or it may be a year."""
+    """Seconds until all results are there: 5 %, 50 % and 95 % of simulated courses. All three are
+    the same where the error is unknown; None where nothing tells what a job takes, or it may be a
+    year.
+    """
     from ...bags.policy.ending import LEAST_FINISHED, MOST_HOURS, Progress
 
-    known, spec = bag.state, bag.spec
+    known = bag.state
+    spec = bag.spec
     vms = sum(dask in bag.dasks for dask in state.leases.values())
     finished = tuple(_took(known.jobs[number]) for number in known.counted)
     running = tuple(job.done + max(now - job.began_at, 0.0) for job in known.running)
     left = spec.jobs - len(known.counted)
     if len(finished) < LEAST_FINISHED:
-        about = left * spec.job_seconds / vms if vms else 0.0
-        return (about, about, about) if about else None
+        if vms:
+            about = left * spec.job_seconds / vms
+        else:
+            about = 0.0
+        if about:
+            return (about, about, about)
+        return None
     if running and min(running) > _STANDS_STILL * max(finished):
         return None
     coarse = statistics.median(finished) / _LOOKS  # so that the same courses serve for a while
@@ -258,7 +343,9 @@ def _quantiles(progress: Progress) -> tuple[float, float, float]:
 def _took(job: BagJobState) -> float:
     """Seconds that a finished job had its VM; of one that was begun again, what it computed."""
     assert job.result is not None
-    return max(job.result.at - job.began_at, 1e-3) if job.attempt == 1 else max(job.result.seconds, 1e-3)
+    if job.attempt == 1:
+        return max(job.result.at - job.began_at, 1e-3)
+    return max(job.result.seconds, 1e-3)
 
 
 def section_html(bag: Mapping[str, Any]) -> str:
@@ -279,11 +366,12 @@ def text_of(bag: BagHandle) -> str:
 
 def picture(bag: BagHandle) -> str:
     """The picture of a bag."""
-    state, now = bag.cluster.state, time.time()
+    state = bag.cluster.state
+    now = time.time()
     return f"<div style='{WIDE}'>{bag_html(bag_view(state, bag.state, costs(state, now)[bag.name], now))}</div>"
 
 
 def plot_html(plot: Plot) -> str:
     """What a surrogate said, a row of pictures for each output."""
-    drawn = "".join(f"<div>{surrogate_html(each)}</div>" for each in plot.sections)
+    drawn = "".join(f"<div>{surrogate_html(section)}</div>" for section in plot.sections)
     return f"<div style='{WIDE}'>{drawn}</div>"

@@ -40,12 +40,17 @@ def bag_words(bag: DeclaredBag) -> str:
     """`12 of 40 results, 4 under way, after 2 interruptions`, or how it ended."""
     known = bag.state
     made = f"{len(known.counted)} of {count(bag.spec.jobs, 'result')}"
-    lost = f", after {count(known.interruptions, 'interruption')}" if known.interruptions else ""
+    if known.interruptions:
+        lost = f", after {count(known.interruptions, 'interruption')}"
+    else:
+        lost = ""
     failed = sum(job.phase == "failed" for job in known.jobs.values())
     if failed and bag.phase != "failed":  # else its reason says that
         lost += f", {count(failed, 'job')} failed"
     if bag.over:
-        whole = bag.phase == "finished" and len(known.counted) >= bag.spec.jobs  # its reason says that
+        whole = (
+            bag.phase == "finished" and len(known.counted) >= bag.spec.jobs
+        )  # its reason says that
         return f"{bag.phase}: {plain(bag.reason)}{'' if whole else f', {made}'}{lost}"
     if bag.stop:
         return f"ends: {plain(bag.stop.reason)}, {made}"
@@ -55,44 +60,60 @@ def bag_words(bag: DeclaredBag) -> str:
 
 
 def tried_words(bag: DeclaredBag) -> str:
-    """What its surrogate was learnt from, and on how many batches it was tried before it knew them; nothing without
-    one."""
+    """What its surrogate was learnt from, and on how many batches it was tried before it knew them;
+    nothing without one.
+    """
     if bag.spec.surrogate == "none":
         return ""
     learnt = bag.state.learnt
     if not learnt:
         return "nothing is learnt yet"
     tried = sum(each.judged > 0 for each in learnt)
-    many = "one batch" if tried == 1 else f"{tried} batches"
+    if tried == 1:
+        many = "one batch"
+    else:
+        many = f"{tried} batches"
     return f"learnt from {count(learnt[-1].results, 'result')}, {f'tried on {many}' if tried else 'not tried yet'}"
 
 
 def quality_words(bag: DeclaredBag) -> str:
-    """`pressure: 90% intervals held 92%, largest sd 0.014 (until 0.01)` of the last batch; nothing before there is
-    one."""
+    """`pressure: 90% intervals held 92%, largest sd 0.014 (until 0.01)` of the last batch; nothing
+    before there is one.
+    """
     learnt = bag.state.learnt
     judged = next((each for each in reversed(learnt) if each.judged), None)
     said = []
     for name, largest in learnt[-1].largest.items() if learnt else ():
-        held = f"90% intervals held {judged.coverage[name]:.0%}, " if judged and name in judged.coverage else ""
+        if judged and name in judged.coverage:
+            held = f"90% intervals held {judged.coverage[name]:.0%}, "
+        else:
+            held = ""
         goal = bag.spec.until.get(name) or bag.spec.until.get("")
-        until = f" (until {number(goal)})" if goal else ""
+        if goal:
+            until = f" (until {number(goal)})"
+        else:
+            until = ""
         said.append(f"{plain(name)}: {held}largest sd {number(largest)}{until}")
     return "; ".join(said)
 
 
 def section_words(section: Section) -> str:
-    """`pressure over density 0.3 to 0.9, at salt 0.2: 0.21 to 0.84, sd at most 0.014 (from the surrogate)`."""
+    """`pressure over density 0.3 to 0.9, at salt 0.2: 0.21 to 0.84, sd at most 0.014 (from the
+    surrogate)`.
+    """
     over = " and ".join(map(_range_words, section.over))
-    at = f", at {params_words(section.held)}" if section.held else ""
+    if section.held:
+        at = f", at {params_words(section.held)}"
+    else:
+        at = ""
     means, sds = (
-        [value for row in rows for value in row if value is not None] for rows in (section.means, section.sds)
+        [value for row in rows for value in row if value is not None]
+        for rows in (section.means, section.sds)
     )
-    said = (
-        f"{number(min(means))} to {number(max(means))}, sd at most {number(max(sds))}"
-        if means
-        else "outside of the results"
-    )
+    if means:
+        said = f"{number(min(means))} to {number(max(means))}, sd at most {number(max(sds))}"
+    else:
+        said = "outside of the results"
     return f"{plain(section.output)} over {over}{at}: {said} (from the surrogate)"
 
 
@@ -113,7 +134,10 @@ def event_words(event: Event) -> str:
         case b.BagGaveUp():
             return f"{event.bag} gives up {event.vm}: by its age it is worth no job any more"
         case b.BagStarted():
-            again = f", for the {event.attempt}. time" if event.attempt > 1 else ""
+            if event.attempt > 1:
+                again = f", for the {event.attempt}. time"
+            else:
+                again = ""
             return f"job {event.job} of {event.bag} begins on {event.vm}{again}"
         case b.BagSaved():
             return f"job {event.job} of {event.bag} is saved {render_duration(event.done)} into it"

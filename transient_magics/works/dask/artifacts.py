@@ -1,4 +1,6 @@
-"""What a machine that follows the controller on a VM has of a Dask cluster: its keys, and nothing else."""
+"""What a machine that follows the controller on a VM has of a Dask cluster: its keys, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class DaskSync(Sync[DaskState]):
 
     @classmethod
     def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
-        """Make the keys here: clients on this machine need them, and its controller may be in charge again."""
+        """Make the keys here: clients on this machine need them, and its controller may be in
+        charge again.
+        """
         certificates.make(directory / layout.DASKS / name, name, certificates.until(spec))
 
     def tidy(self, work: DaskState) -> None:

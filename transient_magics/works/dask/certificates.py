@@ -1,7 +1,8 @@
-"""The certificates of a Dask cluster: an authority made for it alone, and a key for each of its parts.
+"""The certificates of a Dask cluster: an authority made for it alone, and a key for each of its
+parts.
 
-Whoever has a key runs code on all its VMs. So they are short-lived, travel by SSH alone, and are deleted with it. There
-are no host names in them, and Dask asks for none: addresses of VMs change.
+Whoever has a key runs code on all its VMs. So they are short-lived, travel by SSH alone, and are
+deleted with it. There are no host names in them, and Dask asks for none: addresses of VMs change.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def until(spec: ClusterSpec) -> float:
 
 
 def make(folder: Path, name: str, until: float) -> None:
-    """Make the authority, and the client's certificate, in the folder, where they are not there yet.
+    """Make the authority, and the client's certificate, in the folder, where they are not there
+    yet.
 
     They hold until that moment, in seconds since 1970.
     """
@@ -50,7 +52,9 @@ def make(folder: Path, name: str, until: float) -> None:
 
 
 def issued(folder: Path, name: str, until: float) -> tuple[bytes, bytes]:
-    """A certificate of the authority in the folder for the part called so, and its key, both as PEM. Raises OSError."""
+    """A certificate of the authority in the folder for the part called so, and its key, both as
+    PEM. Raises OSError.
+    """
     authority = x509.load_pem_x509_certificate((folder / layout.TLS_CA).read_bytes())
     signing = serialization.load_pem_private_key((folder / layout.TLS_CA_KEY).read_bytes(), None)
     if not isinstance(signing, ec.EllipticCurvePrivateKey):
@@ -59,7 +63,9 @@ def issued(folder: Path, name: str, until: float) -> tuple[bytes, bytes]:
     built = _builder(authority.subject, _name(name), key.public_key(), until)
     built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    built = built.add_extension(_usage(signs=False), critical=True).add_extension(both, critical=False)
+    built = built.add_extension(_usage(signs=False), critical=True).add_extension(
+        both, critical=False
+    )
     certificate = built.sign(signing, hashes.SHA256())
     return certificate.public_bytes(serialization.Encoding.PEM), _private(key)
 
@@ -80,14 +86,25 @@ def _builder(
     begin = datetime.now(UTC) - _AHEAD
     end = max(datetime.fromtimestamp(until, UTC), datetime.now(UTC) + _AHEAD)
     builder = x509.CertificateBuilder().issuer_name(issuer).subject_name(subject).public_key(key)
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(begin).not_valid_after(end)
+    return (
+        builder.serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+    )
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -1,4 +1,5 @@
-"""The client of a Dask cluster on VMs: dask.distributed's own, which reaches the scheduler by an SSH forward.
+"""The client of a Dask cluster on VMs: dask.distributed's own, which reaches the scheduler by an
+SSH forward.
 
 Imported only where a client is asked for.
 """
@@ -26,7 +27,8 @@ from ...protocol.cluster_commands import Stop
 if TYPE_CHECKING:
     from ...client.following.cluster import BaseCluster
 
-_CONNECT_SECONDS, _END_SECONDS = 30.0, 10.0
+_CONNECT_SECONDS = 30.0
+_END_SECONDS = 10.0
 
 
 class VmClient(Client):
@@ -49,7 +51,9 @@ class VmClient(Client):
 
     @property
     def dashboard_link(self) -> str:
-        """Where the scheduler's dashboard is, by a forward of its own; empty where the VMs have none."""
+        """Where the scheduler's dashboard is, by a forward of its own; empty where the VMs have
+        none.
+        """
         port = self._way.ports["dashboard"]
         if not port:
             return ""
@@ -65,10 +69,21 @@ class Way:
     def __init__(self, cluster: BaseCluster, dask: DaskState) -> None:
         self.dask = dask
         self._cluster = cluster
-        command = [sys.executable, "-m", "transient_magics.works.dask.forward", cluster.name, dask.name]
+        command = [
+            sys.executable,
+            "-m",
+            "transient_magics.works.dask.forward",
+            cluster.name,
+            dask.name,
+        ]
         with (cluster.directory / layout.CONTROLLER_LOG).open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd="/", start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
             )
         assert self._process.stdout
         line = self._process.stdout.readline()
@@ -82,7 +97,9 @@ class Way:
         self.ports: dict[str, int] = answer
 
     def end(self) -> None:
-        """Close the forwards, and end the Dask cluster, which would end by itself without a client, but later."""
+        """Close the forwards, and end the Dask cluster, which would end by itself without a client,
+        but later.
+        """
         if self._process.stdin is None or self._process.stdin.closed:
             return
         self._close()
@@ -108,9 +125,14 @@ def connected(cluster: BaseCluster, dask: DaskState) -> VmClient:
     security = load("dask", "on_vm.setting").security(folder)
     try:
         return VmClient(
-            way, f"tls://127.0.0.1:{way.ports['scheduler']}", security=security, direct_to_workers=False,
+            way,
+            f"tls://127.0.0.1:{way.ports['scheduler']}",
+            security=security,
+            direct_to_workers=False,
             timeout=_CONNECT_SECONDS,
-        )  # fmt: skip
+        )
     except (OSError, TimeoutError) as error:
         way.end()
-        raise ClusterError(f"The scheduler of {dask.name} does not answer: {error}", where=cluster.name) from error
+        raise ClusterError(
+            f"The scheduler of {dask.name} does not answer: {error}", where=cluster.name
+        ) from error

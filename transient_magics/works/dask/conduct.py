@@ -1,7 +1,9 @@
-"""The Dask clusters of a cluster: what `decisions` decides is written down and done, for each VM its part.
+"""The Dask clusters of a cluster: what `decisions` decides is written down and done, for each VM
+its part.
 
-A VM's part is brought there with a certificate of its own, given to its agent, and followed: what the VM tells goes
-into the journal. Tasks and results never come here: the kernel talks with the scheduler itself (`dask/forward.py`).
+A VM's part is brought there with a certificate of its own, given to its agent, and followed: what
+the VM tells goes into the journal. Tasks and results never come here: the kernel talks with the
+scheduler itself (`dask/forward.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Dasks(Works[DaskSpec]):
         try:
             certificates.make(self.folder(name), name, self._until)
         except (OSError, ValueError) as error:
-            raise ClusterError(f"The keys of {name} cannot be made: {error}", where=str(self.folder(name))) from error
+            raise ClusterError(
+                f"The keys of {name} cannot be made: {error}", where=str(self.folder(name))
+            ) from error
 
     def declared(self, name: str, spec: DaskSpec) -> events.WorkDeclared:
         """Return the event by which a Dask cluster begins."""
@@ -81,7 +85,10 @@ class Dasks(Works[DaskSpec]):
         """Record and start what is due."""
         for name in [dask.name for dask in self.state.active_dasks]:
             for decision in decide(
-                self.state.of(DaskState)[name], self.state, self._left.get(name, frozenset()), tick.at
+                self.state.of(DaskState)[name],
+                self.state,
+                self._left.get(name, frozenset()),
+                tick.at,
             ):
                 self._carry_out(name, decision)
             self._follow(tick.tasks, self.state.of(DaskState)[name])
@@ -97,7 +104,9 @@ class Dasks(Works[DaskSpec]):
                 self.end(name, decision.reason, failed=decision.failed)
             case End():
                 ended = "failed" if decision.state == "failed" else "finished"
-                self.recorder.record(events.DaskEnded(dask=name, state=ended, reason=decision.reason))
+                self.recorder.record(
+                    events.DaskEnded(dask=name, state=ended, reason=decision.reason)
+                )
                 self.note(name, "")
                 certificates.forget(self.folder(name))
 
@@ -132,8 +141,10 @@ class Dasks(Works[DaskSpec]):
         certificate, key = certificates.issued(self.folder(dask.name), vm.name, self._until)
         authority = self.folder(dask.name) / layout.TLS_CA
         files: dict[str, bytes | Path] = {
-            layout.TLS_CA: authority, layout.TLS_CERTIFICATE: certificate, layout.TLS_KEY: key,
-        }  # fmt: skip
+            layout.TLS_CA: authority,
+            layout.TLS_CERTIFICATE: certificate,
+            layout.TLS_KEY: key,
+        }
         if dask.spec.bag:
             bag = self.directory / layout.BAGS / dask.spec.bag
             files |= files_below(bag, (layout.INCLUDE, layout.WHEELS))
@@ -171,14 +182,20 @@ class _Part(OnVm):
         self._since = int(dask.declared_at * 1e9)
 
     async def conduct(self) -> None:
-        """Give it to the VM and follow it there. Cancelled when the VM is gone, or has no part any more."""
+        """Give it to the VM and follow it there. Cancelled when the VM is gone, or has no part any
+        more.
+        """
         try:
             await self.retried(self._give_and_follow)
         except ForeignError as error:  # more of it than is taken from a VM
             self.note(str(error))
             if self._schedules:  # no line of its end would be read
-                self._dasks.end(self.name, "its VM has told more than is taken from one", failed=True)
-            await asyncio.get_running_loop().create_future()  # cancelled, as it would begin again otherwise
+                self._dasks.end(
+                    self.name, "its VM has told more than is taken from one", failed=True
+                )
+            await (
+                asyncio.get_running_loop().create_future()
+            )  # cancelled, as it would begin again otherwise
 
     async def _give_and_follow(self) -> None:
         await self._give()
@@ -190,11 +207,15 @@ class _Part(OnVm):
     async def _give(self) -> None:
         connection = await self.connection()
         if not await connection.exists(f"{self._there}/{layout.DASK}"):
-            await connection.put_files(self._dasks.files(self._dask, self._state), below=self._there)
+            await connection.put_files(
+                self._dasks.files(self._dask, self._state), below=self._there
+            )
             declaration = self._dasks.folder(self.name) / layout.DASK
             await connection.put_files({layout.DASK: declaration}, below=self._there)
         code = ""
-        if self._dask.spec.bag:  # its driver is above the runtime, and jobs may use what is beside that
+        if (
+            self._dask.spec.bag
+        ):  # its driver is above the runtime, and jobs may use what is beside that
             code = await push_bundle(connection, whole=True)
         if link := self.link(self.vm):
             await link.ask(self._dasks.begins(self._dask, self._state, code))

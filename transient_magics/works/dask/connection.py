@@ -1,4 +1,6 @@
-"""The clients that this process has of Dask clusters on VMs. Dask is imported when the first one is made."""
+"""The clients that this process has of Dask clusters on VMs. Dask is imported when the first one is
+made.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,21 @@ _open: dict[tuple[Identity, str], VmClient] = {}
 
 
 def local_versions() -> dict[str, str]:
-    """Return the versions of Python and Dask here. Raises DeclarationError where Dask is not installed."""
+    """Return the versions of Python and Dask here. Raises DeclarationError where Dask is not
+    installed.
+    """
     try:
         return versions.versions()
     except PackageNotFoundError as error:
         fix = f"{install_extra('dask')}, and restart the kernel."
-        raise DeclarationError(f"Dask needs {error.name}, which is not installed here", fix=fix) from None
+        raise DeclarationError(
+            f"Dask needs {error.name}, which is not installed here", fix=fix
+        ) from None
 
 
 def open_client(cluster: BaseCluster, dask: str = "") -> VmClient | None:
-    """Return the client that this process has of a Dask cluster on `cluster`, if its connection is open.
+    """Return the client that this process has of a Dask cluster on `cluster`, if its connection is
+    open.
 
     `dask`: the name of the Dask cluster (default: any).
     """
@@ -57,9 +64,13 @@ def client_of(cluster: BaseCluster, dask: DaskState) -> VmClient:
     if known is not None:
         return known
     if dask.over or dask.stop:
-        raise ClusterError(f"{dask.name} is over", where=cluster.name, fix="Start another one: cluster.dask()")
+        raise ClusterError(
+            f"{dask.name} is over", where=cluster.name, fix="Start another one: cluster.dask()"
+        )
     if dask.serving is None:
-        raise ClusterError(f"{dask.name} has no scheduler yet", where=cluster.name, fix="Try again in a moment.")
+        raise ClusterError(
+            f"{dask.name} has no scheduler yet", where=cluster.name, fix="Try again in a moment."
+        )
     _refuse_others(here, dask.serving.versions)
     if not trust_shown:
         trust_shown.append(TRUST)

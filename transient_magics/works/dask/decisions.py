@@ -1,8 +1,8 @@
 """What is due for a Dask cluster: a pure function of it and of the state of its cluster.
 
-It begins once it has workers' places and the first parameter server's VM is ready, on which its scheduler is. Workers
-come as their VMs are ready and go as they are taken; it goes on while the scheduler lives. What a scheduler knows is
-nowhere else, so none is begun again.
+It begins once it has workers' places and the first parameter server's VM is ready, on which its
+scheduler is. Workers come as their VMs are ready and go as they are taken; it goes on while the
+scheduler lives. What a scheduler knows is nowhere else, so none is begun again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ class End:
 Decision = Begin | Stop | End
 
 
-def decide(dask: DaskState, state: ClusterState, ended: frozenset[str], now: float) -> list[Decision]:
-    """What is to be done now. `ended`: the VMs that have answered that they do nothing for it any more."""
+def decide(
+    dask: DaskState, state: ClusterState, ended: frozenset[str], now: float
+) -> list[Decision]:
+    """What is to be done now. `ended`: the VMs that have answered that they do nothing for it any
+    more.
+    """
     if dask.over:
         return []
     if dask.stop:
@@ -55,7 +59,9 @@ def decide(dask: DaskState, state: ClusterState, ended: frozenset[str], now: flo
         return [Stop(f"the cluster ends: {state.reason}")]
     if not dask.vm:
         server = _server(state)
-        return [Begin(server.name)] if server and state.has_begun(dask) else []
+        if server and state.has_begun(dask):
+            return [Begin(server.name)]
+        return []
     vm = state.vms.get(dask.vm)
     if vm is None or not vm.living:
         return [Stop(f"its scheduler was on {dask.vm}, which is gone", failed=True)]
@@ -65,19 +71,29 @@ def decide(dask: DaskState, state: ClusterState, ended: frozenset[str], now: flo
 
 
 def parts(dask: DaskState, state: ClusterState) -> list[VmState]:
-    """The VMs that have, or are to have, a part in it: its scheduler's, and once that listens its workers'."""
+    """The VMs that have, or are to have, a part in it: its scheduler's, and once that listens its
+    workers'.
+    """
     if not dask.vm:
         return []
     scheduler = [vm for vm in state.serving if vm.name == dask.vm]
-    return [*scheduler, *workers(dask, state)] if dask.serving else scheduler
+    if dask.serving:
+        return [*scheduler, *workers(dask, state)]
+    return scheduler
 
 
 def workers(dask: DaskState, state: ClusterState) -> list[VmState]:
     """The VMs in its places that can work, also under notice: they may be at it."""
-    there = (vm for vm in state.serving if state.has(dask.name, vm) and vm.state in ("ready", "leaving"))
+    there = (
+        vm for vm in state.serving if state.has(dask.name, vm) and vm.state in ("ready", "leaving")
+    )
     return [vm for vm in there if not vm.failure]
 
 
 def _server(state: ClusterState) -> VmState | None:
-    servers = (vm for vm in state.serving if vm.role == PARAMETER_SERVER and vm.slot == 0 and vm.state == "ready")
+    servers = (
+        vm
+        for vm in state.serving
+        if vm.role == PARAMETER_SERVER and vm.slot == 0 and vm.state == "ready"
+    )
     return next((vm for vm in servers if not vm.failure), None)

@@ -16,8 +16,12 @@ from .connection import local_versions, open_client
 from .handle import Dask
 
 
-def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float = 900.0, **options: int) -> Dask:
-    """Start a Dask cluster, or return the one that this process has on the cluster. See `Cluster.dask`."""
+def begin_dask(
+    cluster: Cluster, workers: int | None = None, *, timeout: float = 900.0, **options: int
+) -> Dask:
+    """Start a Dask cluster, or return the one that this process has on the cluster. See
+    `Cluster.dask`.
+    """
     local_versions()
     known = open_client(cluster)
     if known is not None:
@@ -29,7 +33,9 @@ def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float =
     new = NewWork("dask", cluster, None)
     values = {**options, "workers": new.cluster_spec.worker_count if workers is None else workers}
     spec = new.specify(DaskSpec.from_dict, values, prefix="")
-    dask = Dask(new.declare(lambda taken: replace(spec, name=taken).to_dict(), lambda folder: None), cluster)
+    dask = Dask(
+        new.declare(lambda taken: replace(spec, name=taken).to_dict(), lambda folder: None), cluster
+    )
     try:
         _wait_for_scheduler(dask, timeout)
         _ = dask.client
@@ -40,7 +46,9 @@ def begin_dask(cluster: Cluster, workers: int | None = None, *, timeout: float =
 
 
 def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
-    """Block until the scheduler listens. Raises ClusterError where it cannot, or has no VMs in time."""
+    """Block until the scheduler listens. Raises ClusterError where it cannot, or has no VMs in
+    time.
+    """
     cluster = dask.cluster
 
     def reached(state: ClusterState) -> bool:
@@ -51,17 +59,26 @@ def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
     if state is None:
         present = cluster.state
         others = sorted({name for name in present.leases.values() if name != dask.name})
-        why = f": {', '.join(others)} has its workers" if others else ""
+        if others:
+            why = f": {', '.join(others)} has its workers"
+        else:
+            why = ""
         what = f"{dask.name} has no scheduler after {timeout:.0f} s{why}"
         raise ClusterError(what, where=cluster.name, fix=present.trouble)
     found = state.of(DaskState).get(dask.name)
     if dask.is_over(state):
-        why = found.reason if found else f"{cluster.name} was deleted"
+        if found:
+            why = found.reason
+        else:
+            why = f"{cluster.name} was deleted"
         raise ClusterError(f"{dask.name} could not begin: {why}", where=cluster.name)
 
 
 def _give_up(dask: Dask, error: BaseException) -> None:
     failed = isinstance(error, TransientError)
-    reason = "its client could not connect" if failed else "its client was interrupted"
+    if failed:
+        reason = "its client could not connect"
+    else:
+        reason = "its client was interrupted"
     with suppress(TransientError):  # without a client it ends automatically
         commands.send(dask.cluster.directory, Stop(kind="dask", name=dask.name, reason=reason))

@@ -1,8 +1,10 @@
-"""`python -m transient_magics.works.dask.forward CLUSTER DASK`: a kernel's SSH connection to a scheduler.
+"""`python -m transient_magics.works.dask.forward CLUSTER DASK`: a kernel's SSH connection to a
+scheduler.
 
-Not through the controller's: results are many bytes, and its questions to agents must not wait behind them. Nor does
-the way end where a controller does. It ends with the kernel, whose end of standard input is closed then, and with the
-connection. Prints one JSON object: the ports on this machine's loopback (`scheduler`, `dashboard` or 0), or `error`.
+Not through the controller's: results are many bytes, and its questions to agents must not wait
+behind them. Nor does the way end where a controller does. It ends with the kernel, whose end of
+standard input is closed then, and with the connection. Prints one JSON object: the ports on this
+machine's loopback (`scheduler`, `dashboard` or 0), or `error`.
 """
 
 from __future__ import annotations
@@ -32,13 +34,18 @@ async def forward(directory: Path, name: str) -> None:
     spec = ClusterSpec.from_dict(json.loads((directory / layout.SPEC).read_text(encoding="utf-8")))
     async with Access(spec) as access:
         await access.reopen()
-        async with await access.connect(vm, directory / layout.KEY, timeout=_WAY_SECONDS) as connection:
+        async with await access.connect(
+            vm, directory / layout.KEY, timeout=_WAY_SECONDS
+        ) as connection:
             ports = {
                 "scheduler": await connection.forward(vm.address, dask.serving.port),
-                "dashboard": dask.serving.dashboard and await connection.forward("127.0.0.1", dask.serving.dashboard),
+                "dashboard": dask.serving.dashboard
+                and await connection.forward("127.0.0.1", dask.serving.dashboard),
             }
             print(json.dumps(ports), flush=True)
-            ends = [asyncio.ensure_future(each) for each in (_end_of_input(), connection.closed.wait())]
+            ends = [
+                asyncio.ensure_future(each) for each in (_end_of_input(), connection.closed.wait())
+            ]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in ends:
                 task.cancel()

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class Dask(Handle[DaskState, DaskState]):
-    """A Dask cluster on VMs of a cluster: a scheduler beside the parameter server, and a worker process on each VM.
+    """A Dask cluster on VMs of a cluster: a scheduler beside the parameter server, and a worker
+    process on each VM.
 
     `cluster.dask()` starts one. As a context manager it is stopped at the end of the block.
 
@@ -32,8 +33,8 @@ class Dask(Handle[DaskState, DaskState]):
     def client(self) -> Client:
         """The `distributed.Client` of this process, which is connected first if there is none.
 
-        All handles of a Dask cluster in one process share it. Closing it stops the Dask cluster. Results are unpickled
-        in this process, so it trusts the cluster's VMs.
+        All handles of a Dask cluster in one process share it. Closing it stops the Dask cluster.
+        Results are unpickled in this process, so it trusts the cluster's VMs.
 
         Raises
         ------
@@ -47,7 +48,8 @@ class Dask(Handle[DaskState, DaskState]):
         return client_of(self.cluster, self.state)
 
     def stop(self) -> None:
-        """End the Dask cluster and close its client in this process. Its VMs are free for other work.
+        """End the Dask cluster and close its client in this process. Its VMs are free for other
+        work.
 
         Raises UnknownWorkError and ClusterError as for other work.
         """
@@ -58,7 +60,9 @@ class Dask(Handle[DaskState, DaskState]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the Dask cluster. Without its client it ends automatically, so a failure to stop it is ignored."""
+        """Stop the Dask cluster. Without its client it ends automatically, so a failure to stop it
+        is ignored.
+        """
         with suppress(TransientError):
             self.stop()
 

@@ -20,13 +20,22 @@ def work_words(dask: DaskState, cluster: ClusterState | None) -> str:
 
 
 def user_of(dask: DaskState, vm: VmState) -> str:
-    """Return the name of a Dask cluster, or of the bag that has it, while it uses the VM; else nothing."""
-    return (dask.spec.bag or dask.name) if dask.phase == "running" else ""
+    """Return the name of a Dask cluster, or of the bag that has it, while it uses the VM; else
+    nothing.
+    """
+    if dask.phase == "running":
+        return dask.spec.bag or dask.name
+    return ""
 
 
 def dask_words(dask: DaskState, there: int | None = None) -> str:
-    """`Dask on 2 workers, after 1 revocation`, or how it ended. `there`: how many of its workers' VMs are ready."""
-    after = f", after {count(dask.left, 'revocation')}" if dask.left else ""
+    """`Dask on 2 workers, after 1 revocation`, or how it ended. `there`: how many of its workers'
+    VMs are ready.
+    """
+    if dask.left:
+        after = f", after {count(dask.left, 'revocation')}"
+    else:
+        after = ""
     after += f", after {count(dask.crashes, 'fault')}" if dask.crashes else ""
     if dask.stop and not dask.over:
         return f"ends: {plain(dask.stop.reason)}"
@@ -34,11 +43,19 @@ def dask_words(dask: DaskState, there: int | None = None) -> str:
         case "declared":
             return f"waits for {count(dask.spec.workers, 'worker')}"
         case "running":
-            some = f"{there} of " if there is not None and there < dask.spec.workers else ""
-            unused = f"; GPU not used on {', '.join(dask.gpu_unused)}" if dask.gpu_unused else ""
+            if there is not None and there < dask.spec.workers:
+                some = f"{there} of "
+            else:
+                some = ""
+            if dask.gpu_unused:
+                unused = f"; GPU not used on {', '.join(dask.gpu_unused)}"
+            else:
+                unused = ""
             begins = "" if dask.serving else ", begins"
             return f"Dask on {some}{count(dask.spec.workers, 'worker')}{begins}{after}{unused}"
-    return f"{dask.phase}: {plain(dask.reason)}{after}" if dask.reason else f"{dask.phase}{after}"
+    if dask.reason:
+        return f"{dask.phase}: {plain(dask.reason)}{after}"
+    return f"{dask.phase}{after}"
 
 
 def event_words(event: Event) -> str:
@@ -50,7 +67,10 @@ def event_words(event: Event) -> str:
             return f"the scheduler of {event.dask} listens (Dask {event.versions.get('distributed', '?')})"
         case events.DaskLeft():
             again = event.lost + event.interrupted
-            anew = f", {count(again, 'task')} computed again" if again else ""
+            if again:
+                anew = f", {count(again, 'task')} computed again"
+            else:
+                anew = ""
             return (
                 f"{event.worker} left {event.dask} in {event.seconds:.1f} s: {count(event.moved, 'result')} moved "
                 f"({size(event.moved_bytes)}){anew}"

@@ -1,1 +1,3 @@
-"""Jobs given to VMs, begun again where they were interrupted, their folders and output brought here."""
+"""Jobs given to VMs, begun again where they were interrupted, their folders and output brought
+here.
+"""

@@ -28,11 +28,15 @@ CUT = "[transient] what was said here did not come from the VM"
 def archive(told: JobPacked | JobKept) -> Artifact:
     """The archive that was told of: of plain files, with the digest that was told."""
     file = f"{layout.JOBS}/{told.job}/{layout.KEPT}/{layout.archive(told.number)}"
-    return Artifact(f"folder of {told.job}", (file,), MOST_ARCHIVE, told.digest, told.bytes, look_through)
+    return Artifact(
+        f"folder of {told.job}", (file,), MOST_ARCHIVE, told.digest, told.bytes, look_through
+    )
 
 
 def output(job: str, attempt: int, rank: int) -> Artifact:
-    """What the command printed in an attempt on the VM of that rank. It grows while the attempt goes on."""
+    """What the command printed in an attempt on the VM of that rank. It grows while the attempt
+    goes on.
+    """
     file = f"{layout.JOBS}/{job}/{layout.OUTPUT}/{layout.output(attempt, rank)}"
     return Artifact(f"output of {job}", (file,), MOST_OUTPUT, version=attempt)
 
@@ -40,19 +44,31 @@ def output(job: str, attempt: int, rank: int) -> Artifact:
 async def combine(
     folder: Path, arrived: Path, told: JobPacked, kept: JobKept | None, rank: int, alone: bool
 ) -> JobKept:
-    """Put what a rank packed, which is at `arrived`, into the folder of its job, together with what is kept there.
+    """Put what a rank packed, which is at `arrived`, into the folder of its job, together with what
+    is kept there.
 
-    The folder of rank 0 replaces the one before where it is `alone`: no other rank's is in it. Else it and what other
-    ranks changed are laid over each other, and a file that both have comes from the one that saved last. Raises
-    ValueError where that is too much, RoomError where this machine has no room.
+    The folder of rank 0 replaces the one before where it is `alone`: no other rank's is in it. Else
+    it and what other ranks changed are laid over each other, and a file that both have comes from
+    the one that saved last. Raises ValueError where that is too much, RoomError where this machine
+    has no room.
     """
     number = max(told.number, kept.number + 1 if kept else 0)
     target = path_of(folder, number)
-    before = newest(folder, kept.number) if kept else 0
+    if kept:
+        before = newest(folder, kept.number)
+    else:
+        before = 0
     about = JobKept(
-        job=told.job, attempt=told.attempt, number=number, files=told.files, bytes=told.bytes, digest=told.digest,
-        rank=rank, packed=told.number, saved=told.saved,
-    )  # fmt: skip
+        job=told.job,
+        attempt=told.attempt,
+        number=number,
+        files=told.files,
+        bytes=told.bytes,
+        digest=told.digest,
+        rank=rank,
+        packed=told.number,
+        saved=told.saved,
+    )
     if not before or (rank == 0 and alone):
         arrived.replace(target)
         return about
@@ -73,12 +89,26 @@ def forget_older(folder: Path, number: int) -> None:
 
 
 def add_tail(path: Path, tail: str) -> None:
-    """Have the file at `path` end with `tail`, the last lines that were said; where they do not follow on what it has,
-    a line says so. Raises OSError."""
+    """Have the file at `path` end with `tail`, the last lines that were said; where they do not
+    follow on what it has, a line says so. Raises OSError.
+    """
     lines = tail.splitlines()
-    said = path.read_text(errors="replace", encoding="utf-8").splitlines() if path.exists() else []
-    known = next((count for count in range(min(len(lines), len(said)), 0, -1) if said[-count:] == lines[:count]), 0)
-    missing = lines[known:] if known or not said else [CUT, *lines]
+    if path.exists():
+        said = path.read_text(errors="replace", encoding="utf-8").splitlines()
+    else:
+        said = []
+    known = next(
+        (
+            count
+            for count in range(min(len(lines), len(said)), 0, -1)
+            if said[-count:] == lines[:count]
+        ),
+        0,
+    )
+    if known or not said:
+        missing = lines[known:]
+    else:
+        missing = [CUT, *lines]
     if lines and missing:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         jsonl.append_lines(path, "".join(f"{line}\n" for line in missing).encode())
@@ -92,7 +122,10 @@ class JobSync(Sync[JobState]):
 
     def left(self, work: JobState) -> Iterator[Artifact]:
         """Yield what a job printed in attempts that are over, and its newest archive."""
-        over = work.attempt if work.over or not work.vms else work.attempt - 1
+        if work.over or not work.vms:
+            over = work.attempt
+        else:
+            over = work.attempt - 1
         for attempt in range(1, over + 1):
             for rank in range(work.spec.workers):
                 yield output(work.name, attempt, rank)

@@ -1,8 +1,10 @@
-"""The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of an attempt at a time.
+"""The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of
+an attempt at a time.
 
-A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what the command says into
-files of the job's folder here, and each archive of the folder that is kept comes here (`artifacts`). Everything can be
-done again from the journal and the files by another controller.
+A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what
+the command says into files of the job's folder here, and each archive of the folder that is kept
+comes here (`artifacts`). Everything can be done again from the journal and the files by another
+controller.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, 
 from .on_vm.task import JobTask
 
 _ROOM_SECONDS = 5.0
-_LAST_WORDS_SECONDS, _LEAVING_SECONDS = 20.0, 1.0
-"""How long all of what a command said may take to come here at its end; where its VM leaves. Then its exit's tail has
-to do."""
+_LAST_WORDS_SECONDS = 20.0
+_LEAVING_SECONDS = 1.0
+"""How long all of what a command said may take to come here at its end; where its VM leaves. Then
+its exit's tail has to do.
+"""
 
 
 class Jobs(Works[JobSpec]):
@@ -83,7 +87,9 @@ class Jobs(Works[JobSpec]):
         name = job.name
         match decision:
             case Begin():
-                self.recorder.record(events.JobBegan(job=name, attempt=job.attempt + 1, vms=decision.vms))
+                self.recorder.record(
+                    events.JobBegan(job=name, attempt=job.attempt + 1, vms=decision.vms)
+                )
             case StopOn():
                 tasks.do(f"end {name} on {decision.vm}", partial(self.end, job, decision.vm))
             case Warn():
@@ -94,11 +100,17 @@ class Jobs(Works[JobSpec]):
                 )
                 self.recorder.record(interrupted)
             case Stopping():
-                stopping = events.JobStopping(job=name, reason=decision.reason, failed=decision.failed)
+                stopping = events.JobStopping(
+                    job=name, reason=decision.reason, failed=decision.failed
+                )
                 self.recorder.record(stopping)
             case End():
                 ended = events.JobEnded(
-                    job=name, state=decision.state, code=decision.code, reason=decision.reason, tail=decision.tail
+                    job=name,
+                    state=decision.state,
+                    code=decision.code,
+                    reason=decision.reason,
+                    tail=decision.tail,
                 )
                 self.recorder.record(ended)
                 self.note(name, "")
@@ -115,17 +127,25 @@ class Jobs(Works[JobSpec]):
 
     async def end(self, job: JobState, vm: str) -> None:
         """Request the end of the command on a VM. Sent again at each tick until it has ended."""
-        await ask(self.link(vm), agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt))
+        await ask(
+            self.link(vm), agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt)
+        )
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
     async def warn(self, job: JobState, warning: Warn) -> None:
-        """Warn a rank that a VM of the job leaves. Sent again at each tick: the first warning counts on the VM."""
-        sent = agent_commands.Warn(kind=self.kind, work=job.name, attempt=job.attempt, seconds=warning.seconds)
+        """Warn a rank that a VM of the job leaves. Sent again at each tick: the first warning
+        counts on the VM.
+        """
+        sent = agent_commands.Warn(
+            kind=self.kind, work=job.name, attempt=job.attempt, seconds=warning.seconds
+        )
         await ask(self.link(warning.vm), sent)
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
     def keeping(self, job: str) -> asyncio.Lock:
-        """The lock under which what a rank packed is laid over what is kept: several may at the same moment."""
+        """The lock under which what a rank packed is laid over what is kept: several may at the
+        same moment.
+        """
         return self._keeping.setdefault(job, asyncio.Lock())
 
     def addresses(self, job: JobState) -> tuple[str, ...]:
@@ -146,10 +166,17 @@ class _Part(OnVm):
         self._folder = jobs.folder(job.name)
         self._source = VmFolder(self.connection, self._there, f"{layout.JOBS}/{job.name}")
         self._printed = artifacts.output(job.name, job.attempt, rank)
-        self._kept = newest(self._folder, job.kept.number) if job.kept else 0
-        """The archive that it goes on from (0: none): the last one that came, unless that was lost with its machine."""
+        if job.kept:
+            self._kept = newest(self._folder, job.kept.number)
+        else:
+            self._kept = 0
+        """The archive that it goes on from (0: none): the last one that came, unless that was lost
+        with its machine.
+        """
         self._packed = job.kept.number if job.kept else 0
-        """The last one that came, be it lost: a later one has a number behind it, or would count for an old one."""
+        """The last one that came, be it lost: a later one has a number behind it, or would count
+        for an old one.
+        """
         self._since = int(job.declared_at * 1e9)
         self._output: asyncio.Task[None] | None = None
 
@@ -163,7 +190,9 @@ class _Part(OnVm):
             except ForeignError:  # no line of its end would be read
                 await self._jobs.end(self._jobs.state.of(JobState)[self.name], self.vm)
                 why = "its VM has told more of it than is taken from one"
-                exited = events.JobExited(job=self.name, attempt=self._attempt, rank=self._rank, code=None, reason=why)
+                exited = events.JobExited(
+                    job=self.name, attempt=self._attempt, rank=self._rank, code=None, reason=why
+                )
                 self._jobs.recorder.record(exited)
             finally:
                 output.cancel()
@@ -214,7 +243,9 @@ class _Part(OnVm):
                 record(event)
             case events.JobPacked() if event.number > job.packed.get(self._rank, 0):
                 await self._take(replace(event, saved=min(event.saved, now())))
-            case events.JobUnkept() if event.reason != job.unkept and (self._rank == 0 or event.reason):
+            case events.JobUnkept() if event.reason != job.unkept and (
+                self._rank == 0 or event.reason
+            ):
                 record(event)
             case events.JobGpuUnused() if (event.seconds > 0) != (self.vm in job.gpu_unused):
                 record(event)
@@ -229,17 +260,23 @@ class _Part(OnVm):
 
     async def _take(self, told: events.JobPacked) -> None:
         """Bring an archive here. Where the VM has it no more, a newer one follows."""
-        archive, mark = artifacts.archive(told), f"-{self._rank}"
+        archive = artifacts.archive(told)
+        mark = f"-{self._rank}"
         while True:
             try:
                 async with fetched(archive, self._jobs.directory, self._source, mark) as arrived:
                     for path in arrived:
                         await self._keep(told, path)
                 return
-            except RoomError as error:  # its end is not heard before: the VM goes with that, and so would the work
+            except (
+                RoomError
+            ) as error:  # its end is not heard before: the VM goes with that, and so would the work
                 self.note(f"The folder of {self.name} is not here yet: {error}")
                 await asyncio.sleep(_ROOM_SECONDS)
-            except (ForeignError, ValueError) as error:  # ValueError: it is too much with those of other ranks
+            except (
+                ForeignError,
+                ValueError,
+            ) as error:  # ValueError: it is too much with those of other ranks
                 self.note(f"The folder of {self.name} was not taken from {self.vm}: {error}")
                 return
 
@@ -263,7 +300,9 @@ class _Part(OnVm):
             await asyncio.wait([self._output])
 
         async def get() -> None:
-            await bring(self._printed, self._jobs.directory, self._source)  # one that never began has said nothing
+            await bring(
+                self._printed, self._jobs.directory, self._source
+            )  # one that never began has said nothing
 
         try:
             # Of one that leaves there is little time to lose: the next attempt waits for this word.

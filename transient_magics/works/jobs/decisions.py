@@ -1,10 +1,11 @@
 """What is to be done about a job: a pure function of the cluster's state and the time.
 
-An attempt begins once as many VMs as the job wants are ready in the places that it has (the ledger says which), and is
-over when its command has ended on all of them. A command on several VMs does not continue without one of its ranks. At
-the preemption notice of one VM all ranks are warned, so that each can save while the others still answer; the next
-attempt begins when all have ended. Whatever ends by a revocation is no failure; a command that fails is tried again as
-often as its user said. That it was told to end is a VM's own word: it counts once the VM leaves.
+An attempt begins once as many VMs as the job wants are ready in the places that it has (the ledger
+says which), and is over when its command has ended on all of them. A command on several VMs does
+not continue without one of its ranks. At the preemption notice of one VM all ranks are warned, so
+that each can save while the others still answer; the next attempt begins when all have ended.
+Whatever ends by a revocation is no failure; a command that fails is tried again as often as its
+user said. That it was told to end is a VM's own word: it counts once the VM leaves.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from ...journal.events import JobExited
 from ...spec import ClusterSpec, render_duration
 
 END_AHEAD_SECONDS = 60.0
-"""So long before its limits end a cluster its jobs are told, so that what they keep is brought here: Compute Engine
-tells its VMs no sooner than with every preemption, and what they have then comes home only if it is little."""
+"""So long before its limits end a cluster its jobs are told, so that what they keep is brought
+here: Compute Engine tells its VMs no sooner than with every preemption, and what they have then
+comes home only if it is little.
+"""
 STOP_SECONDS = 90.0
-"""A job that was told to end and is not heard of for so long has ended, as far as anybody can say."""
+"""A job that was told to end and is not heard of for so long has ended, as far as anybody can say.
+"""
 LEAVING_SECONDS = 180.0
-"""A VM where a command ended by a notice leaves within this time, or there was none: Compute Engine takes it 30 seconds
-after its notice, and lets one that is stopped have 90."""
+"""A VM where a command ended by a notice leaves within this time, or there was none: Compute Engine
+takes it 30 seconds after its notice, and lets one that is stopped have 90.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,15 @@ def decide(job: JobState, state: ClusterState, now: float) -> list[Decision]:
             return [Stopping(f"its cluster's limits end it in {render_duration(max(left, 0.0))}")]
         limit = job.spec.timeout_seconds
         if limit is not None and job.ran(now) >= limit:
-            return [Stopping(f"it has run for {render_duration(limit)}, its limit (--job-timeout)", failed=True)]
-    return _under_way(job, state, now) if job.vms else _between(job, state)
+            return [
+                Stopping(
+                    f"it has run for {render_duration(limit)}, its limit (--job-timeout)",
+                    failed=True,
+                )
+            ]
+    if job.vms:
+        return _under_way(job, state, now)
+    return _between(job, state)
 
 
 def _ahead(spec: ClusterSpec, rate: float) -> float:
@@ -108,7 +120,9 @@ def _between(job: JobState, state: ClusterState) -> list[Decision]:
     if job.stop:
         return [_stopped(job)]
     vms = ready(job, state)
-    return [Begin(tuple(vm.name for vm in vms))] if len(vms) == job.spec.workers else []
+    if len(vms) == job.spec.workers:
+        return [Begin(tuple(vm.name for vm in vms))]
+    return []
 
 
 def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]:
@@ -127,10 +141,16 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
         return [_stopped(job)]
     if taken:  # before any failure: where one rank goes, the others may fail for want of it
         return [Interrupt(f"{taken[0]} {_what_became(state, taken[0])}")]
-    leaves = next((name for name in job.vms if name in gone or state.vms[name].state == "leaving"), "")
-    if noticed and leaves:  # a rank had finished on the VM that leaves, and others were warned before they had
+    leaves = next(
+        (name for name in job.vms if name in gone or state.vms[name].state == "leaving"), ""
+    )
+    if (
+        noticed and leaves
+    ):  # a rank had finished on the VM that leaves, and others were warned before they had
         return [Interrupt(f"{leaves} {_what_became(state, leaves)}")]
-    if failed and any(each.preempted and now - each.at <= LEAVING_SECONDS for each in job.exits.values()):
+    if failed and any(
+        each.preempted and now - each.at <= LEAVING_SECONDS for each in job.exits.values()
+    ):
         return []  # the VM of one leaves by its own word, and others may have failed for want of it
     if failed:
         why = said(failed)
@@ -143,9 +163,11 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
 
 
 def _warned(job: JobState, runs: list[str], state: ClusterState, now: float) -> Iterator[Warn]:
-    """Warn every rank where the VM of one leaves: a collective fails as soon as the first of them has ended.
+    """Warn every rank where the VM of one leaves: a collective fails as soon as the first of them
+    has ended.
 
-    The rank on that VM reads the notice itself; the warning has it told at the same moment as the others.
+    The rank on that VM reads the notice itself; the warning has it told at the same moment as the
+    others.
     """
     leaving = [state.vms[name] for name in runs if state.vms[name].state == "leaving"]
     if leaving and len(job.vms) > 1:
@@ -156,9 +178,12 @@ def _warned(job: JobState, runs: list[str], state: ClusterState, now: float) -> 
 
 
 def _counts_as_failure(exit: JobExited, now: float) -> bool:
-    """Whether the command failed, or ended by a notice after which its VM stayed. `exit` has the moment at which a
-    notice was heard of here."""
-    return now - exit.at > LEAVING_SECONDS if exit.noticed else exit.code != 0
+    """Whether the command failed, or ended by a notice after which its VM stayed. `exit` has the
+    moment at which a notice was heard of here.
+    """
+    if exit.noticed:
+        return now - exit.at > LEAVING_SECONDS
+    return exit.code != 0
 
 
 def said(exit: JobExited) -> str:
@@ -182,9 +207,11 @@ def _stopped(job: JobState) -> End:
 
 
 def _was_taken(name: str, job: JobState, state: ClusterState) -> bool:
-    """Whether the VM goes, or is gone, with a part of the job that had not ended by itself: where that was told to
-    end, or ended badly while its VM goes, it has not."""
-    vm, ended = state.vms.get(name), job.exits.get(name)
+    """Whether the VM goes, or is gone, with a part of the job that had not ended by itself: where
+    that was told to end, or ended badly while its VM goes, it has not.
+    """
+    vm = state.vms.get(name)
+    ended = job.exits.get(name)
     if vm is None or not vm.living:
         return ended is None or ended.noticed or ended.code != 0
     return vm.state == "leaving" and ended is not None and (ended.noticed or ended.code != 0)
@@ -194,4 +221,6 @@ def _what_became(state: ClusterState, name: str) -> str:
     vm = state.vms.get(name)
     if vm is None or vm.state in ("revoked", "leaving"):
         return "was revoked"
-    return f"was deleted: {vm.reason}" if vm.reason else "is gone"
+    if vm.reason:
+        return f"was deleted: {vm.reason}"
+    return "is gone"

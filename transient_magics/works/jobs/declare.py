@@ -16,9 +16,11 @@ from .handle import Job
 OF_A_CELL = f"python {layout.CELL}"
 """The command of a job whose code stands in a cell."""
 _ITS_OPTION = {
-    "timeout_seconds": "job-timeout", "keep_seconds": "keep-every", "memory_bytes": "memory",
+    "timeout_seconds": "job-timeout",
+    "keep_seconds": "keep-every",
+    "memory_bytes": "memory",
     "at_notice_seconds": "at-notice",
-}  # fmt: skip
+}
 
 
 def declare_job(
@@ -34,9 +36,9 @@ def declare_job(
 ) -> Job:
     """Declare a job and return at once: a `command` for a shell, or the Python code in `source`.
 
-    It runs in a folder in which what `include` names lies, on `workers` VMs at once; `options` are fields of JobSpec:
-    `keep`, `keep_seconds`, `at_notice_seconds`, `workers`, `retries`, `timeout_seconds`, `memory_bytes`. Raises
-    DeclarationError or ClusterError.
+    It runs in a folder in which what `include` names lies, on `workers` VMs at once; `options` are
+    fields of JobSpec: `keep`, `keep_seconds`, `at_notice_seconds`, `workers`, `retries`,
+    `timeout_seconds`, `memory_bytes`. Raises DeclarationError or ClusterError.
     """
     new = NewWork("job", cluster, name)
     payload = Payload.of(source, include, pip, build=bool(options.get("pip_build")))

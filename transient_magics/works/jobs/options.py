@@ -133,10 +133,14 @@ def _refuse_command_and_code(values: Mapping[str, Any], code: Code) -> None:
     if bool(values.get("command")) != bool(code.source):
         return
     if not code.called.startswith("%"):
-        raise DeclarationError(f"{code.called} needs a command", fix=f'For example: {code.called} "python train.py"')
+        raise DeclarationError(
+            f"{code.called} needs a command", fix=f'For example: {code.called} "python train.py"'
+        )
     name = code.called.lstrip("%")
     what = "A job runs a command, or the code below it" + (", not both" if code.source else "")
-    raise DeclarationError(what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.')
+    raise DeclarationError(
+        what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.'
+    )
 
 
 COMMANDS = (

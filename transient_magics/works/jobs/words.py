@@ -18,14 +18,25 @@ def work_words(job: JobState, cluster: ClusterState | None) -> str:
 
 def user_of(job: JobState, vm: VmState) -> str:
     """Return the name of a job if its command runs, or begins, on the VM; else nothing."""
-    return job.name if vm.name in job.vms and vm.name not in job.exits and not job.over else ""
+    if vm.name in job.vms and vm.name not in job.exits and not job.over:
+        return job.name
+    return ""
 
 
 def job_words(job: JobState) -> str:
     """`running on worker-1 (attempt 2, after 1 revocation), 12 MB kept`, or how it ended."""
-    kept = f", {size(job.kept.bytes)} kept" if job.kept else ""
-    unkept = f"; its folder is not brought here: {plain(job.unkept)}" if job.unkept else ""
-    again = f", after {count(job.interruptions, 'revocation')}" if job.interruptions else ""
+    if job.kept:
+        kept = f", {size(job.kept.bytes)} kept"
+    else:
+        kept = ""
+    if job.unkept:
+        unkept = f"; its folder is not brought here: {plain(job.unkept)}"
+    else:
+        unkept = ""
+    if job.interruptions:
+        again = f", after {count(job.interruptions, 'revocation')}"
+    else:
+        again = ""
     again += f", after {count(job.failures, 'failure')}" if job.failures else ""
     match job.phase:
         case "declared":
@@ -36,11 +47,18 @@ def job_words(job: JobState) -> str:
             return f"waits for {count(job.spec.workers, 'worker')} to go on{again}{kept}"
         case "running":
             does = "running on" if job.started else "begins on"
-            unused = f"; GPU not used on {', '.join(job.gpu_unused)}" if job.gpu_unused else ""
-            return f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}{unused}"
+            if job.gpu_unused:
+                unused = f"; GPU not used on {', '.join(job.gpu_unused)}"
+            else:
+                unused = ""
+            return (
+                f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}{unused}"
+            )
         case "finished":
             return f"finished{again}{kept}{unkept}"
-    return f"{job.phase}: {plain(job.reason)}{kept}{unkept}" if job.reason else f"{job.phase}{kept}{unkept}"
+    if job.reason:
+        return f"{job.phase}: {plain(job.reason)}{kept}{unkept}"
+    return f"{job.phase}{kept}{unkept}"
 
 
 def event_words(event: Event) -> str:
@@ -49,22 +67,34 @@ def event_words(event: Event) -> str:
         case events.JobBegan():
             return f"{event.job} begins on {', '.join(event.vms)} (attempt {event.attempt})"
         case events.JobStarted():
-            kept = f", with what was kept ({event.kept})" if event.kept else ""
+            if event.kept:
+                kept = f", with what was kept ({event.kept})"
+            else:
+                kept = ""
             return f"the command of {event.job} runs{f' as rank {event.rank}' if event.rank else ''}{kept}"
         case events.JobPacked():
             return f"the folder of {event.job} is packed: {count(event.files, 'file')}, {size(event.bytes)}"
         case events.JobKept():
             return f"the folder of {event.job} is here: {count(event.files, 'file')}, {size(event.bytes)}"
         case events.JobUnkept():
-            why = f" is not brought here: {event.reason}" if event.reason else " is brought here again"
+            if event.reason:
+                why = f" is not brought here: {event.reason}"
+            else:
+                why = " is brought here again"
             return f"the folder of {event.job}{why}"
         case events.JobGpuUnused() if event.seconds:
-            where = f"rank {event.rank} of {event.job}" if event.rank else event.job
+            if event.rank:
+                where = f"rank {event.rank} of {event.job}"
+            else:
+                where = event.job
             return f"{where} has not used its GPU ({plain(event.gpu)}) in {event.seconds / 60:.0f} min: it is paid for"
         case events.JobGpuUnused():
             return f"{event.job} uses its GPU ({plain(event.gpu)}) now"
         case events.JobExited():
-            how = "was told to end" if event.noticed else f"ended with code {event.code}"
+            if event.noticed:
+                how = "was told to end"
+            else:
+                how = f"ended with code {event.code}"
             return f"the command of {event.job} {how}"
         case events.JobInterrupted():
             return f"{event.job} goes on elsewhere: {event.reason}"

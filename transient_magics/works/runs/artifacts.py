@@ -1,6 +1,8 @@
-"""What a run leaves beside its checkpoints: how it ended, its metrics, events, counts and traces, cell and declaration.
+"""What a run leaves beside its checkpoints: how it ended, its metrics, events, counts and traces,
+cell and declaration.
 
-When the run is over the controller writes most of it into the run's place in a bucket, however the run ended.
+When the run is over the controller writes most of it into the run's place in a bucket, however the
+run ended.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ async def thin_metrics(folder: Path) -> None:
 
 
 class Results:
-    """The results of one run; `store` is its place in a bucket (`gs://bucket/path`), None if it has none."""
+    """The results of one run; `store` is its place in a bucket (`gs://bucket/path`), None if it has
+    none.
+    """
 
     def __init__(self, store: str | None, storage: Callable[[], CloudStorage | None]) -> None:
         self.store = store
@@ -80,7 +84,9 @@ class Results:
         self._storage = storage
 
     async def keep(self, folder: Path, last: Event) -> None:
-        """Upload them from `folder`; `last` is how the run ended. Does nothing without a place. Raises CloudError."""
+        """Upload them from `folder`; `last` is how the run ended. Does nothing without a place.
+        Raises CloudError.
+        """
         storage = self._storage()
         if not self.store or storage is None:
             return
@@ -92,11 +98,15 @@ class Results:
         declared.pop("token", None)
         await storage.write_json(bucket, f"{path}{layout.RUN}", declared)
         ended = {key: value for key, value in last.to_dict().items() if key not in ("seq", "time")}
-        await storage.write_json(bucket, f"{path}result.json", {**ended, "metrics": dict(self.metrics)})
+        await storage.write_json(
+            bucket, f"{path}result.json", {**ended, "metrics": dict(self.metrics)}
+        )
 
 
 class RunSync(Sync[RunState]):
-    """Brings the folders of runs that another machine declared, metrics as they grow, traces, and results."""
+    """Brings the folders of runs that another machine declared, metrics as they grow, traces, and
+    results.
+    """
 
     kind = "run"
 
@@ -191,11 +201,15 @@ class RunSync(Sync[RunState]):
             self._traces[told.run, told.worker] = made
 
     async def _bring_results(self, run: RunState, source: Source) -> None:
-        """Bring the run's own files as they are at its end, and checkpoints that are not in the bucket."""
+        """Bring the run's own files as they are at its end, and checkpoints that are not in the
+        bucket.
+        """
         folder = self.folder(run.name)
         for artifact in results(run.name):
             await self.home.take(artifact, source)
-        if source is self.home.seat and _step(run.checkpoint_step) > _step(run.shipped_step):  # no bucket took them
+        if source is self.home.seat and _step(run.checkpoint_step) > _step(
+            run.shipped_step
+        ):  # no bucket took them
             there = self.home.seat.path(f"{layout.RUNS}/{run.name}/{layout.CHECKPOINTS}")
             try:
                 await copy_checkpoints(await self.home.live(), there, folder / layout.CHECKPOINTS)

@@ -1,11 +1,12 @@
 """The tokens with which a run's VMs reach the run's places in buckets, and nothing else there.
 
-VMs that run a user's code have no service account. The controller exchanges its own credentials for tokens that end
-at these places (and after an hour), keeps them in memory alone, and puts them on the chief's VM over SSH: into files
-that only the training user reads, never into a journal, a log or metadata. One is the chief's own. The other one opens
-the records for reading and nothing else: the chief gives it to workers, which read their blocks in the bucket. Fresh
-ones follow at half of their life. While the controller is away the last ones run out: checkpoints stay on the VM then,
-and go on their way with the next; workers have their blocks from the chief.
+VMs that run a user's code have no service account. The controller exchanges its own credentials for
+tokens that end at these places (and after an hour), keeps them in memory alone, and puts them on
+the chief's VM over SSH: into files that only the training user reads, never into a journal, a log
+or metadata. One is the chief's own. The other one opens the records for reading and nothing else:
+the chief gives it to workers, which read their blocks in the bucket. Fresh ones follow at half of
+their life. While the controller is away the last ones run out: checkpoints stay on the VM then, and
+go on their way with the next; workers have their blocks from the chief.
 """
 
 from __future__ import annotations
@@ -26,40 +27,63 @@ from ...remote import Connection
 
 log = logging.getLogger(__name__)
 
-NAME, FOR_RECORDS = "bucket-token.json", "records-token.json"
+NAME = "bucket-token.json"
+FOR_RECORDS = "records-token.json"
 """In the run's folder on the VM: the chief's own, and the one for workers."""
 Mint = Callable[[Sequence[Reach]], Awaitable[BoundedToken]]
-_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
-_SHORTEST_LIFE = 20.0  # seconds between two tokens; the metadata server gives out the same one almost to its end
+_FIRST_PAUSE = 2.0
+_LONGEST_PAUSE = 60.0
+_SHORTEST_LIFE = (
+    20.0  # seconds between two tokens; the metadata server gives out the same one almost to its end
+)
 _SOURCE = "bucket"
 
 
 def reaches(store: str | None, run: RunSpec) -> list[Reach]:
     """What the chief of a run may do where: `store` is the run's own place, `run` its declaration.
 
-    Of its own place it has the checkpoints; results are written there by the controller. Records that others made are
-    read. Where there are none yet they are made under this problem's names, and nothing is ever replaced.
+    Of its own place it has the checkpoints; results are written there by the controller. Records
+    that others made are read. Where there are none yet they are made under this problem's names,
+    and nothing is ever replaced.
     """
-    found = [Reach(f"{store}/{layout.CHECKPOINTS}/", "objectUser")] if store else []
+    if store:
+        found = [Reach(f"{store}/{layout.CHECKPOINTS}/", "objectUser")]
+    else:
+        found = []
     if resumed := run.resume_store:
         found.append(Reach(f"{resumed}/{layout.CHECKPOINTS}/", "objectViewer"))
     if records := run.records:
-        place, problem = f"{records.rstrip('/')}/", run.problem
+        place = f"{records.rstrip('/')}/"
+        problem = run.problem
         found.append(Reach(place, "objectViewer"))
-        found += [Reach(f"{place}{problem}{mark}", "objectCreator") for mark in ("-", ".records.json")]
+        found += [
+            Reach(f"{place}{problem}{mark}", "objectCreator") for mark in ("-", ".records.json")
+        ]
     return found
 
 
 def only_own(store: str | None, run: RunSpec) -> RunSpec:
-    """The declaration of a run that another machine has written, for `tokens`, which this machine's user pays for with
-    all rights that he has: without what lies outside of its cluster's place, that of `store`."""
-    mine = f"{store.rpartition('/')[0]}/" if store else ""
-    resumed = run.resume_store if mine and (run.resume_store or "").startswith(mine) else None
+    """The declaration of a run that another machine has written, for `tokens`, which this machine's
+    user pays for with all rights that he has: without what lies outside of its cluster's place,
+    that of `store`.
+    """
+    if store:
+        mine = f"{store.rpartition('/')[0]}/"
+    else:
+        mine = ""
+    if mine and (run.resume_store or "").startswith(mine):
+        resumed = run.resume_store
+    else:
+        resumed = None
     return replace(run, resume_store=resumed, data_dir=None if run.records else run.data_dir)
 
 
-def tokens(mint: Mint, store: str | None, run: RunSpec) -> dict[str, Callable[[], Awaitable[BoundedToken]]]:
-    """What makes each token that is brought for a run, by its file's name; none for a run that needs no bucket."""
+def tokens(
+    mint: Mint, store: str | None, run: RunSpec
+) -> dict[str, Callable[[], Awaitable[BoundedToken]]]:
+    """What makes each token that is brought for a run, by its file's name; none for a run that
+    needs no bucket.
+    """
     places = {NAME: reaches(store, run)}
     if records := run.records:
         places[FOR_RECORDS] = [Reach(f"{records.rstrip('/')}/", "objectViewer")]
@@ -67,9 +91,11 @@ def tokens(mint: Mint, store: str | None, run: RunSpec) -> dict[str, Callable[[]
 
 
 class TokenKeeper:
-    """Keeps fresh tokens in `folder` on the VM at the other end of `connection()`, which may be another VM each time.
+    """Keeps fresh tokens in `folder` on the VM at the other end of `connection()`, which may be
+    another VM each time.
 
-    `mints` makes them, by the names of their files; `note` takes what is wrong (a source and a sentence, or nothing).
+    `mints` makes them, by the names of their files; `note` takes what is wrong (a source and a
+    sentence, or nothing).
     """
 
     def __init__(
@@ -79,7 +105,10 @@ class TokenKeeper:
         connection: Callable[[], Awaitable[Connection]],
         note: Callable[[str, str], None],
     ) -> None:
-        self._folder, self._mints, self._connection, self._note = folder, mints, connection, note
+        self._folder = folder
+        self._mints = mints
+        self._connection = connection
+        self._note = note
         self._tokens: Mapping[str, BoundedToken] = {}
         self._renew_at = 0.0
         self._pause = _FIRST_PAUSE
@@ -96,7 +125,9 @@ class TokenKeeper:
             self._tokens = {name: await mint() for name, mint in self._mints.items()}
         except CloudError as error:
             log.warning("no token for the bucket: %s", error)
-            if not isinstance(error, CredentialsError):  # of those everybody hears who asks Google for anything
+            if not isinstance(
+                error, CredentialsError
+            ):  # of those everybody hears who asks Google for anything
                 self._note(_SOURCE, str(error))
             self._renew_at = now() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)

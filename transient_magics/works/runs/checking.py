@@ -1,7 +1,8 @@
-"""Whether one step of a run's graph can be built, which runs the user's code: never beside a controller on a VM.
+"""Whether one step of a run's graph can be built, which runs the user's code: never beside a
+controller on a VM.
 
-On the user's own machine it is built in a subprocess, where TensorFlow is there; else on the first parameter server's
-VM, which has all that the run will need.
+On the user's own machine it is built in a subprocess, where TensorFlow is there; else on the first
+parameter server's VM, which has all that the run will need.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ log = logging.getLogger(__name__)
 _SECONDS = 300.0
 _LOOK_AGAIN_SECONDS = 1.0
 _MODULE = "transient_magics.runtime.programs.check"
-_MOST_BYTES, _MOST_CHARACTERS = 65_536, 2_000  # of an answer, and of the sentence in it
+# of an answer, and of the sentence in it
+_MOST_BYTES = 65_536
+_MOST_CHARACTERS = 2_000
 _LARGEST = 2.0**63  # of what is counted
 _TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
 _THERE = (
@@ -53,8 +56,8 @@ async def reason_against(
 ) -> str:
     """Why the run in `folder` cannot be trained, or nothing: found on this machine, or on a VM.
 
-    `link` gives that of the first parameter server's VM, or of one that takes its place meanwhile; `files` are those
-    that the check takes there.
+    `link` gives that of the first parameter server's VM, or of one that takes its place meanwhile;
+    `files` are those that the check takes there.
     """
     if possible_here():
         try:
@@ -73,15 +76,23 @@ async def reason_against(
 
 
 async def check(folder: Path) -> str:
-    """Build it in a subprocess on this machine: the reason why it cannot be, or nothing. Raises OSError.
+    """Build it in a subprocess on this machine: the reason why it cannot be, or nothing. Raises
+    OSError.
 
     What it counts of the model is written into the run's folder, as `model.json`.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", _MODULE, "--run", str(folder),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=environment(os.environ), start_new_session=True,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        _MODULE,
+        "--run",
+        str(folder),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(os.environ),
+        start_new_session=True,
+    )
     try:
         async with asyncio.timeout(_SECONDS):
             output, errors = await process.communicate()
@@ -92,15 +103,26 @@ async def check(folder: Path) -> str:
             process.kill()
             await process.wait()
     tail = errors.decode(errors="replace").strip().splitlines()
-    return _reason(folder, output.decode(errors="replace"), tail[-1] if tail else f"exit code {process.returncode}")
+    return _reason(
+        folder,
+        output.decode(errors="replace"),
+        tail[-1] if tail else f"exit code {process.returncode}",
+    )
 
 
-async def check_there(link: Link, folder: Path, files: Callable[[], Mapping[str, bytes | Path]]) -> str:
-    """The same on the VM of `link`, where the run's `files` are brought first. Raises RemoteError or OSError."""
+async def check_there(
+    link: Link, folder: Path, files: Callable[[], Mapping[str, bytes | Path]]
+) -> str:
+    """The same on the VM of `link`, where the run's `files` are brought first. Raises RemoteError
+    or OSError.
+    """
     run = folder.name
     connection = await link.bring(run, files)
-    code, there = f"{layout.CODE_ON_VM}/{await push_bundle(connection)}", layout.run_on_vm(run)
-    command = _THERE.format(code=code, seconds=_SECONDS, module=_MODULE, run=there, most=_MOST_BYTES)
+    code = f"{layout.CODE_ON_VM}/{await push_bundle(connection)}"
+    there = layout.run_on_vm(run)
+    command = _THERE.format(
+        code=code, seconds=_SECONDS, module=_MODULE, run=there, most=_MOST_BYTES
+    )
     output = await connection.run(command, timeout=_SECONDS + 60)
     *_, last = output.strip().splitlines() or ["it says nothing"]
     return _reason(folder, output, last)
@@ -115,7 +137,9 @@ def counts(folder: Path) -> dict[str, float]:
 
 
 def check_counts(path: Path) -> None:
-    """Leave in a file with what a check elsewhere counted its numbers alone. Raises ValueError where it has none."""
+    """Leave in a file with what a check elsewhere counted its numbers alone. Raises ValueError
+    where it has none.
+    """
     numbers = _numbers(json.loads(path.read_bytes()))
     path.write_text(json.dumps(numbers), encoding="utf-8")
 
@@ -124,7 +148,9 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
     """What the process said: a line of JSON among whatever else."""
     for line in reversed(output.splitlines()):
         try:
-            answer = checks.an_object(json.loads(line))  # a count may be NaN, which `parsed_object` takes from nobody
+            answer = checks.an_object(
+                json.loads(line)
+            )  # a count may be NaN, which `parsed_object` takes from nobody
         except (ValueError, RecursionError):
             continue
         if "ok" not in answer:
@@ -133,7 +159,9 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
             return _TOO_LONG
         if model := _numbers(answer.get("model")):  # what plans compute with
             (folder / layout.MODEL).write_text(json.dumps(model), encoding="utf-8")
-        return "" if answer["ok"] is True else str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
+        if answer["ok"] is True:
+            return ""
+        return str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
     return f"The check ended without an answer: {last_words[:_MOST_CHARACTERS]}"
 
 
@@ -150,7 +178,8 @@ def _numbers(model: object) -> dict[str, float]:
     }
 
 
-# The earlier check of another run, found by its folder: what it has found holds for the same code and packages.
+# The earlier check of another run, found by its folder: what it has found holds for the same code
+# and packages.
 
 
 def content(folder: Path) -> bytes:
@@ -163,7 +192,8 @@ def content(folder: Path) -> bytes:
 
 
 def found_alike(folder: Path, spec: RunSpec, others: Sequence[RunState]) -> bool:
-    """Whether one of `others`, which passed their checks, was checked for the same as the run in `folder`.
+    """Whether one of `others`, which passed their checks, was checked for the same as the run in
+    `folder`.
 
     What was counted of its model holds here too, and is written into the folder.
     """
@@ -177,7 +207,12 @@ def found_alike(folder: Path, spec: RunSpec, others: Sequence[RunState]) -> bool
             if (counted := there / layout.MODEL).exists():
                 write_atomically(folder / layout.MODEL, counted.read_bytes())
         except OSError as error:
-            log.warning("%s: whether %s was checked for the same is not known: %s", spec.name, other.name, error)
+            log.warning(
+                "%s: whether %s was checked for the same is not known: %s",
+                spec.name,
+                other.name,
+                error,
+            )
             continue
         log.info("%s: what the check of %s has found holds for it", spec.name, other.name)
         return True

@@ -1,4 +1,6 @@
-"""Checkpoints of a run copied from its chief's VM to this machine, each of them whole or not at all."""
+"""Checkpoints of a run copied from its chief's VM to this machine, each of them whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,23 @@ _PART = re.compile(r"model\.ckpt-(\d{1,15})\..+")
 async def copy_checkpoints(connection: Connection, there: str, here: Path) -> None:
     """Make the folder `here` the same as the chief's, `there`, as far as its checkpoints are whole.
 
-    A checkpoint is here if all of its files are, of the same sizes; else all of it comes anew: a part of it may be
-    of another life of the parameter server, which made the same step once more. Nothing is dropped here while there
-    is none as new on the chief's VM, and nothing comes where not all of it has room. Raises RemoteError or OSError.
+    A checkpoint is here if all of its files are, of the same sizes; else all of it comes anew: a
+    part of it may be of another life of the parameter server, which made the same step once more.
+    Nothing is dropped here while there is none as new on the chief's VM, and nothing comes where
+    not all of it has room. Raises RemoteError or OSError.
     """
     here.mkdir(exist_ok=True, mode=0o700)
-    listed = await connection.run(f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'")
+    listed = await connection.run(
+        f"mkdir -p {there} && find {there} -maxdepth 1 -type f -printf '%f %s\\n'"
+    )
     listing = [line.split() for line in listed.splitlines() if _safe(line)]
     found = ((name, int(size)) for name, size in listing)
     sizes = _whole(
-        {name: size for name, size in found if not name.startswith(VOCABULARY_PREFIX) or size <= MOST_VOCABULARY_BYTES}
+        {
+            name: size
+            for name, size in found
+            if not name.startswith(VOCABULARY_PREFIX) or size <= MOST_VOCABULARY_BYTES
+        }
     )
     other = {
         _unit(name)
@@ -58,21 +67,33 @@ def _look_for_room(sizes: Mapping[str, int], new: Sequence[str], here: Path) -> 
 
 
 def _safe(line: str) -> bool:
-    """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the folder."""
+    """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the
+    folder.
+    """
     return _LISTED.fullmatch(line) is not None and ".tmp" not in line
 
 
 def _unit(name: str) -> str:
     """What comes home in one piece: a checkpoint (its step), or a file of another kind (its name)."""
-    return found[1] if (found := _PART.fullmatch(name)) else name
+    if found := _PART.fullmatch(name):
+        return found[1]
+    return name
 
 
 def _whole(sizes: Mapping[str, int]) -> dict[str, int]:
-    """The files without those of checkpoints that are being written just now, which have no index yet."""
+    """The files without those of checkpoints that are being written just now, which have no index
+    yet.
+    """
     steps = {found[1] for name in sizes if (found := _CHECKPOINT.fullmatch(name))}
-    return {name: size for name, size in sizes.items() if not _PART.fullmatch(name) or _unit(name) in steps}
+    return {
+        name: size
+        for name, size in sizes.items()
+        if not _PART.fullmatch(name) or _unit(name) in steps
+    }
 
 
 def _newest(names: Iterable[str]) -> int:
     """The step of the newest checkpoint among files of these names, -1 if there is none."""
-    return max((int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1)
+    return max(
+        (int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1
+    )

@@ -1,4 +1,6 @@
-"""The line to the chief of one run: to the VM where it is, or to one that takes its place meanwhile."""
+"""The line to the chief of one run: to the VM where it is, or to one that takes its place
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from ...remote import Allowance, Connection, follow_across, follow_blocks_across
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 1.0
-_CLOCK_SECONDS, _CLOCK_ERROR = 5.0, 5.0
+_CLOCK_SECONDS = 5.0
+_CLOCK_ERROR = 5.0
 """For the question what time it is on a VM, and by how much that may be wrong."""
 
 
@@ -25,7 +28,8 @@ class ChiefLine:
     """To the chief of the run of this name; `link` gives the link of a VM (None: not there yet)."""
 
     def __init__(self, run: str, link: Callable[[str], Link | None]) -> None:
-        self._run, self._link = run, link
+        self._run = run
+        self._link = link
         self._vm: str | None = None
         self._known = asyncio.Event()
 
@@ -45,7 +49,10 @@ class ChiefLine:
 
     def link(self) -> Link:
         """The link of its VM. Raises ConnectionLostError where that is gone."""
-        link = self._link(self._vm) if self._vm else None
+        if self._vm:
+            link = self._link(self._vm)
+        else:
+            link = None
         if link is None:
             raise ConnectionLostError("The parameter server's VM is not there")
         return link
@@ -55,9 +62,14 @@ class ChiefLine:
         await self.link().ask(command)
 
     async def connection(self) -> Connection:
-        """The connection to its VM, waiting until that, or a VM that takes its place meanwhile, has the run."""
+        """The connection to its VM, waiting until that, or a VM that takes its place meanwhile, has
+        the run.
+        """
         while True:
-            link = self._link(self._vm) if self._vm else None
+            if self._vm:
+                link = self._link(self._vm)
+            else:
+                link = None
             if link is None:
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
                 continue
@@ -82,11 +94,15 @@ class ChiefLine:
             yield metrics.joined(block)
 
     async def ahead(self) -> float:
-        """By how many seconds the VM's clock is ahead of this machine's; 0 where it is right, or nobody says."""
+        """By how many seconds the VM's clock is ahead of this machine's; 0 where it is right, or
+        nobody says.
+        """
         ahead = 0.0
         try:
             async with asyncio.timeout(_CLOCK_SECONDS):
                 ahead = float(await (await self.connection()).run("date +%s.%N")) - now()
         except (RemoteError, OSError, ValueError) as error:
             log.warning("%s: what time it is on its chief's VM is not known: %s", self._run, error)
-        return 0.0 if abs(ahead) < _CLOCK_ERROR or not math.isfinite(ahead) else ahead
+        if abs(ahead) < _CLOCK_ERROR or not math.isfinite(ahead):
+            return 0.0
+        return ahead

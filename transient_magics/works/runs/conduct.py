@@ -1,7 +1,9 @@
-"""The runs of a cluster: declared, given workers by the ledger, conducted, moved in the queue, stopped.
+"""The runs of a cluster: declared, given workers by the ledger, conducted, moved in the queue,
+stopped.
 
-What the ledger (`decisions/ledger`) decides is written down and done at every look. A run that has begun is conducted
-by a `Training` of its own, under whichever controller is in charge: another one makes it anew from the journal.
+What the ledger (`decisions/ledger`) decides is written down and done at every look. A run that has
+begun is conducted by a `Training` of its own, under whichever controller is in charge: another one
+makes it anew from the journal.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Runs(Works[RunSpec]):
         self._deadlines = Deadlines(recorder, self.save_run, self.stop_trial)
 
     def read(self, name: str) -> RunSpec:
-        """Return what was declared, without a deadline where the declaration came from a VM. Raises ClusterError."""
+        """Return what was declared, without a deadline where the declaration came from a VM. Raises
+        ClusterError.
+        """
         return declared_run(self.directory, unknown_run(name)).spec
 
     def declared(self, name: str, spec: RunSpec) -> events.WorkDeclared:
@@ -82,7 +86,9 @@ class Runs(Works[RunSpec]):
             self.recorder.record(self.failed(name, str(error)))
 
     def take_back(self) -> None:
-        """Do nothing: which runs of a VM's journal count, is decided as that is sifted (`agreement/provenance`)."""
+        """Do nothing: which runs of a VM's journal count, is decided as that is sifted
+        (`agreement/provenance`).
+        """
 
     def tick(self, tick: Tick) -> None:
         """Lease workers to runs, and give each run that has begun those that it has."""
@@ -91,7 +97,9 @@ class Runs(Works[RunSpec]):
             self._lease(self.fleet, tick.slots(), tick.at)
             for scaling in scaled(self.state):
                 self.recorder.record(
-                    events.PreparationScaled(run=scaling.run, slots=scaling.slots, waiting=scaling.waiting)
+                    events.PreparationScaled(
+                        run=scaling.run, slots=scaling.slots, waiting=scaling.waiting
+                    )
                 )
         state = self.state
         for run in to_conduct(state):
@@ -131,7 +139,9 @@ class Runs(Works[RunSpec]):
         port = state.ports.get(run.name, 0)
         mine = [vm for vm in state.living if _serves(state, vm, run.name)]
         serving = [vm for vm in mine if not vm.coming and not vm.left]
-        ahead = [vm for vm in state.serving if vm.role == WORKER and state.ahead.get(vm.slot) == run.name]
+        ahead = [
+            vm for vm in state.serving if vm.role == WORKER and state.ahead.get(vm.slot) == run.name
+        ]
         training.give(serving, state.spec.parameter_servers, port, ahead)
         if state.relocation and run.phase == "running":
             coming = [vm for vm in mine if vm.coming]
@@ -148,19 +158,26 @@ class Runs(Works[RunSpec]):
             self.tasks.do(f"save {name}", training.save)
 
     def unprepared(self) -> frozenset[str]:
-        """The VMs rented where the cluster is to be that have not all ready of what the runs that train need there."""
-        state, found = self.state, set[str]()
-        coming = [vm for vm in state.living if vm.coming and vm.state == "ready"] if state.relocation else []
+        """The VMs rented where the cluster is to be that have not all ready of what the runs that
+        train need there.
+        """
+        state = self.state
+        found = set[str]()
+        if state.relocation:
+            coming = [vm for vm in state.living if vm.coming and vm.state == "ready"]
+        else:
+            coming = []
         for name, training in self._training_now():
             mine = (vm for vm in coming if vm.role != WORKER or state.has(name, vm))
             found.update(training.unprepared(mine))
         return frozenset(found)
 
     async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
-        """Have what each run that trains has saved and told where its next chief stands by, if there is one.
+        """Have what each run that trains has saved and told where its next chief stands by, if
+        there is one.
 
-        To `save` its workers on the VMs in `leaves` end, it is saved, and its parameter servers end. Raises
-        RemoteError, TrainingError or OSError where that cannot be: then it goes on.
+        To `save` its workers on the VMs in `leaves` end, it is saved, and its parameter servers
+        end. Raises RemoteError, TrainingError or OSError where that cannot be: then it goes on.
         """
         assert self.fleet
         training = [each for _, each in self._training_now()]
@@ -171,13 +188,19 @@ class Runs(Works[RunSpec]):
             await self.fleet.leave(leaves, PARAMETER_SERVER)
             for each in training:
                 await each.caught_up()
-        first = (vm.name for vm in self.state.living if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
+        first = (
+            vm.name
+            for vm in self.state.living
+            if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0)
+        )
         if chief := next(first, None):
             for each in training:
                 await each.send_on(chief)
 
     async def moving_bytes(self) -> tuple[int, int]:
-        """Return how many bytes of checkpoints and of data follow the cluster: those of the runs that have begun."""
+        """Return how many bytes of checkpoints and of data follow the cluster: those of the runs
+        that have begun.
+        """
         saved = 0
         data = 0
         for run in [run for run in self.state.turns if self.state.has_begun(run)]:
@@ -189,14 +212,22 @@ class Runs(Works[RunSpec]):
         """Return the bytes of the newest checkpoint that is here, or what was counted of the model."""
         folder = run_folder(self.directory, run.name) / layout.CHECKPOINTS
         steps = Checkpoints(folder).steps()
-        files = folder.glob(f"model.ckpt-{steps[0]}.*") if steps else ()
+        if steps:
+            files = folder.glob(f"model.ckpt-{steps[0]}.*")
+        else:
+            files = ()
         return sum(path.stat().st_size for path in files) or run.variable_bytes
 
     async def _data_bytes(self, run: RunState) -> int:
-        """Return the bytes of a run's data, as its parameter server reports them, which has no room for more."""
+        """Return the bytes of a run's data, as its parameter server reports them, which has no room
+        for more.
+        """
         servers = (vm for vm in self.state.serving if (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
         first = next(servers, None)
-        link = self.fleet.link(first.name) if self.fleet and first else None
+        if self.fleet and first:
+            link = self.fleet.link(first.name)
+        else:
+            link = None
         if link is None:
             return 0
         try:
@@ -215,7 +246,9 @@ class Runs(Works[RunSpec]):
 
     def _training_now(self) -> list[tuple[str, Training]]:
         return [
-            (name, each) for name, each in self._trainings.items() if self.state.of(RunState)[name].phase == "running"
+            (name, each)
+            for name, each in self._trainings.items()
+            if self.state.of(RunState)[name].phase == "running"
         ]
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
@@ -224,29 +257,42 @@ class Runs(Works[RunSpec]):
             for name, each in self._trainings.items():
                 own = layout.shared_input(self.state.of(RunState)[name].spec.study) == line.run
                 if own and self.state.has(name, vm):
-                    each.fail(f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}")
+                    each.fail(
+                        f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}"
+                    )
         if line.role == WORKER and line.time / 1e9 < self._has_since(line.run, vm):
             return  # it was made ready, and is started once more when the run has the VM
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)
-            shared = self.state.has(line.run, vm) and any(each.name != line.run for each in self.state.runs_of(vm))
+            shared = self.state.has(line.run, vm) and any(
+                run.name != line.run for run in self.state.runs_of(vm)
+            )
             if shared:  # for the others the VM does
-                training.fail(f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}")
+                training.fail(
+                    f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}"
+                )
             elif vm.coming and self.fleet:  # the run goes on elsewhere
                 self.fleet.delete(vm, f"it cannot be got ready: {line.said}")
             elif training.give_up(vm.name, line.role, line.said) and self.fleet:
                 self.fleet.delete(vm, f"its worker keeps ending: {line.said}")
 
     def _has_since(self, name: str, vm: VmState) -> float:
-        """Since when the run has the VM's worker: for ever where that is not known, not yet where it makes ready."""
+        """Since when the run has the VM's worker: for ever where that is not known, not yet where
+        it makes ready.
+        """
         if self.state.ahead.get(vm.slot) == name:
             return math.inf
-        places = (place for place, owner in self.state.leases.items() if owner == name and slot_of(place) == vm.slot)
+        places = (
+            place
+            for place, owner in self.state.leases.items()
+            if owner == name and slot_of(place) == vm.slot
+        )
         return max((self.state.leased_at.get(place, 0.0) for place in places), default=0.0)
 
     async def stop(self, name: str, reason: str = "") -> None:
-        """End a run, its last checkpoint brought home if it can be had. Its journal has no `reason`.
+        """End a run, its last checkpoint brought home if it can be had. Its journal has no
+        `reason`.
 
         Raises ClusterError where it trains, and this controller has not found its VMs yet.
         """
@@ -256,20 +302,29 @@ class Runs(Works[RunSpec]):
                     run = self._known(name)
                     if run.over or not self.state.has_begun(run) or name in self._trainings:
                         break
-                    await asyncio.sleep(_LOOK_SECONDS)  # or what it has made since its last checkpoint would be lost
+                    await asyncio.sleep(
+                        _LOOK_SECONDS
+                    )  # or what it has made since its last checkpoint would be lost
         except TimeoutError:
             raise still_looking(self.directory.name) from None
         if training := self._trainings.get(name):
-            self.tasks.do(f"stop {name}", lambda: training.stop(lambda: self.state.of(RunState)[name]))
+            self.tasks.do(
+                f"stop {name}", lambda: training.stop(lambda: self.state.of(RunState)[name])
+            )
         elif not run.over:
             self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
     def stop_trial(self, name: str, save: bool = True) -> None:
-        """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint or without."""
+        """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint
+        or without.
+        """
         run = self.state.of(RunState)[name]
         training = self._trainings.get(name)
         if training and not training.ending:
-            self.tasks.do(f"stop {name}", partial(training.stop, lambda: self.state.of(RunState)[name], save=save))
+            self.tasks.do(
+                f"stop {name}",
+                partial(training.stop, lambda: self.state.of(RunState)[name], save=save),
+            )
         elif not training and not self.state.has_begun(run):
             self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
 
@@ -285,34 +340,53 @@ class Runs(Works[RunSpec]):
         for each in filter(None, (name, before)):
             if each not in queue:
                 does = "is over" if self._known(each).over else "has begun already"
-                there = f"These wait: {', '.join(queue)}." if queue else "No run waits now."
+                if queue:
+                    there = f"These wait: {', '.join(queue)}."
+                else:
+                    there = "No run waits now."
                 raise ClusterError(f"{each} {does}, and does not wait", fix=there)
         if name == before:
-            raise ClusterError(f"{name} cannot begin before itself", fix="Name another run that waits.")
+            raise ClusterError(
+                f"{name} cannot begin before itself", fix="Name another run that waits."
+            )
         self.recorder.record(events.TrainMoved(run=name, before=before))
 
     async def ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
         """Have a run saved or evaluated now. Raises ClusterError or RemoteError."""
         name = command.run
-        run, training = self.state.of(RunState).get(name), self._trainings.get(name)
+        run = self.state.of(RunState).get(name)
+        training = self._trainings.get(name)
         if run is None or training is None or run.phase != "running":
             raise ClusterError(f"{name} does not train now")
         await training.ask_chief(command)
 
     def trace(self, name: str, worker: str) -> None:
-        """Have a step of a worker (empty: the first one) traced; what became of it is an event. Raises ClusterError."""
+        """Have a step of a worker (empty: the first one) traced; what became of it is an event.
+        Raises ClusterError.
+        """
         run = self._known(name)
         chosen = worker or next(iter(sorted(run.workers)), "")
-        link = self.link(chosen) if chosen in run.workers else None
+        if chosen in run.workers:
+            link = self.link(chosen)
+        else:
+            link = None
         if link is None:
-            what = f"{worker} does not train in {name} now" if worker else f"{name} has no worker that trains now"
-            fix = f"There are: {', '.join(sorted(run.workers))}." if run.workers else ""
+            if worker:
+                what = f"{worker} does not train in {name} now"
+            else:
+                what = f"{name} has no worker that trains now"
+            if run.workers:
+                fix = f"There are: {', '.join(sorted(run.workers))}."
+            else:
+                fix = ""
             raise ClusterError(what, fix=fix)
 
         async def trace() -> None:
             why = ""
             try:
-                await bring(await link.connection(name), name, chosen, run_folder(self.directory, name))
+                await bring(
+                    await link.connection(name), name, chosen, run_folder(self.directory, name)
+                )
             except (TransientError, OSError) as error:
                 why = str(error).rstrip(".")
             self.recorder.record(events.TrainTraced(run=name, worker=chosen, reason=why))
@@ -330,22 +404,31 @@ class Runs(Works[RunSpec]):
         run = self.state.of(RunState)[run.name]
         if not run.over:
             self.recorder.record(
-                events.TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
+                events.TrainFinished(
+                    run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True
+                )
             )
 
     def _lease(self, fleet: Fleet, slots: Mapping[int, str], at: float) -> None:
-        """Write down who has which workers from now on, where that is another one, and end what one does for another.
+        """Write down who has which workers from now on, where that is another one, and end what one
+        does for another.
 
-        A place that nobody wants any more is none of this: whoever deletes the VM has the step in flight ended first.
+        A place that nobody wants any more is none of this: whoever deletes the VM has the step in
+        flight ended first.
         """
-        state, server = self.state, fleet.server
+        state = self.state
+        server = fleet.server
         held = leases(state, slots, server, at)
         if held != Leases(state.ports, state.leases, state.held, state.ahead):
             if set(held.ports) - set(state.ports):
-                self.recorder.forget([each.name for each in state.of(RunState).values() if each.over])
+                self.recorder.forget(
+                    [each.name for each in state.of(RunState).values() if each.over]
+                )
             workers = {str(slot): run for slot, run in sorted(held.workers.items())}
             ahead = {str(slot): run for slot, run in held.ahead.items()}
-            told = events.ClusterLeased(ports=held.ports, workers=workers, held=held.held, ahead=ahead)
+            told = events.ClusterLeased(
+                ports=held.ports, workers=workers, held=held.held, ahead=ahead
+            )
             self.recorder.record(told)
         owners: dict[int, set[str]] = {slot: set() for slot in slots}
         for place, name in (*held.workers.items(), *held.ahead.items()):
@@ -370,20 +453,34 @@ class Runs(Works[RunSpec]):
         except ClusterError as error:
             self.recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
             return
-        folder, changed = run_folder(self.directory, run.name), self.recorder.changed.set
+        folder = run_folder(self.directory, run.name)
+        changed = self.recorder.changed.set
         own = not is_brought(self.directory, run.name)
         training = Training(
-            run, folder, self.recorder.record, fleet.link, changed,
-            store=run_store(self.recorder.spec, run.name), storage=lambda: fleet.storage,
-            mint=fleet.bounded_token, note=partial(self.recorder.note, run=run.name), own=own,
-            checked=lambda: [each for each in self.state.of(RunState).values() if each.checked and each.spec.check],
-        )  # fmt: skip
+            run,
+            folder,
+            self.recorder.record,
+            fleet.link,
+            changed,
+            store=run_store(self.recorder.spec, run.name),
+            storage=lambda: fleet.storage,
+            mint=fleet.bounded_token,
+            note=partial(self.recorder.note, run=run.name),
+            own=own,
+            checked=lambda: [
+                each
+                for each in self.state.of(RunState).values()
+                if each.checked and each.spec.check
+            ],
+        )
         self._trainings[run.name] = training
 
         async def conduct() -> None:
             try:
                 await training.conduct()
-                fleet.release(run.name)  # not when this is cancelled: then the run goes on, under another controller
+                fleet.release(
+                    run.name
+                )  # not when this is cancelled: then the run goes on, under another controller
             finally:
                 self._trainings.pop(run.name, None)
 

@@ -1,4 +1,6 @@
-"""The run that has to be done in time: decided upon again and again, what is decided written down or proposed."""
+"""The run that has to be done in time: decided upon again and again, what is decided written down
+or proposed.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,34 @@ from .deadline_situation import seen
 
 PROPOSED_SECONDS = 600.0
 """How long a proposal can be agreed to."""
-_LOOK_SECONDS, _SAVE_SECONDS = 1.0, 15.0
-_TOLD_SECONDS, _LEAST_TOLD = 60.0, 5.0
+_LOOK_SECONDS = 1.0
+_SAVE_SECONDS = 15.0
+_TOLD_SECONDS = 60.0
+_LEAST_TOLD = 5.0
 _LAST_SECONDS = 20.0
 """So many seconds' cost before its money is spent a run is ended, for its last checkpoint."""
 _SAFE_AGAIN = 0.9
-_COURSES, _COURSES_SECONDS, _LEAST_COURSES = 4, 0.03, 20
-"""Simulated at each look: so many, or until that time is spent, so that nothing else of the controller waits; the next
-look continues. An outlook is that of the latest ones, so many at least."""
+_COURSES = 4
+_COURSES_SECONDS = 0.03
+_LEAST_COURSES = 20
+"""Simulated at each look: so many, or until that time is spent, so that nothing else of the
+controller waits; the next look continues. An outlook is that of the latest ones, so many at least.
+"""
 
 
 class Deadlines:
-    """Looks after the run that is due. `save` has a run saved; `stop` ends one, with a last checkpoint."""
+    """Looks after the run that is due. `save` has a run saved; `stop` ends one, with a last
+    checkpoint.
+    """
 
-    def __init__(self, recorder: Recorder, save: Callable[[str], None], stop: Callable[[str], None]) -> None:
-        self._recorder, self._save, self._stop = recorder, save, stop
-        self._looked, self._saved = -math.inf, -math.inf
+    def __init__(
+        self, recorder: Recorder, save: Callable[[str], None], stop: Callable[[str], None]
+    ) -> None:
+        self._recorder = recorder
+        self._save = save
+        self._stop = stop
+        self._looked = -math.inf
+        self._saved = -math.inf
         self._ends: deque[float] = deque(maxlen=COURSES)
         self._course: Iterator[float | None] | None = None
         self._chance = random.Random()
@@ -48,7 +62,12 @@ class Deadlines:
         """Decide at `at` (seconds since 1970), where a run is due and a second has passed."""
         run = self._state.due
         moment = time.monotonic()  # the other clock may be set
-        if run is None or run.made or self._state.phase == "deleting" or moment - self._looked < _LOOK_SECONDS:
+        if (
+            run is None
+            or run.made
+            or self._state.phase == "deleting"
+            or moment - self._looked < _LOOK_SECONDS
+        ):
             return
         self._looked = moment
         if not self._state.has_begun(run):
@@ -67,19 +86,29 @@ class Deadlines:
     def agree(self, name: str, proposal: int) -> None:
         """Do what was proposed. Raises ClusterError where that is not proposed any more."""
         run = self._state.of(RunState).get(name)
-        proposed = run.deadline.proposed if run and run.deadline and not run.over else None
+        if run and run.deadline and not run.over:
+            proposed = run.deadline.proposed
+        else:
+            proposed = None
         if proposed is None or proposed.seq != proposal or now() > proposed.until:
-            raise ClusterError(f"What was proposed for {name} is not proposed any more", fix="Look at its panel.")
+            raise ClusterError(
+                f"What was proposed for {name} is not proposed any more", fix="Look at its panel."
+            )
         self._recorder.record(
-            events.DeadlineActed(run=name, machines=proposed.machines, reason=proposed.reason, agreed=True)
+            events.DeadlineActed(
+                run=name, machines=proposed.machines, reason=proposed.reason, agreed=True
+            )
         )
 
     def _follow(self, run: RunState, sight: Seen, verdict: Verdict, at: float) -> None:
         """Have its workers, or propose them, or take back what was proposed."""
         assert run.deadline
-        proposed, wanted = run.deadline.proposed, _as_event(verdict.workers)
+        proposed = run.deadline.proposed
+        wanted = _as_event(verdict.workers)
         if run.spec.adapt == "auto" and wanted != _as_event(sight.workers):
-            self._recorder.record(events.DeadlineActed(run=run.name, machines=wanted, reason=verdict.reason))
+            self._recorder.record(
+                events.DeadlineActed(run=run.name, machines=wanted, reason=verdict.reason)
+            )
         elif run.spec.adapt == "ask":
             same = wanted == _as_event(sight.workers)
             if proposed and (same or at > proposed.until):
@@ -90,7 +119,9 @@ class Deadlines:
             elif not same and (proposed is None or _is_another(proposed, wanted, at)):
                 until = at + PROPOSED_SECONDS
                 self._recorder.record(
-                    events.DeadlineProposed(run=run.name, machines=wanted, reason=verdict.reason, until=until)
+                    events.DeadlineProposed(
+                        run=run.name, machines=wanted, reason=verdict.reason, until=until
+                    )
                 )
 
     def _tell(self, run: RunState, sight: Seen, verdict: Verdict, at: float) -> None:
@@ -98,7 +129,8 @@ class Deadlines:
         assert run.deadline
         if not verdict.gpu:
             return
-        last, late = run.deadline.outlook, run.deadline.late
+        last = run.deadline.outlook
+        late = run.deadline.late
         if self._simulated != run.name:
             self._ends.clear()
             self._course = None
@@ -111,18 +143,28 @@ class Deadlines:
             return
         chance, (low, high) = band(self._ends, sight.deadline)
         if late and not verdict.late and chance >= _SAFE_AGAIN:
-            self._recorder.record(events.DeadlineLate(run=run.name, ends=0.0, reason=late.reason, again=True))
-        if last is None or abs(at - last.at) >= max(_TOLD_SECONDS / self._state.clock.rate, _LEAST_TOLD):
+            self._recorder.record(
+                events.DeadlineLate(run=run.name, ends=0.0, reason=late.reason, again=True)
+            )
+        if last is None or abs(at - last.at) >= max(
+            _TOLD_SECONDS / self._state.clock.rate, _LEAST_TOLD
+        ):
             self._recorder.record(
                 events.DeadlineOutlook(
-                    run=run.name, chance=chance, low=low, high=high,
-                    worth=verdict.worth, price=verdict.price, gpu=verdict.gpu,
+                    run=run.name,
+                    chance=chance,
+                    low=low,
+                    high=high,
+                    worth=verdict.worth,
+                    price=verdict.price,
+                    gpu=verdict.gpu,
                 )
-            )  # fmt: skip
+            )
 
     def _simulate(self, sight: Seen) -> None:
         """Continue the course that was begun, and begin others from what is seen now."""
-        began, ended = time.monotonic(), 0
+        began = time.monotonic()
+        ended = 0
         while ended < _COURSES and time.monotonic() - began < _COURSES_SECONDS:
             self._course = self._course or course(sight, self._chance)
             end = next(self._course)
@@ -133,14 +175,24 @@ class Deadlines:
 
 
 def _as_event(workers: Mapping[tuple[str, str], int]) -> events.Machines:
-    return tuple((gpu, "standard" if terms == "standard" else "spot", count)
-                 for (gpu, terms), count in sorted(workers.items()) if count)  # fmt: skip
+    return tuple(
+        (gpu, "standard" if terms == "standard" else "spot", count)
+        for (gpu, terms), count in sorted(workers.items())
+        if count
+    )
 
 
 def _is_another(proposed: events.DeadlineProposed, wanted: events.Machines, at: float) -> bool:
-    """Whether something else is to be proposed: at once what is on demand, Spot workers no more often than outlooks."""
-    before, after = ([each for each in machines if each[1] == "standard"] for machines in (proposed.machines, wanted))
-    return before != after or (wanted != proposed.machines and abs(at - proposed.at) >= _TOLD_SECONDS)
+    """Whether something else is to be proposed: at once what is on demand, Spot workers no more
+    often than outlooks.
+    """
+    before, after = (
+        [machine for machine in machines if machine[1] == "standard"]
+        for machines in (proposed.machines, wanted)
+    )
+    return before != after or (
+        wanted != proposed.machines and abs(at - proposed.at) >= _TOLD_SECONDS
+    )
 
 
 def _costs(sight: Seen) -> float:

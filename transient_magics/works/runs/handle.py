@@ -36,109 +36,156 @@ if TYPE_CHECKING:
     from ...planner.stalls.terms import Prediction
 
 # The chief gives it 900 s and three times a tenth of the run's time.
-_EVALUATION_SECONDS, _EVALUATION_SHARE = 1200.0, 0.5
+_EVALUATION_SECONDS = 1200.0
+_EVALUATION_SHARE = 0.5
 _SERVER = "ps-0"
 _LOG = f"Its log: run.logs({_SERVER!r})"
-_OF_A_RUN = frozenset({
-    layout.RUN, layout.CELL, layout.MODEL, layout.EVENTS, layout.METRICS, layout.INCLUDE, layout.WHEELS,
-    layout.CHECKPOINTS,
-})  # fmt: skip
+_OF_A_RUN = frozenset(
+    {
+        layout.RUN,
+        layout.CELL,
+        layout.MODEL,
+        layout.EVENTS,
+        layout.METRICS,
+        layout.INCLUDE,
+        layout.WHEELS,
+        layout.CHECKPOINTS,
+    }
+)
 
 
 class Run(RecordedRun):
     """A run of a cluster: the training of one model."""
 
     def advice(self, question: str) -> Advice:
-        """What it means to give up processors, where the provider asks for them: `run.advice("reclaim 1")`.
+        """What it means to give up processors, where the provider asks for them:
+        `run.advice("reclaim 1")`.
 
-        Seconds and dollars with a worker lost, with all shrunk, and with a few shrunk for as much ("reclaim 0.5": half
-        of what one has), the fastest first; and what was measured when VMs of the cluster were shrunk or revoked.
-        Raises DeclarationError, and PlanError where the run does not train, or has no more workers than that.
+        Seconds and dollars with a worker lost, with all shrunk, and with a few shrunk for as much
+        ("reclaim 0.5": half of what one has), the fastest first; and what was measured when VMs of
+        the cluster were shrunk or revoked. Raises DeclarationError, and PlanError where the run
+        does not train, or has no more workers than that.
         """
         from ...client.planning.advice import advice
 
         return advice(self, question)
 
     def cost(self) -> Cost:
-        """Return the cost of the run so far and its projected cost at its end, in US dollars, as of other work."""
+        """Return the cost of the run so far and its projected cost at its end, in US dollars, as of
+        other work.
+        """
         from ...client.planning.forecasts import projected
 
         found = super().cost()
-        return found if found.over else projected(found, self)
+        if found.over:
+            return found
+        return projected(found, self)
 
     def forecast(self, revocations: str | None = None) -> Forecast:
-        """Return when the run ends and what it will have cost, with intervals, given all that happened.
+        """Return when the run ends and what it will have cost, with intervals, given all that
+        happened.
 
-        `revocations`: `published` lifetimes or `none`; by default as the emulator's weather is, and `published` on
-        Compute Engine. Raises PlanError where it is over, or too young to tell.
+        `revocations`: `published` lifetimes or `none`; by default as the emulator's weather is, and
+        `published` on Compute Engine. Raises PlanError where it is over, or too young to tell.
         """
         from ...client.planning.forecasts import forecast
 
         return forecast(self, revocations)
 
     def agree(self, proposal: int | None = None) -> None:
-        """Have the workers that are proposed for it now (`--adapt ask`), or those of the proposal of that number.
+        """Have the workers that are proposed for it now (`--adapt ask`), or those of the proposal
+        of that number.
 
         Raises ClusterError where nothing is proposed, or something else by now.
         """
         known = self.state.deadline
         if known is None or known.proposed is None:
-            raise ClusterError(f"Nothing is proposed for {self.name}", fix="Its panel shows what is.")
-        commands.send(self.cluster.directory, Agree(run=self.name, proposal=proposal or known.proposed.seq))
+            raise ClusterError(
+                f"Nothing is proposed for {self.name}", fix="Its panel shows what is."
+            )
+        commands.send(
+            self.cluster.directory, Agree(run=self.name, proposal=proposal or known.proposed.seq)
+        )
 
     def move(self, before: str | None = None) -> None:
-        """Have the run, which waits, begin before the one called `before`; by default before all that wait.
+        """Have the run, which waits, begin before the one called `before`; by default before all
+        that wait.
 
         Raises ClusterError where either does not wait.
         """
         commands.send(self.cluster.directory, Move(run=self.name, before=before or ""))
 
     def save(self) -> None:
-        """Have a checkpoint written now; training goes on. Raises ClusterError where it does not train."""
+        """Have a checkpoint written now; training goes on. Raises ClusterError where it does not
+        train.
+        """
         commands.send(self.cluster.directory, Save(run=self.name))
 
     def history(self) -> pandas.DataFrame:
         """The metrics as a DataFrame, a row per worker and second.
 
-        Columns: time (UTC), worker, step (global, after the row's last one), loss, steps_per_second, batch_size
-        (examples; of uneven mini-batches of text tokens), staleness (other workers' steps while one was computed);
-        since the worker's row before: steps, samples (examples), compute_seconds and wait_seconds (of all those steps);
-        learning_rate_divisor, by which --lr-policy divided the rate of the row's last step; where those seconds went,
-        split_input (waiting for examples), split_pull (for variables), split_compute, split_push (until the gradients
-        were applied), split_barrier (for other workers), split_rest (between steps), which add up to compute_seconds
-        and wait_seconds; hidden_pull and hidden_push, which went on beneath input and compute; split_own, the backward
-        pass, part of compute, by which --batching dynamic goes; server_share, the part of its cores that the busiest
-        parameter server took (0 to 1). Rows in which gradients
-        were measured have their squared norms too (journal.metrics.GRADIENTS), others NaN.
+        Columns: time (UTC), worker, step (global, after the row's last one), loss,
+        steps_per_second, batch_size (examples; of uneven mini-batches of text tokens), staleness
+        (other workers' steps while one was computed); since the worker's row before: steps, samples
+        (examples), compute_seconds and wait_seconds (of all those steps); learning_rate_divisor, by
+        which --lr-policy divided the rate of the row's last step; where those seconds went,
+        split_input (waiting for examples), split_pull (for variables), split_compute, split_push
+        (until the gradients were applied), split_barrier (for other workers), split_rest (between
+        steps), which add up to compute_seconds and wait_seconds; hidden_pull and hidden_push, which
+        went on beneath input and compute; split_own, the backward pass, part of compute, by which
+        --batching dynamic goes; server_share, the part of its cores that the busiest parameter
+        server took (0 to 1). Rows in which gradients were measured have their squared norms too
+        (journal.metrics.GRADIENTS), others NaN.
 
-        When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is kept by the minute:
-        steps, samples and seconds are those of the minute, the others its averages.
+        When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is
+        kept by the minute: steps, samples and seconds are those of the minute, the others its
+        averages.
         """
         import pandas
 
         rows = metrics.read(self.directory / layout.METRICS)
         columns = [
-            "time", "worker", "step", "loss", "steps_per_second", "batch_size", "staleness", "steps", "samples",
-            "compute_seconds", "wait_seconds", "learning_rate_divisor", *metrics.SPLIT, metrics.SERVER_SHARE,
+            "time",
+            "worker",
+            "step",
+            "loss",
+            "steps_per_second",
+            "batch_size",
+            "staleness",
+            "steps",
+            "samples",
+            "compute_seconds",
+            "wait_seconds",
+            "learning_rate_divisor",
+            *metrics.SPLIT,
+            metrics.SERVER_SHARE,
             *metrics.GRADIENTS,
-        ]  # fmt: skip
+        ]
         rows = [{**row, **metrics.split(row)} for row in rows]
-        frame = pandas.DataFrame(rows, columns=[name for name in columns if name != "steps_per_second"])
+        frame = pandas.DataFrame(
+            rows, columns=[name for name in columns if name != "steps_per_second"]
+        )
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         frame["steps_per_second"] = pandas.array(metrics.speeds(rows), dtype="float64")
         return frame.loc[:, columns]
 
     def evaluations(self) -> pandas.DataFrame:
-        """All evaluations as a DataFrame, a row for each: step, time (UTC), and a column for each metric.
+        """All evaluations as a DataFrame, a row for each: step, time (UTC), and a column for each
+        metric.
 
-        Where the dev split was not taken as a whole, the column `part` says how much of it. Steps that were made twice,
-        because a parameter server's VM was lost, may be there twice.
+        Where the dev split was not taken as a whole, the column `part` says how much of it. Steps
+        that were made twice, because a parameter server's VM was lost, may be there twice.
         """
         import pandas
 
-        found = [each for each in self.cluster.events() if isinstance(each, TrainEvaluated) and each.run == self.name]
+        found = [
+            event
+            for event in self.cluster.events()
+            if isinstance(event, TrainEvaluated) and event.run == self.name
+        ]
         rows = [
-            {"step": each.step, "time": each.time, **dict.fromkeys(each.undefined), **each.metrics} for each in found
+            {"step": each.step, "time": each.time, **dict.fromkeys(each.undefined), **each.metrics}
+            for each in found
         ]
         names = list(dict.fromkeys(name for row in rows for name in row))
         frame = pandas.DataFrame(rows, columns=names or ["step", "time"])
@@ -149,34 +196,39 @@ class Run(RecordedRun):
         return frame
 
     def tensorboard(self, folder: str | Path | None = None) -> Path:
-        """Write the run's metrics and events for TensorBoard into `folder` (default: in the run's own), and return it.
+        """Write the run's metrics and events for TensorBoard into `folder` (default: in the run's
+        own), and return it.
 
-        Called again it appends what is new: `%tensorboard --logdir FOLDER` follows. One run has one folder.
+        Called again it appends what is new: `%tensorboard --logdir FOLDER` follows. One run has one
+        folder.
         """
         from ...client.results.tensorboard import write
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
     def profile(self, file: str | Path, worker: str = "") -> Path:
-        """Have one step of a worker traced, all its operations and those of the parameter servers, and write it.
+        """Have one step of a worker traced, all its operations and those of the parameter servers,
+        and write it.
 
-        `file`: Chrome's trace format, for Perfetto and chrome://tracing (gzipped where it ends with `.gz`), or, where
-        it ends with `.xplane.pb`, what TensorBoard's profiler reads; `run.tensorboard()` takes it along, too.
-        `worker`: by default the first that trains. A traced step is several times slower than others, and is counted in
-        no speed and by no mini-batch. So there is one at most every five minutes, and more seldom where it was
-        expensive. Raises TrainingError where it is too early for another, or none came, ClusterError where nobody
-        trains.
+        `file`: Chrome's trace format, for Perfetto and chrome://tracing (gzipped where it ends with
+        `.gz`), or, where it ends with `.xplane.pb`, what TensorBoard's profiler reads;
+        `run.tensorboard()` takes it along, too. `worker`: by default the first that trains. A
+        traced step is several times slower than others, and is counted in no speed and by no
+        mini-batch. So there is one at most every five minutes, and more seldom where it was
+        expensive. Raises TrainingError where it is too early for another, or none came,
+        ClusterError where nobody trains.
         """
         from ...client.results.profile import profile
 
         return profile(self, Path(file).expanduser(), worker)
 
     def evaluate(self, now: bool = False) -> Metrics:
-        """The dev split's metrics as last evaluated; `now`: of the model as it is, while training goes on.
+        """The dev split's metrics as last evaluated; `now`: of the model as it is, while training
+        goes on.
 
         Where they are of a part of the split, they say so when they are printed, and in `part`.
-        Raises TrainingError where it has not been evaluated yet, or could not be (it says why); with `now`,
-        ClusterError where it does not train.
+        Raises TrainingError where it has not been evaluated yet, or could not be (it says why);
+        with `now`, ClusterError where it does not train.
         """
         if now:
             before = self.state.evaluations[-1:], self.state.unevaluated
@@ -187,14 +239,23 @@ class Run(RecordedRun):
                 return run is None or run.over or (run.evaluations[-1:], run.unevaluated) != before
 
             taken = time.time() - (self.state.started_at or time.time())
-            if self.cluster.follow(done, max(_EVALUATION_SECONDS, _EVALUATION_SHARE * taken)) is None:
+            if (
+                self.cluster.follow(done, max(_EVALUATION_SECONDS, _EVALUATION_SHARE * taken))
+                is None
+            ):
                 raise TrainingError(f"{self.name} could not be evaluated", fix=_LOG)
         state = self.state
-        found, failed = Metrics(state.metrics, part_words(*state.evaluated)), state.unevaluated
+        found = Metrics(state.metrics, part_words(*state.evaluated))
+        failed = state.unevaluated
         if failed and (now or not found):
-            raise TrainingError(f"{self.name} could not be evaluated at step {failed[1]:,}: {failed[2]}", fix=_LOG)
+            raise TrainingError(
+                f"{self.name} could not be evaluated at step {failed[1]:,}: {failed[2]}", fix=_LOG
+            )
         if not found:
-            when = "was not evaluated" if self.state.over else "has not been evaluated yet"
+            if self.state.over:
+                when = "was not evaluated"
+            else:
+                when = "has not been evaluated yet"
             raise TrainingError(f"{self.name} {when}", where=self.cluster.name)
         return found
 
@@ -206,17 +267,19 @@ class Run(RecordedRun):
         *,
         checkpoint: str | int = "last",
     ) -> ndarray | dict[str, ndarray]:
-        """What the model of a checkpoint answers to `inputs`, on this machine; the cluster may be gone.
+        """What the model of a checkpoint answers to `inputs`, on this machine; the cluster may be
+        gone.
 
-        `inputs`: an array or list of examples, or a dict of them by feature name, as the problem's generator makes
-        them (an image's pixels, a text's token numbers; or texts); the problem's own preprocessing is applied. A
-        classifier gives probabilities of shape (examples, classes). Every other model needs its targets too
-        (`{"inputs": ..., "targets": ...}`) and gives its logits for them; `decode` gives texts. `data_dir`: where the
-        problem's vocabulary is, where it is not the one beside the checkpoint. A model that the cell defines takes
-        features as its input_fn gives them, and gives its predictions. Starting TensorFlow takes some seconds, so ask
-        for many at once. `checkpoint`: `"last"`, `"best"` (of a run with --keep-best), or the step of one that is kept.
-        `trust` agrees to run the code of a run that another machine declared. Raises TrainingError, CellError or
-        AgreementError.
+        `inputs`: an array or list of examples, or a dict of them by feature name, as the problem's
+        generator makes them (an image's pixels, a text's token numbers; or texts); the problem's
+        own preprocessing is applied. A classifier gives probabilities of shape (examples, classes).
+        Every other model needs its targets too (`{"inputs": ..., "targets": ...}`) and gives its
+        logits for them; `decode` gives texts. `data_dir`: where the problem's vocabulary is, where
+        it is not the one beside the checkpoint. A model that the cell defines takes features as its
+        input_fn gives them, and gives its predictions. Starting TensorFlow takes some seconds, so
+        ask for many at once. `checkpoint`: `"last"`, `"best"` (of a run with --keep-best), or the
+        step of one that is kept. `trust` agrees to run the code of a run that another machine
+        declared. Raises TrainingError, CellError or AgreementError.
         """
         from ...client.results.models import predict
 
@@ -236,16 +299,18 @@ class Run(RecordedRun):
     ) -> list[str]:
         """The texts that a Tensor2Tensor model answers `texts` with, on this machine.
 
-        `texts`: a list of them (or of rows of token numbers), or a dict of such lists by feature name. The problem's
-        own encoders turn them into token numbers and back. A model with inputs answers them, a language model goes on
-        from them, a classifier names their classes. `data_dir`: where the problem's vocabulary is, where it is
-        not the one beside the checkpoint.
+        `texts`: a list of them (or of rows of token numbers), or a dict of such lists by feature
+        name. The problem's own encoders turn them into token numbers and back. A model with inputs
+        answers them, a language model goes on from them, a classifier names their classes.
+        `data_dir`: where the problem's vocabulary is, where it is not the one beside the
+        checkpoint.
 
-        Each token is the likeliest one, unless `beam_size` is more than 1: then the best of so many beginnings is
-        written, by Tensor2Tensor's beam search, which prefers longer texts the larger `alpha` is (its t2t_decoder takes
-        4 and 0.6, and so many times the time). `average`: use the mean of the last so many checkpoints, as
-        t2t_avg_all makes it; the run must have kept them (`--keep`). `checkpoint` and `trust`: as of
-        `predict`. Raises TrainingError, CellError or AgreementError.
+        Each token is the likeliest one, unless `beam_size` is more than 1: then the best of so many
+        beginnings is written, by Tensor2Tensor's beam search, which prefers longer texts the larger
+        `alpha` is (its t2t_decoder takes 4 and 0.6, and so many times the time). `average`: use the
+        mean of the last so many checkpoints, as t2t_avg_all makes it; the run must have kept them
+        (`--keep`). `checkpoint` and `trust`: as of `predict`. Raises TrainingError, CellError or
+        AgreementError.
         """
         from ...client.results.models import decode
 
@@ -260,25 +325,30 @@ class Run(RecordedRun):
         *,
         checkpoint: str | int = "last",
     ) -> Path:
-        """Write the model of a checkpoint as a SavedModel into `folder`, which must be new or empty.
+        """Write the model of a checkpoint as a SavedModel into `folder`, which must be new or
+        empty.
 
-        Its signature `serving_default` takes and gives what `predict` does, with the preprocessing inside; plain
-        `tf.saved_model.load` and TensorFlow Serving read it. `checkpoint` and `trust`: as of `predict`.
-        Raises TrainingError, CellError or AgreementError.
+        Its signature `serving_default` takes and gives what `predict` does, with the preprocessing
+        inside; plain `tf.saved_model.load` and TensorFlow Serving read it. `checkpoint` and
+        `trust`: as of `predict`. Raises TrainingError, CellError or AgreementError.
         """
         from ...client.results.models import export
 
         agree_to_code(self.cluster.directory, self.name, trust=trust)
         return export(self, Path(folder).expanduser(), data_dir, checkpoint)
 
-    def model(self, file: str | Path | None = None, *, checkpoint: str | int = "last", trust: bool = False) -> Any:
-        """The compiled Keras model of the run's cell, with the weights of a checkpoint, in this process.
+    def model(
+        self, file: str | Path | None = None, *, checkpoint: str | int = "last", trust: bool = False
+    ) -> Any:
+        """The compiled Keras model of the run's cell, with the weights of a checkpoint, in this
+        process.
 
-        It can be evaluated, trained on and looked into like any other; its optimizer begins anew. `file`, which must be
-        new and end in `.keras`, is written too. This brings TensorFlow into this process, which nothing else does, and
-        says so: the cell runs here. Of the checkpoint come arrays alone, which must be those of the model's weights.
-        `checkpoint` and `trust`: as of `predict`. Raises TrainingError, also for a model of Tensor2Tensor's and for a
-        model_fn, CellError or AgreementError.
+        It can be evaluated, trained on and looked into like any other; its optimizer begins anew.
+        `file`, which must be new and end in `.keras`, is written too. This brings TensorFlow into
+        this process, which nothing else does, and says so: the cell runs here. Of the checkpoint
+        come arrays alone, which must be those of the model's weights. `checkpoint` and `trust`: as
+        of `predict`. Raises TrainingError, also for a model of Tensor2Tensor's and for a model_fn,
+        CellError or AgreementError.
         """
         from ...client.results.keras_model import keras_model
 
@@ -287,20 +357,27 @@ class Run(RecordedRun):
 
     def logs(self, worker: str, lines: int = 200) -> Log:
         """The last lines that `worker` (a VM's name) wrote in this run."""
-        return Log(commands.send(self.cluster.directory, Logs(vm=worker, run=self.name, lines=lines))["text"])
+        return Log(
+            commands.send(self.cluster.directory, Logs(vm=worker, run=self.name, lines=lines))[
+                "text"
+            ]
+        )
 
     def fetch(self, folder: str | Path) -> Path:
-        """Bring checkpoints, metrics, events, the cell and the declaration into `folder` (made if needed).
+        """Bring checkpoints, metrics, events, the cell and the declaration into `folder` (made if
+        needed).
 
-        From the bucket, where the run has its place in one; the cluster may be gone. Raises CloudError, and
-        TrainingError where they cannot be written.
+        From the bucket, where the run has its place in one; the cluster may be gone. Raises
+        CloudError, and TrainingError where they cannot be written.
         """
         target = Path(folder).expanduser()
         try:
             self._copy_to(target)
         except (OSError, shutil.Error) as error:
             why = getattr(error, "strerror", None) or error
-            raise TrainingError(f"The results of {self.name} cannot be written: {why}", where=str(target)) from error
+            raise TrainingError(
+                f"The results of {self.name} cannot be written: {why}", where=str(target)
+            ) from error
         if place := self.place:
             fetch(*place, target, results=self.recorded.over)
         return target
@@ -315,7 +392,9 @@ class Run(RecordedRun):
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             elif path.name == layout.RUN:
                 values = {
-                    key: value for key, value in json.loads(path.read_text(encoding="utf-8")).items() if key != "token"
+                    key: value
+                    for key, value in json.loads(path.read_text(encoding="utf-8")).items()
+                    if key != "token"
                 }
                 (target / path.name).write_text(json.dumps(values, indent=1), encoding="utf-8")
             else:
@@ -347,14 +426,19 @@ class Stalls(Handle["RunState", "Report"]):
 
     @property
     def advice(self) -> str:
-        """What to do about the longest stall, of each kind of VM; empty as long as too little is measured."""
+        """What to do about the longest stall, of each kind of VM; empty as long as too little is
+        measured.
+        """
         bars = self.report.bars
-        found = [each for each in bars if each.advice]
-        return "\n".join(f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in found)
+        found = [bar for bar in bars if bar.advice]
+        return "\n".join(
+            f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in found
+        )
 
     def table(self) -> pandas.DataFrame:
-        """A row for each kind of VM and part of a step: its seconds, their interval of 90 %, its share of the step, and
-        whether it was `measured`, or is within the noise."""
+        """A row for each kind of VM and part of a step: its seconds, their interval of 90 %, its
+        share of the step, and whether it was `measured`, or is within the noise.
+        """
         import pandas
 
         columns = ["vm", "part", "seconds", "low", "high", "share", "measured"]
@@ -374,17 +458,20 @@ class Stalls(Handle["RunState", "Report"]):
     ) -> Prediction:
         """What a step would take with something bigger or faster.
 
-        `cache`: the share of the data that a cache holds which never evicts. All others say how many times as much
-        there is of what was measured: cores that prepare examples, bytes a second from the disk and over the link to
-        the parameter servers, the GPU's speed, examples in a mini-batch, parameter servers. `vm`: which kind, as in
-        `table()`, where there are several (the one with the most workers). Raises DeclarationError for what cannot be,
+        `cache`: the share of the data that a cache holds which never evicts. All others say how
+        many times as much there is of what was measured: cores that prepare examples, bytes a
+        second from the disk and over the link to the parameter servers, the GPU's speed, examples
+        in a mini-batch, parameter servers. `vm`: which kind, as in `table()`, where there are
+        several (the one with the most workers). Raises DeclarationError for what cannot be,
         ClusterError where too little was measured.
         """
         from ...planner.stalls.terms import Change, what_if
 
         bars = self.report.bars
         if not bars:
-            raise ClusterError(f"{self.name} has not taken all measures once", fix="Wait for it: stalls.wait()")
+            raise ClusterError(
+                f"{self.name} has not taken all measures once", fix="Wait for it: stalls.wait()"
+            )
         named = [each for each in bars if vm in ("", each.label)]
         if not named:
             raise unknown("measured VM", vm, [bar.label for bar in bars], where="vm")
@@ -393,7 +480,8 @@ class Stalls(Handle["RunState", "Report"]):
 
     def changes(self) -> Iterator[Report]:
         """Yield the report whenever there is more of it, until all is measured."""
-        over, changed = threading.Event(), threading.Event()
+        over = threading.Event()
+        changed = threading.Event()
 
         def see(state: ClusterState, _: object) -> None:
             if self.is_over(state):
@@ -411,7 +499,9 @@ class Stalls(Handle["RunState", "Report"]):
             end()
 
     def cost(self) -> Cost:
-        """Return the cost of the measurement so far and at its end, in US dollars, as of other work."""
+        """Return the cost of the measurement so far and at its end, in US dollars, as of other
+        work.
+        """
         return self.run.cost()
 
     def _is_home(self) -> bool:
@@ -432,11 +522,14 @@ class Stalls(Handle["RunState", "Report"]):
 def handle(name: str, cluster: Cluster) -> Run | Stalls:
     """Return the handle of a run, or of the measurement of stalls that it is."""
     known = cluster.state.of(RunState).get(name)
-    return Stalls(name, cluster) if known and known.spec.stalls else Run(name, cluster)
+    if known and known.spec.stalls:
+        return Stalls(name, cluster)
+    return Run(name, cluster)
 
 
 def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
-    """Return the run called `name`, of `cluster` or of the last one that has it; without a name the latest run.
+    """Return the run called `name`, of `cluster` or of the last one that has it; without a name the
+    latest run.
 
     Raises
     ------
@@ -450,19 +543,29 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
 
 
 def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Stalls:
-    """Return the measurement of stalls called `name`, as `run` finds a run; without a name the latest one.
+    """Return the measurement of stalls called `name`, as `run` finds a run; without a name the
+    latest one.
 
     Raises UnknownWorkError and ClusterError.
     """
 
     def measured(candidate: Cluster) -> bool:
-        return any(run.spec.stalls and name in (None, run.name) for run in candidate.state.of(RunState).values())
+        return any(
+            run.spec.stalls and name in (None, run.name)
+            for run in candidate.state.of(RunState).values()
+        )
 
     if cluster is not None:
-        chosen = cluster if isinstance(cluster, Cluster) else finding.cluster(cluster)
+        if isinstance(cluster, Cluster):
+            chosen = cluster
+        else:
+            chosen = finding.cluster(cluster)
     else:
         chosen = finding.holding(measured)
     if chosen is None:
-        what = f"There is no measurement of stalls {name}" if name else "There is no measurement of stalls yet"
+        if name:
+            what = f"There is no measurement of stalls {name}"
+        else:
+            what = "There is no measurement of stalls yet"
         raise UnknownWorkError(what, fix="Start one: %transient_stalls RUN")
     return chosen.stalls(name)

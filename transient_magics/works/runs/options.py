@@ -154,7 +154,12 @@ def _data() -> tuple[Option, ...]:
             default="drawn",
             metavar="N",
         ),
-        flag("--check", "build one step of the graph before any worker starts", negated=True, default="on"),
+        flag(
+            "--check",
+            "build one step of the graph before any worker starts",
+            negated=True,
+            default="on",
+        ),
     )
 
 
@@ -188,7 +193,12 @@ def _steps() -> tuple[Option, ...]:
 def _evaluation() -> tuple[Option, ...]:
     return (
         flag(
-            "--eval-every", "evaluate every N steps", evaluate_every, default="end", name="eval_steps", metavar="N|end"
+            "--eval-every",
+            "evaluate every N steps",
+            evaluate_every,
+            default="end",
+            name="eval_steps",
+            metavar="N|end",
         ),
         flag(
             "--eval-batches",
@@ -227,7 +237,13 @@ def _checkpoints() -> tuple[Option, ...]:
             choices=("auto",),
             metavar="STEPS|TIME|auto",
         ),
-        flag("--keep", "how many of the last checkpoints to keep", whole("--keep"), default="5", metavar="N"),
+        flag(
+            "--keep",
+            "how many of the last checkpoints to keep",
+            whole("--keep"),
+            default="5",
+            metavar="N",
+        ),
         flag(
             "--resume",
             "continue from the latest checkpoint of that run; --train-steps counts its steps too",
@@ -322,7 +338,10 @@ def results() -> dict[str, tuple[Option, ...]]:
             word("folder", "FOLDER", "where the model goes; new or empty", completes="path"),
             OF_CLUSTER,
             flag(
-                "--data-dir", "where the problem's vocabulary is on this machine, if it has one", str, metavar="FOLDER"
+                "--data-dir",
+                "where the problem's vocabulary is on this machine, if it has one",
+                str,
+                metavar="FOLDER",
             ),
             flag(
                 "--checkpoint",
@@ -336,7 +355,14 @@ def results() -> dict[str, tuple[Option, ...]]:
         ),
         "tensorboard": (
             RUN,
-            word("folder", "FOLDER", "where they go", many="?", completes="path", default="the run's own folder"),
+            word(
+                "folder",
+                "FOLDER",
+                "where they go",
+                many="?",
+                completes="path",
+                default="the run's own folder",
+            ),
             OF_CLUSTER,
         ),
     }
@@ -350,7 +376,12 @@ def check_train(values: dict[str, Any], called: str) -> None:
     """What several options of a run say together."""
     if "params" in values:
         values["params"] = dict(values["params"])
-    for option in ("checkpoint_every", "batch_bounds", "workers", "settings"):  # one option, several fields
+    for option in (
+        "checkpoint_every",
+        "batch_bounds",
+        "workers",
+        "settings",
+    ):  # one option, several fields
         values.update(values.pop(option, {}))
     check_run(values)
     if values.get("eval_steps") == 0:  # as without it
@@ -368,9 +399,21 @@ def _declare(values: dict[str, Any], code: Code) -> Run:
 
 
 _OF_A_RUN = (
-    "model", "hparams_set", "problem", "cluster", "hparams", "data_dir", "params", "include", "pip", "pip_build",
-    "ps_shards", "workers", "wire", "pace_seconds",
-)  # fmt: skip
+    "model",
+    "hparams_set",
+    "problem",
+    "cluster",
+    "hparams",
+    "data_dir",
+    "params",
+    "include",
+    "pip",
+    "pip_build",
+    "ps_shards",
+    "workers",
+    "wire",
+    "pace_seconds",
+)
 
 
 def stalls() -> tuple[Option, ...]:
@@ -482,7 +525,9 @@ COMMANDS = (
         ),
         check=check_stalls,
         example="run-1",
-        epilog=("It uses workers like a run, for about --repeats x --seconds x (3 for each worker, and 5) in all."),
+        epilog=(
+            "It uses workers like a run, for about --repeats x --seconds x (3 for each worker, and 5) in all."
+        ),
         research=True,
         from_file=False,
     ),

@@ -1,4 +1,6 @@
-"""Which lines about runs count that a controller on a VM wrote: those that this machine's files agree with."""
+"""Which lines about runs count that a controller on a VM wrote: those that this machine's files
+agree with.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,18 @@ def declared(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
 
 def moved(sieve: Sieve, event: events.TrainMoved) -> Event | None:
     """Count a change of the queue that was requested from this machine."""
-    return event if was_asked(sieve.directory, Move(run=event.run, before=event.before)) else None
+    if was_asked(sieve.directory, Move(run=event.run, before=event.before)):
+        return event
+    return None
 
 
 def scaled(sieve: Sieve, event: events.PreparationScaled) -> Event | None:
     """Count VMs that prepare mini-batches, as many as the run and the cluster may have."""
     run = sieve.state.of(RunState).get(event.run)
-    most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
+    if run:
+        most = min(run.spec.preparers, sieve.agreed.preparation)
+    else:
+        most = 0
     fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT
     return event if fits else None
 

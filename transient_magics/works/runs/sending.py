@@ -1,7 +1,8 @@
-"""Which files of a run go to its VMs: its declaration and code, and for the chief all that the run has made so far.
+"""Which files of a run go to its VMs: its declaration and code, and for the chief all that the run
+has made so far.
 
-A chief that stands by while the run goes on elsewhere has all that long before the end there; what the run has made
-since then follows by itself, and is little.
+A chief that stands by while the run goes on elsewhere has all that long before the end there; what
+the run has made since then follows by itself, and is little.
 """
 
 from __future__ import annotations
@@ -19,25 +20,40 @@ from ...runtime.files.checkpoints import BEST, Checkpoints
 
 def files_of(folder: Path, *, with_results: bool) -> Mapping[str, bytes | Path]:
     """Those in the `folder` of a run, by their place below the run's folder on a VM."""
-    files: dict[str, bytes | Path] = {layout.RUN: folder / layout.RUN, layout.CELL: folder / layout.CELL}
+    files: dict[str, bytes | Path] = {
+        layout.RUN: folder / layout.RUN,
+        layout.CELL: folder / layout.CELL,
+    }
     files |= files_below(folder, (layout.INCLUDE, layout.WHEELS))
     if with_results:  # on a VM that replaces a lost one everything goes on behind what is here
         files |= files_below(folder, (layout.CHECKPOINTS,))
-        files |= {name: folder / name for name in (layout.EVENTS, layout.METRICS) if is_plain(folder / name)}
+        files |= {
+            name: folder / name
+            for name in (layout.EVENTS, layout.METRICS)
+            if is_plain(folder / name)
+        }
     return files
 
 
 async def send_newest(connection: Connection, here: Path, there: str) -> None:
-    """Have the newest checkpoint of the folder `here`, the best one and what names them in `there`, on a VM, too.
+    """Have the newest checkpoint of the folder `here`, the best one and what names them in `there`,
+    on a VM, too.
 
     Raises RemoteError or OSError.
     """
     kept = Checkpoints(here)
-    best, newest = kept.best(), kept.steps()[:1]
-    parts = {each.name: each for step in {*newest, *([best.step] if best else [])} for each in kept.files(step)}
+    best = kept.best()
+    newest = kept.steps()[:1]
+    parts = {
+        file.name: file
+        for step in {*newest, *([best.step] if best else [])}
+        for file in kept.files(step)
+    }
     names = {name: path for name in ("checkpoint", BEST) if is_plain(path := here / name)}
     missing = {
-        name: path for name, path in parts.items() if is_plain(path) and not await _is_whole(connection, path, there)
+        name: path
+        for name, path in parts.items()
+        if is_plain(path) and not await _is_whole(connection, path, there)
     }
     await connection.put_files({**missing, **names}, below=there)
 
@@ -64,7 +80,9 @@ async def _is_whole(connection: Connection, path: Path, there: str) -> bool:
 async def _size(connection: Connection, path: str) -> int:
     """Of a file on a VM, as that says; 0 where there is none."""
     told = await connection.run(f"stat -c %s {shlex.quote(path)} 2>/dev/null || echo 0")
-    return int(told) if told.strip().isdecimal() else 0
+    if told.strip().isdecimal():
+        return int(told)
+    return 0
 
 
 def _read(path: Path, offset: int) -> bytes:

@@ -1,4 +1,6 @@
-"""What the chief saved, on its way: into the run's place in a bucket by the chief itself, or brought home from here."""
+"""What the chief saved, on its way: into the run's place in a bucket by the chief itself, or
+brought home from here.
+"""
 
 from __future__ import annotations
 
@@ -23,29 +25,40 @@ CHECKPOINTS = "checkpoints"
 """The source of what is told to be in their way."""
 _LAST_SAVE_SECONDS = 120.0
 """A checkpoint of gigabytes, on a disk that is busy with another one."""
-_TRY_AGAIN_SECONDS, _LOOK_SECONDS = 2.0, 0.5
+_TRY_AGAIN_SECONDS = 2.0
+_LOOK_SECONDS = 0.5
 
 
 class Shipments:
-    """The checkpoints of the run in `folder`, whose `chief` ships them itself where it has a place in a bucket.
+    """The checkpoints of the run in `folder`, whose `chief` ships them itself where it has a place
+    in a bucket.
 
     `note` takes what is in the way: its source and a sentence, or nothing any more.
     """
 
-    def __init__(self, folder: Path, chief: ChiefLine, note: Callable[[str, str], None], *, to_bucket: bool) -> None:
-        self._name, self._folder, self._chief, self._note = folder.name, folder, chief, note
+    def __init__(
+        self, folder: Path, chief: ChiefLine, note: Callable[[str, str], None], *, to_bucket: bool
+    ) -> None:
+        self._name = folder.name
+        self._folder = folder
+        self._chief = chief
+        self._note = note
         self._by_hand = not to_bucket
-        self._saved_step, self._asked_step, self._shipped_step = -1, -1, -1
+        self._saved_step = -1
+        self._asked_step = -1
+        self._shipped_step = -1
         self._to_ship = asyncio.Event()
         self._shipping = asyncio.Lock()
-        self._saved, self._unsaved = asyncio.Event(), ""
+        self._saved = asyncio.Event()
+        self._unsaved = ""
         self._shipped = asyncio.Event()
 
     def told(self, event: Event) -> None:
         """The chief says what it saved or shipped, or could not."""
         match event:
             case events.TrainCheckpoint():
-                self._saved_step, self._unsaved = event.step, ""
+                self._saved_step = event.step
+                self._unsaved = ""
                 if event.asked:
                     self._asked_step = event.step
                     self._saved.set()
@@ -56,7 +69,8 @@ class Shipments:
                 self._unsaved = event.reason
                 self._saved.set()
             case events.TrainShipped():
-                self._shipped_step, self._by_hand = event.step, False
+                self._shipped_step = event.step
+                self._by_hand = False
                 self._shipped.set()
             case events.TrainUnshipped():
                 self._by_hand = True
@@ -72,13 +86,17 @@ class Shipments:
         asked = self._chief.link()
         try:
             await self._chief.ask(Save(run=self._name))
-        except TrainingError as refused:  # no chief runs there yet, or any more: that says nothing of saving
+        except (
+            TrainingError
+        ) as refused:  # no chief runs there yet, or any more: that says nothing of saving
             raise RemoteError(refused.what, where=refused.where) from refused
         try:
             async with asyncio.timeout(_LAST_SAVE_SECONDS):
                 while not self._saved.is_set():
                     if self._chief.link() is not asked:
-                        raise ConnectionLostError("The parameter server's VM was lost while it saved")
+                        raise ConnectionLostError(
+                            "The parameter server's VM was lost while it saved"
+                        )
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK_SECONDS):
                             await self._saved.wait()
@@ -105,22 +123,29 @@ class Shipments:
                 self._note(CHECKPOINTS, "")
             except (RemoteError, OSError) as error:
                 log.warning("%s: a checkpoint is not home yet: %s", self._name, error)
-                if isinstance(error, ForeignError | RoomError):  # not for want of a connection, which comes back
-                    self._note(CHECKPOINTS, f"Checkpoints of {self._name} do not come home: {error}")
+                if isinstance(
+                    error, ForeignError | RoomError
+                ):  # not for want of a connection, which comes back
+                    self._note(
+                        CHECKPOINTS, f"Checkpoints of {self._name} do not come home: {error}"
+                    )
                 await asyncio.sleep(_TRY_AGAIN_SECONDS)
                 self._to_ship.set()
 
     async def ship_the_last(self, *, saved: bool) -> None:
-        """Bring the last checkpoint home, where it is not in the bucket. Raises RemoteError or OSError.
+        """Bring the last checkpoint home, where it is not in the bucket. Raises RemoteError or
+        OSError.
 
-        With `saved` what the run ends with is there, and stays: where few are kept, one that is written while its
-        workers end would take its place.
+        With `saved` what the run ends with is there, and stays: where few are kept, one that is
+        written while its workers end would take its place.
         """
         if not saved and (self._by_hand or self._shipped_step < self._saved_step):
             await self._ship()
 
     async def _in_bucket(self, step: int) -> bool:
-        """Whether the checkpoint of this step, or a later one, is in the bucket; waits while it is on its way there."""
+        """Whether the checkpoint of this step, or a later one, is in the bucket; waits while it is
+        on its way there.
+        """
         try:
             async with asyncio.timeout(INTO_BUCKET_SECONDS):
                 while not self._by_hand and self._shipped_step < step:

@@ -1,7 +1,7 @@
 """How a run and a measurement of stalls are shown in a cell: each has a panel of its own.
 
-The panel of a measurement asks "what if". That arrives on the kernel's thread for widgets and is computed right there,
-from the journal as it then is.
+The panel of a measurement asks "what if". That arrives on the kernel's thread for widgets and is
+computed right there, from the journal as it then is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TransientError
 from ...panels.display import live_view
-from ...panels.show import current_shell, has_front_end, is_jupyterlab, publisher, show_live, shown_in_this_cell
+from ...panels.show import (
+    current_shell,
+    has_front_end,
+    is_jupyterlab,
+    publisher,
+    show_live,
+    shown_in_this_cell,
+)
 from ...panels.show import show as show_panel
 from ...panels.snapshot import stalls as snapshot
 from ...panels.twin.markup import picture
@@ -34,27 +41,37 @@ def show(handle: Run | Stalls) -> None:
 
 
 def show_stalls(stalls: Stalls) -> None:
-    """Show the measure in the cell that runs now, once per cell; where there is a front end, it follows until all is
-    measured."""
-    shell, known = current_shell(), stalls.name in stalls.cluster.state.works
+    """Show the measure in the cell that runs now, once per cell; where there is a front end, it
+    follows until all is measured.
+    """
+    shell = current_shell()
+    known = stalls.name in stalls.cluster.state.works
     if shown_in_this_cell(shell, stalls.cluster.identity, stalls.name):
         return
-    said = str(stalls) if known else f"{stalls.name} is declared on {stalls.cluster.name}."
+    if known:
+        said = str(stalls)
+    else:
+        said = f"{stalls.name} is declared on {stalls.cluster.name}."
     if not has_front_end(shell):
         print(said)
         return
-    publish, in_place = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}"), is_jupyterlab(shell)
-    view = snapshot.stalls_view(stalls.report) if known else snapshot.declared_view(stalls.name)
+    publish = publisher(shell, f"transient-{uuid.uuid4().hex[:12]}")
+    in_place = is_jupyterlab(shell)
+    if known:
+        view = snapshot.stalls_view(stalls.report)
+    else:
+        view = snapshot.declared_view(stalls.name)
 
     def ask(message: Mapping[str, Any]) -> None:
         if panel and message.get("do") == "what-if":
             panel.answer = dict(answered(stalls, message))
 
     panel: StallsPanel | None = show_live(
-        publish, {"text/plain": said, "text/html": stalls_picture(view)},
+        publish,
+        {"text/plain": said, "text/html": stalls_picture(view)},
         lambda widget: widget.StallsPanel(ask, view=dict(view), answer=dict(snapshot.UNASKED)),
         in_place=in_place,
-    )  # type: ignore[assignment] # fmt: skip
+    )  # type: ignore[assignment]
 
     def follow() -> None:
         for report in stalls.changes():
@@ -63,7 +80,10 @@ def show_stalls(stalls: Stalls) -> None:
             if panel:
                 panel.view = dict(view)
                 drawn = picture(drawn, panel.place)
-            live = live_view(panel) if panel and not in_place else {}
+            if panel and not in_place:
+                live = live_view(panel)
+            else:
+                live = {}
             publish({"text/plain": str(report), "text/html": drawn, **live}, update=True)
 
     if not (known and stalls.is_over(stalls.cluster.state)):
@@ -72,10 +92,13 @@ def show_stalls(stalls: Stalls) -> None:
 
 def answered(stalls: Stalls, message: Mapping[str, Any]) -> StallAnswer:
     """The answer to what a page asks: a step with a change, or why there is none."""
-    number, vm = message.get("asked"), message.get("vm")
+    number = message.get("asked")
+    vm = message.get("vm")
     asked = number if isinstance(number, int) else 0
     try:
         change = snapshot.wanted(message.get("change"))
-        return snapshot.answer(stalls.what_if(vm=vm if isinstance(vm, str) else "", **change), asked)
+        return snapshot.answer(
+            stalls.what_if(vm=vm if isinstance(vm, str) else "", **change), asked
+        )
     except TransientError as error:
         return {**snapshot.UNASKED, "asked": asked, "error": str(error)}

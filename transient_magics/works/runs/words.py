@@ -14,7 +14,9 @@ def work_words(run: RunState, cluster: ClusterState | None) -> str:
 
 
 def work_phase(run: RunState) -> str:
-    """Return the phase of a run: `stopped` where it ended before its last step because it was stopped."""
+    """Return the phase of a run: `stopped` where it ended before its last step because it was
+    stopped.
+    """
     return "stopped" if was_stopped(run) else run.phase
 
 

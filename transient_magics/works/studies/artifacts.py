@@ -22,8 +22,16 @@ from ...protocol.run import Value
 from ...spec import run_store
 
 
-def make(directory: Path, study: str, number: int, repeat: int, params: Mapping[str, Value], store: str | None) -> None:
-    """Make the folder of a trial's run in the cluster's, unless it is there. Raises OSError or ClusterError.
+def make(
+    directory: Path,
+    study: str,
+    number: int,
+    repeat: int,
+    params: Mapping[str, Value],
+    store: str | None,
+) -> None:
+    """Make the folder of a trial's run in the cluster's, unless it is there. Raises OSError or
+    ClusterError.
 
     `store`: the run's place in a bucket, where it has one.
     """
@@ -34,7 +42,9 @@ def make(directory: Path, study: str, number: int, repeat: int, params: Mapping[
         return
     fresh = target.with_name(f".{spec.name}.{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(directory / layout.STUDIES / study, fresh, ignore=shutil.ignore_patterns(layout.STUDY))
+    shutil.copytree(
+        directory / layout.STUDIES / study, fresh, ignore=shutil.ignore_patterns(layout.STUDY)
+    )
     fresh.chmod(0o700)
     write_atomically(fresh / layout.RUN, json.dumps(spec.to_dict(), indent=1))
     fresh.rename(target)
@@ -46,7 +56,8 @@ class StudySync(Sync[StudyState]):
     kind = "study"
 
     def makes(self, name: str) -> bool:
-        """Make the folder of a trial of a study that this machine declared, as it was made on the VM.
+        """Make the folder of a trial of a study that this machine declared, as it was made on the
+        VM.
 
         Values that the study does not try are another machine's word, and so is all of such a run.
         """

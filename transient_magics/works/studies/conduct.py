@@ -1,7 +1,8 @@
 """Studies carried out: what `decisions` decides is written down and done, at every look.
 
-A trial is in the journal before its runs have folders, and these are made from the study's, each whole or not at all.
-So a controller that follows on another makes what is missing, and no trial twice.
+A trial is in the journal before its runs have folders, and these are made from the study's, each
+whole or not at all. So a controller that follows on another makes what is missing, and no trial
+twice.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Studies(Works[StudySpec]):
         super().__init__(directory, recorder, link, others)
         self._twins: dict[str, Twin] = {}
         self._due: dict[str, set[int]] = {}
-        """Trials that the pruner would end, found as a twin was made: they were measured while no controller was."""
+        """Trials that the pruner would end, found as a twin was made: they were measured while no
+        controller was.
+        """
 
     @property
     def _runs(self) -> Runs:
@@ -63,7 +66,9 @@ class Studies(Works[StudySpec]):
     def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
         """Return whether the clusters of a study that come before this one are done."""
         study = turn.waited_for(self.directory)
-        return turn.turn(study, spec, at) if study else None
+        if study:
+            return turn.turn(study, spec, at)
+        return None
 
     async def obey(self, command: Command) -> bool:
         """Carry out a command about a study."""
@@ -76,7 +81,9 @@ class Studies(Works[StudySpec]):
     def prepare(self, name: str, spec: StudySpec) -> None:
         """See that its sampler is installed. Raises ClusterError."""
         if package := missing(spec):
-            raise ClusterError(f"{name} needs {package}, which is not installed where the controller runs")
+            raise ClusterError(
+                f"{name} needs {package}, which is not installed where the controller runs"
+            )
 
     def declared(self, name: str, spec: StudySpec) -> events.WorkDeclared:
         """Return the event by which a study begins."""
@@ -87,9 +94,11 @@ class Studies(Works[StudySpec]):
         return events.StudyEnded(study=name, reason=reason)
 
     def take_back(self) -> None:
-        """After a time in which a VM wrote the journal: put aside what came from it under the names of trials.
+        """After a time in which a VM wrote the journal: put aside what came from it under the names
+        of trials.
 
-        A trial's run is made here from its study. It must not find a folder whose code and values are a VM's.
+        A trial's run is made here from its study. It must not find a folder whose code and values
+        are a VM's.
         """
         for folder in sorted((self.directory / layout.RUNS).glob("*")):
             name = folder.name
@@ -106,7 +115,9 @@ class Studies(Works[StudySpec]):
             self.recorder.record(events.StudyEnded(study=name, reason=reason or STOPPED_BY_USER))
 
     def extend(self, name: str, trials: int, request: str = "") -> None:
-        """Have so many trials more, once for each `request`. Raises ClusterError where there can be none."""
+        """Have so many trials more, once for each `request`. Raises ClusterError where there can be
+        none.
+        """
         self.state.refuse_unknown("study", name)
         study = self.state.of(StudyState)[name]
         if request and request in study.requests:
@@ -114,7 +125,9 @@ class Studies(Works[StudySpec]):
         if study.spec.sampler == "none":
             raise ClusterError(f"{name} has one point", fix="Only a study with --over is extended.")
         if study.spec.parts:
-            raise ClusterError(f"{name} tries each of its points already, on {', '.join(study.spec.parts)}")
+            raise ClusterError(
+                f"{name} tries each of its points already, on {', '.join(study.spec.parts)}"
+            )
         if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
             raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
         self.recorder.record(events.StudyExtended(study=name, trials=trials, request=request))
@@ -132,9 +145,12 @@ class Studies(Works[StudySpec]):
         match decision:
             case Tell():
                 told = events.StudyTold(
-                    study=name, trial=decision.trial, state=decision.state, value=decision.value,
+                    study=name,
+                    trial=decision.trial,
+                    state=decision.state,
+                    value=decision.value,
                     reason=decision.reason,
-                )  # fmt: skip
+                )
                 self.recorder.record(told)
             case End():
                 self.recorder.record(events.StudyEnded(study=name, reason=decision.reason))
@@ -148,7 +164,10 @@ class Studies(Works[StudySpec]):
     def _in_turn(self) -> list[str]:
         """That with the fewest trials under way asks first."""
         going = [study for study in self.state.of(StudyState).values() if not self._is_done(study)]
-        return [study.name for study in sorted(going, key=lambda study: (len(study.running), study.declared_at))]
+        return [
+            study.name
+            for study in sorted(going, key=lambda study: (len(study.running), study.declared_at))
+        ]
 
     def _is_done(self, study: StudyState) -> bool:
         """Nothing is left of it: a run may go on for a moment after its trial was told."""
@@ -157,13 +176,17 @@ class Studies(Works[StudySpec]):
         return study.over and all(name not in runs or runs[name].over for name in names)
 
     def _pruned(self, tasks: Tasks, study: StudyState) -> set[int]:
-        """The trials that the pruner would end now; none until Optuna is imported, which takes a second."""
+        """The trials that the pruner would end now; none until Optuna is imported, which takes a
+        second.
+        """
         if not _has_twin(study.spec) or study.stopping or f"ask {study.name}" in tasks:
             return set()
         if study.name not in self._twins:
             tasks.do(f"twin of {study.name}", lambda: self._make_twin(study.name))
             return set()
-        return self._twins[study.name].catch_up(study, self.state.of(RunState)) | self._due.pop(study.name, set())
+        return self._twins[study.name].catch_up(study, self.state.of(RunState)) | self._due.pop(
+            study.name, set()
+        )
 
     async def _make_twin(self, name: str) -> None:
         state = self.state
@@ -181,8 +204,18 @@ class Studies(Works[StudySpec]):
     async def _ask_twin(self, twin: Twin, name: str, number: int) -> None:
         try:
             params = await asyncio.to_thread(twin.propose)
-        except (ArithmeticError, AssertionError, RuntimeError, ValueError) as error:  # of a sampler's numerics
-            log.warning("%s: trial %d is drawn, for its sampler has no point for it: %r", name, number, error)
+        except (
+            ArithmeticError,
+            AssertionError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # of a sampler's numerics
+            log.warning(
+                "%s: trial %d is drawn, for its sampler has no point for it: %r",
+                name,
+                number,
+                error,
+            )
             self._twins.pop(name, None)  # it has half a trial
             spec = self.state.of(StudyState)[name].spec
             params = random_point(spec.dimensions, spec.seed, number)
@@ -202,7 +235,10 @@ class Studies(Works[StudySpec]):
             store = run_store(self.recorder.spec, study.spec.run_name(number, repeat))
             make(self.directory, study.name, number, repeat, study.trials[number].params, store)
         except (OSError, ClusterError) as error:
-            why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            if isinstance(error, OSError):
+                why = error.strerror or str(error)
+            else:
+                why = str(error)
             what = f"{study.spec.run_name(number, repeat)} cannot begin: {why}"
             self.note(study.name, what)
         else:

@@ -1,4 +1,6 @@
-"""What `--on` says: the machines on which the runs of a study train, and on which cluster those are."""
+"""What `--on` says: the machines on which the runs of a study train, and on which cluster those
+are.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +21,29 @@ from ...protocol.names import LONGEST_NAME
 from ...protocol.study import StudySpec, count_points
 from ...spec import ClusterSpec, parse_groups, render_duration, render_money
 
-_TAKES = [each.name for each in fields(Expected)]
-MOST, MOST_OWN = 100, 16
-"""Configurations, and those of them that have a cluster of their own: each has a controller, which waits here."""
+_TAKES = [field.name for field in fields(Expected)]
+MOST = 100
+MOST_OWN = 16
+"""Configurations, and those of them that have a cluster of their own: each has a controller, which
+waits here.
+"""
 
 
 def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
     """Read `k80x1,k80x4,k80x2+p100`, or a sequence of these. Raises DeclarationError."""
-    texts = on.split(",") if isinstance(on, str) else [str(each) for each in on]
+    if isinstance(on, str):
+        texts = on.split(",")
+    else:
+        texts = [str(each) for each in on]
     if not any(each.strip() for each in texts):
-        raise DeclarationError("There is no configuration", where="--on", fix="For example: --on k80x1,k80x4")
+        raise DeclarationError(
+            "There is no configuration", where="--on", fix="For example: --on k80x1,k80x4"
+        )
     if not all(each.strip() for each in texts):
         raise DeclarationError(
-            "A configuration between two commas is empty", where="--on", fix="For example: --on k80x1,k80x4"
+            "A configuration between two commas is empty",
+            where="--on",
+            fix="For example: --on k80x1,k80x4",
         )
     if len(texts) > MOST:
         raise DeclarationError(f"{len(texts)} configurations are more than {MOST}", where="--on")
@@ -54,15 +66,18 @@ def _machines(said: str) -> Counter[str]:
     for group in groups:
         if group.zone:
             what = f"'{said.strip()}' names a zone, and a configuration takes its workers wherever they are"
-            raise DeclarationError(what, where="--on", fix=f"Write {group.accelerator}x{group.count}.")
+            raise DeclarationError(
+                what, where="--on", fix=f"Write {group.accelerator}x{group.count}."
+            )
         found[group.accelerator] += group.count
     return found
 
 
 @dataclass(frozen=True)
 class Part:
-    """What of a study one cluster trains: `configurations`, on a running cluster or on one that it is to have for
-    itself. `spec` is the cluster's declaration."""
+    """What of a study one cluster trains: `configurations`, on a running cluster or on one that it
+    is to have for itself. `spec` is the cluster's declaration.
+    """
 
     spec: ClusterSpec
     configurations: tuple[str, ...]
@@ -75,23 +90,44 @@ class Part:
 
 
 def parts(
-    configurations: Sequence[str], running: ClusterSpec | None, study: str, *, max_cost: float | None, max_hours: float
+    configurations: Sequence[str],
+    running: ClusterSpec | None,
+    study: str,
+    *,
+    max_cost: float | None,
+    max_hours: float,
 ) -> list[Part]:
-    """On which cluster each configuration is tried: those that the running one holds are parts of it, and each other
-    one has a cluster of its own, declared like the running one, within the study's limits.
+    """On which cluster each configuration is tried: those that the running one holds are parts of
+    it, and each other one has a cluster of its own, declared like the running one, within the
+    study's limits.
 
-    In the order in which they have their turns. Raises DeclarationError where such a cluster cannot be.
+    In the order in which they have their turns. Raises DeclarationError where such a cluster cannot
+    be.
     """
-    here = tuple(each for each in configurations if running and running.holds(each))
+    here = tuple(
+        configuration
+        for configuration in configurations
+        if running and running.holds(configuration)
+    )
     if (many := len(configurations) - len(here)) > MOST_OWN:
         what = f"{many} configurations would need clusters of their own, and {MOST_OWN} at most are taken"
-        raise DeclarationError(what, where="--on", fix="Try fewer, or declare a cluster that holds more of them first.")
-    found = [Part(running, here, own=False)] if running and here else []
+        raise DeclarationError(
+            what, where="--on", fix="Try fewer, or declare a cluster that holds more of them first."
+        )
+    if running and here:
+        found = [Part(running, here, own=False)]
+    else:
+        found = []
     for number, each in enumerate((each for each in configurations if each not in here), 1):
         name = cluster_name(study, each, number)
         machines = _machine_types(running, each)
         declaration = replace(
-            _like(running), spec=each, name=name, machine_type=machines, max_cost=max_cost, max_hours=max_hours
+            _like(running),
+            spec=each,
+            name=name,
+            machine_type=machines,
+            max_cost=max_cost,
+            max_hours=max_hours,
         )
         found.append(Part(specify(declaration), (each,), own=True))
     return found
@@ -100,13 +136,20 @@ def parts(
 def cluster_name(study: str, configuration: str, number: int) -> str:
     """What the study's own cluster for this configuration is called, its `number`-th one."""
     name = f"{study}-{configuration.replace('+', '-')}"
-    return name if len(name) <= LONGEST_NAME else f"{study}-c{number}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{study}-c{number}"
 
 
 def _machine_types(running: ClusterSpec | None, configuration: str) -> str | None:
-    """The machines that the running cluster has for those GPUs of a configuration which it has, too."""
+    """The machines that the running cluster has for those GPUs of a configuration which it has,
+    too.
+    """
     known = running.worker_machines if running else {}
-    return ",".join(f"{gpu}={known[gpu]}" for gpu in parse_machines(configuration) if gpu in known) or None
+    return (
+        ",".join(f"{gpu}={known[gpu]}" for gpu in parse_machines(configuration) if gpu in known)
+        or None
+    )
 
 
 def _like(running: ClusterSpec | None) -> Declaration:
@@ -114,23 +157,37 @@ def _like(running: ClusterSpec | None) -> Declaration:
     if running is None:
         return Declaration("")
     return Declaration(
-        "", ps=running.parameter_servers, ps_cores=None if running.parameter_server_machine else
-        running.parameter_server_cores, ps_machine=running.parameter_server_machine or None,
-        disk=f"{running.disk_gb}GB:{running.disk_type.removeprefix('pd-')}" if running.disk_gb else None,
+        "",
+        ps=running.parameter_servers,
+        ps_cores=None if running.parameter_server_machine else running.parameter_server_cores,
+        ps_machine=running.parameter_server_machine or None,
+        disk=f"{running.disk_gb}GB:{running.disk_type.removeprefix('pd-')}"
+        if running.disk_gb
+        else None,
         provisioning_model=running.provisioning_model,
         preemption_notice=running.notice_seconds if running.provisioning_model == "spot" else None,
         replace=running.replace,
-        fallback_seconds=running.fallback_seconds, chief=running.chief, idle=running.idle_seconds,
-        project=running.project, bucket=running.bucket or ("none" if running.project else None), image=running.image,
-        service_account=running.service_account, network=running.network, subnet=running.subnet,
-        external_ip=running.external_ip, firewall=running.firewall, ssh_from=running.ssh_from,
+        fallback_seconds=running.fallback_seconds,
+        chief=running.chief,
+        idle=running.idle_seconds,
+        project=running.project,
+        bucket=running.bucket or ("none" if running.project else None),
+        image=running.image,
+        service_account=running.service_account,
+        network=running.network,
+        subnet=running.subnet,
+        external_ip=running.external_ip,
+        firewall=running.firewall,
+        ssh_from=running.ssh_from,
         controller=running.controller,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
 class StudyPreview:
-    """What a study would train where, and for how much: the answer of `--dry-run`. Nothing was declared."""
+    """What a study would train where, and for how much: the answer of `--dry-run`. Nothing was
+    declared.
+    """
 
     spec: StudySpec
     parts: tuple[Part, ...]
@@ -139,23 +196,42 @@ class StudyPreview:
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per configuration: on (None: any workers), cluster, own, zone, workers, trials, runs, at_once (how
-        many of these runs train at the same time), hourly (US dollars of the whole cluster); and what its runs take if
-        each is trained to its end: hours, low, high, dollars, least, most (None where no run of the model tells it, or
-        runs are chosen as they come)."""
-        spec, rows = self.spec, []
+        """One dict per configuration: on (None: any workers), cluster, own, zone, workers, trials,
+        runs, at_once (how many of these runs train at the same time), hourly (US dollars of the
+        whole cluster); and what its runs take if each is trained to its end: hours, low, high,
+        dollars, least, most (None where no run of the model tells it, or runs are chosen as they
+        come).
+        """
+        spec = self.spec
+        rows = []
         for part in self.parts:
-            for each in part.configurations or (None,):
-                workers = spec.workers_of(each or "")
-                trials = max(1, count_points(spec.space)) if each and spec.sampler == "grid" else spec.trials
-                runs, at_once = trials * spec.repeat, _at_once(part.spec, each, workers, spec.per_vm)
-                unknown = (each and self._chosen) or spec.per_vm > 1
-                takes = None if unknown else self._expectations.of(part.spec, each, workers, runs, at_once)
-                rows.append({
-                    "on": each, "cluster": part.spec.name, "own": part.own, "zone": part.spec.home_zone,
-                    "workers": workers, "trials": trials, "runs": runs, "at_once": at_once, "hourly": part.hourly,
-                    **(asdict(takes) if takes else dict.fromkeys(_TAKES)),
-                })  # fmt: skip
+            for configuration in part.configurations or (None,):
+                workers = spec.workers_of(configuration or "")
+                if configuration and spec.sampler == "grid":
+                    trials = max(1, count_points(spec.space))
+                else:
+                    trials = spec.trials
+                runs = trials * spec.repeat
+                at_once = _at_once(part.spec, configuration, workers, spec.per_vm)
+                unknown = (configuration and self._chosen) or spec.per_vm > 1
+                if unknown:
+                    takes = None
+                else:
+                    takes = self._expectations.of(part.spec, configuration, workers, runs, at_once)
+                rows.append(
+                    {
+                        "on": configuration,
+                        "cluster": part.spec.name,
+                        "own": part.own,
+                        "zone": part.spec.home_zone,
+                        "workers": workers,
+                        "trials": trials,
+                        "runs": runs,
+                        "at_once": at_once,
+                        "hourly": part.hourly,
+                        **(asdict(takes) if takes else dict.fromkeys(_TAKES)),
+                    }
+                )
         return rows
 
     @cached_property
@@ -169,14 +245,26 @@ class StudyPreview:
 
     def __str__(self) -> str:
         spec = self.spec
-        runs = f", each trained {spec.repeat} times" if spec.repeat > 1 else ""
+        if spec.repeat > 1:
+            runs = f", each trained {spec.repeat} times"
+        else:
+            runs = ""
         revoked = any(part.spec.provisioning_model != "standard" for part in self.parts)
         takes = revoked and any(row["hours"] is not None for row in self.rows)
-        lasts = "; its hours and dollars are for as long as Spot capacity lasts" if takes else ""
+        if takes:
+            lasts = "; its hours and dollars are for as long as Spot capacity lasts"
+        else:
+            lasts = ""
         lines = [f"{spec.name} would try {text.count(spec.trials, 'point')}{runs}{lasts}:"]
         for row in self.rows:
-            where = f"its own cluster {row['cluster']} in {row['zone']}" if row["own"] else f"part of {row['cluster']}"
-            many = "as many as are chosen" if self._chosen else text.count(row["runs"], "run")
+            if row["own"]:
+                where = f"its own cluster {row['cluster']} in {row['zone']}"
+            else:
+                where = f"part of {row['cluster']}"
+            if self._chosen:
+                many = "as many as are chosen"
+            else:
+                many = text.count(row["runs"], "run")
             lines.append(
                 f"  {row['on'] or text.count(row['workers'], 'worker'):16} {where}: {many}, {row['at_once']} at once, "
                 f"{text.money(row['hourly'])} per hour for the cluster{_takes(row)}"
@@ -189,11 +277,10 @@ class StudyPreview:
                 "is the study's."
             )
         lines.append(self._ends(own))
-        where = (
-            "on the emulator (nothing is billed)"
-            if self.parts[0].spec.emulated
-            else (f"in project {self.parts[0].spec.project}")
-        )
+        if self.parts[0].spec.emulated:
+            where = "on the emulator (nothing is billed)"
+        else:
+            where = f"in project {self.parts[0].spec.project}"
         return "\n".join([*lines, f"All of it {where}. Nothing was declared."])
 
     def _source(self) -> str:
@@ -205,7 +292,10 @@ class StudyPreview:
             return f"How long it takes is not known. {self._expectations.unread}"
         if any(row["hours"] is None for row in self.rows):
             return "How long it takes is not known where it is not said: no run of this model here tells it."
-        pruned = "; pruned runs take less" if self.spec.pruner != "none" else ""
+        if self.spec.pruner != "none":
+            pruned = "; pruned runs take less"
+        else:
+            pruned = ""
         return f"Hours are by what this model's runs were measured at, if each run is trained to its end{pruned}."
 
     def _stand_ins(self) -> list[str]:
@@ -214,15 +304,22 @@ class StudyPreview:
             return []
         specs = [part.spec for part in self.parts if not part.spec.emulated]
         revoked = [spec for spec in specs if spec.provisioning_model != "standard"]
-        places = [(group.accelerator, region(spec.home_zone)) for spec in revoked for group in spec.groups]
+        places = [
+            (group.accelerator, region(spec.home_zone)) for spec in revoked for group in spec.groups
+        ]
         return list(dict.fromkeys(filter(None, [stand_in_words(*place) for place in places])))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
 
     def _ends(self, own: list[Part]) -> str:
-        limits = [render_money(self.spec.max_cost)] if self.spec.max_cost is not None else []
-        limits += [render_duration(3600 * self.spec.max_hours)] if self.spec.max_hours is not None else []
+        if self.spec.max_cost is not None:
+            limits = [render_money(self.spec.max_cost)]
+        else:
+            limits = []
+        limits += (
+            [render_duration(3600 * self.spec.max_hours)] if self.spec.max_hours is not None else []
+        )
         if limits:
             return f"It ends after {' or '.join(limits)} at the latest, with what is done kept."
         if own:
@@ -243,7 +340,9 @@ def _takes(row: Mapping[str, Any]) -> str:
 
 def _rough(seconds: float) -> float:
     """In whole minutes, or from ten hours on in tens of minutes."""
-    return max(60.0, round(seconds / 60) * 60) if seconds < 36_000 else round(seconds / 600) * 600
+    if seconds < 36_000:
+        return max(60.0, round(seconds / 60) * 60)
+    return round(seconds / 600) * 600
 
 
 def _at_once(cluster: ClusterSpec, machines: str | None, workers: int, per_vm: int) -> int:

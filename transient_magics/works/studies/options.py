@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...cli.option import Entry, Option, duration, flag, group, new_name, objective, one_of, whole
-from ...cli.options.shared import CLUSTER, COST, DATA, RESEARCH, max_cost, max_hours, over, seed, wait_until, when_done
+from ...cli.options.shared import (
+    CLUSTER,
+    COST,
+    DATA,
+    RESEARCH,
+    max_cost,
+    max_hours,
+    over,
+    seed,
+    wait_until,
+    when_done,
+)
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...protocol.run import SETTINGS, choices
 from ...protocol.study import StudySpec, parse_space
@@ -67,7 +78,9 @@ def study() -> tuple[Option, ...]:
         ),
         *group(
             COST,
-            max_cost("end the study when its trials have cost this many US dollars, and keep what is done"),
+            max_cost(
+                "end the study when its trials have cost this many US dollars, and keep what is done"
+            ),
             max_hours("end the study after this time"),
         ),
     )
@@ -83,7 +96,13 @@ def _trials() -> tuple[Option, ...]:
             "what to try; a Tensor2Tensor model takes them as hyper-parameters, a cell's own model reads them by "
             "their names"
         ),
-        flag("--trials", "how many points to try", whole("--trials"), default="all of a grid, else 20", metavar="N"),
+        flag(
+            "--trials",
+            "how many points to try",
+            whole("--trials"),
+            default="all of a grid, else 20",
+            metavar="N",
+        ),
         flag(
             "--sampler",
             "how to choose points: grid tries each once; random draws them; Optuna's tpe and gp learn "
@@ -139,7 +158,9 @@ def _declare(values: dict[str, Any], code: Code, *, dry_run: bool = False) -> St
     values = with_included(values)
     over = values.get("over")
     code.check(values, [dimension.name for dimension in parse_space(over)] if over else [])
-    return declare_study(source=code.source, line_offset=code.line_offset, dry_run=dry_run, **values)
+    return declare_study(
+        source=code.source, line_offset=code.line_offset, dry_run=dry_run, **values
+    )
 
 
 def configurations(text: str) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""Which lines about studies count that a controller on a VM wrote: those that this machine's files agree with."""
+"""Which lines about studies count that a controller on a VM wrote: those that this machine's files
+agree with.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
 
 
 def asked(sieve: Sieve, event: events.StudyAsked) -> Event | None:
-    """Count a trial that is the next one, within the space, and at the point that follows from its number, if any."""
+    """Count a trial that is the next one, within the space, and at the point that follows from its
+    number, if any.
+    """
     study = sieve.state.of(StudyState).get(event.study)
     if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
         return None
@@ -35,7 +39,9 @@ def extended(sieve: Sieve, event: events.StudyExtended) -> Event | None:
     study = sieve.state.of(StudyState).get(event.study)
     command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
     again = study is None or (event.request and event.request in study.requests)
-    return event if not again and event.request and was_asked(sieve.directory, command) else None
+    if not again and event.request and was_asked(sieve.directory, command):
+        return event
+    return None
 
 
 RULES = {events.StudyAsked: asked, events.StudyExtended: extended}

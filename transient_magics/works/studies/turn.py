@@ -1,7 +1,8 @@
-"""A study's own clusters have their turns one after the other: when this cluster's comes, and what is left for it.
+"""A study's own clusters have their turns one after the other: when this cluster's comes, and what
+is left for it.
 
-Read from files of this machine: the journals of the clusters that come before, whoever writes those. Until its turn
-comes nothing is asked for, and so nothing is billed.
+Read from files of this machine: the journals of the clusters that come before, whoever writes
+those. Until its turn comes nothing is asked for, and so nothing is billed.
 """
 
 from __future__ import annotations
@@ -24,19 +25,24 @@ def waited_for(directory: Path) -> StudySpec | None:
 
     Raises ClusterError where its declaration cannot be read.
     """
-    found = [declared_study(directory, name) for name in declared_below(directory / layout.STUDIES, layout.STUDY)]
+    found = [
+        declared_study(directory, name)
+        for name in declared_below(directory / layout.STUDIES, layout.STUDY)
+    ]
     return next((spec for spec in found if spec.alone and directory.name in spec.parts), None)
 
 
 def turn(study: StudySpec, spec: ClusterSpec, now: float) -> Turn:
     """Whether the cluster declared as `spec` has its turn in `study` at `now` (seconds since 1970).
 
-    A study that has ended early on one cluster has ended; what its trials and its own clusters cost, and the time since
-    it began, are taken off its limits. The same again for a controller that follows on one that died meanwhile.
+    A study that has ended early on one cluster has ended; what its trials and its own clusters
+    cost, and the time since it began, are taken off its limits. The same again for a controller
+    that follows on one that died meanwhile.
     """
     before = study.parts[: study.parts.index(spec.name)]
     states = [kept(places.cluster(name) / layout.JOURNAL).read() for name in before]
-    spent, passed = 0.0, 0.0
+    spent = 0.0
+    passed = 0.0
     for name, state in zip(before, states, strict=True):
         known = state.of(StudyState).get(study.name)
         if known is None:
@@ -57,7 +63,9 @@ def turn(study: StudySpec, spec: ClusterSpec, now: float) -> Turn:
 def _ended_early(known: StudyState, state: ClusterState) -> str:
     if known.reason:
         return known.reason
-    return "its cluster was deleted" if state.over and not known.over else ""
+    if state.over and not known.over:
+        return "its cluster was deleted"
+    return ""
 
 
 def _left(study: StudySpec, spec: ClusterSpec, spent: float, passed: float, now: float) -> Turn:
@@ -68,5 +76,8 @@ def _left(study: StudySpec, spec: ClusterSpec, spent: float, passed: float, now:
         seconds = 3600 * study.max_hours - passed
     if seconds <= 0:
         return Never(f"its limit of {render_duration(3600 * (study.max_hours or 0.0))} has passed")
-    cost = None if study.max_cost is None else study.max_cost - spent
+    if study.max_cost is None:
+        cost = None
+    else:
+        cost = study.max_cost - spent
     return Comes(replace(spec, declared_at=now, max_cost=cost, max_seconds=seconds).with_end())

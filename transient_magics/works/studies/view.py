@@ -1,7 +1,8 @@
-"""The studies of a panel: for each its progress, its best trial, the curves over each other, and a row for each trial.
+"""The studies of a panel: for each its progress, its best trial, the curves over each other, and a
+row for each trial.
 
-The rows of a thousand trials are sent, because they are small and can be sorted by any column; curves are sent of a few
-trials alone: the best ones, those that train, and the latest.
+The rows of a thousand trials are sent, because they are small and can be sorted by any column;
+curves are sent of a few trials alone: the best ones, those that train, and the latest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any
 
 from ...client import foreground, text
 from ...client.results.comparison import evaluated
-from ...client.results.trials import Configurations, TrialRow, best_of, best_so_far, rows_of, runs_of
+from ...client.results.trials import (
+    Configurations,
+    TrialRow,
+    best_of,
+    best_so_far,
+    rows_of,
+    runs_of,
+)
 from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
 from ...panels.snapshot.contract import Point, Study, TrialLine, parameter, sound
 from ...panels.snapshot.thinning import thinned
@@ -32,12 +40,17 @@ _MANY = 200
 def sections(state: ClusterState, now: float) -> list[Study]:
     """What a cluster's panel shows of its studies at `now`."""
     found = _shown(state)
-    by_name = costs(state, now) if found else {}
+    if found:
+        by_name = costs(state, now)
+    else:
+        by_name = {}
     return [study_view(state, study, by_name, now) for study in found]
 
 
 def pace(state: ClusterState) -> float:
-    """How many times longer than usual to wait until the studies are sent again: many trials are much to send."""
+    """How many times longer than usual to wait until the studies are sent again: many trials are
+    much to send.
+    """
     return max(1.0, sum(len(study.trials) for study in _shown(state)) / _MANY)
 
 
@@ -46,9 +59,15 @@ def _shown(state: ClusterState) -> list[StudyState]:
 
 
 def study_view(
-    state: ClusterState, study: StudyState, by_name: Mapping[str, Cost], now: float, whole: Cost | None = None
+    state: ClusterState,
+    study: StudyState,
+    by_name: Mapping[str, Cost],
+    now: float,
+    whole: Cost | None = None,
 ) -> Study:
-    """The snapshot of one study. `by_name`: costs of the cluster's work; `whole`: of the study on all clusters."""
+    """The snapshot of one study. `by_name`: costs of the cluster's work; `whole`: of the study on
+    all clusters.
+    """
     rows = rows_of(state, study, now, by_name)
     drawn = _drawn(study, rows)
     measured = {number: _evaluations(state, study, study.trials[number]) for number in drawn}
@@ -70,7 +89,7 @@ def study_view(
         "cost_words": _cost_words(study, by_name[study.name], whole) if rows else "",
         "emulated": state.spec.emulated if state.spec else True,
         "stoppable": not over,
-        "params": [each.name for each in study.spec.dimensions],
+        "params": [dimension.name for dimension in study.spec.dimensions],
         "trials": [_line(study, row, measured.get(row.number, []), over=over) for row in rows],
         "best_so_far": [(float(number), value) for number, value in best_so_far([study])],
     }
@@ -78,18 +97,29 @@ def study_view(
 
 
 def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> Study:
-    """The snapshot of a study on all of its clusters, each with the study's state there, for what is drawn of it.
+    """The snapshot of a study on all of its clusters, each with the study's state there, for what
+    is drawn of it.
 
     Where some trials have evaluations, no curves of losses are drawn beside theirs.
     """
     views = [study_view(state, study, costs(state, now), now) for state, study in begun]
     parts = [study for _, study in begun]
     best = best_of(parts)
-    chosen = next((part.spec.first + best.number for part in parts if part.best is best), None) if best else None
+    if best:
+        chosen = next((part.spec.first + best.number for part in parts if part.best is best), None)
+    else:
+        chosen = None
     metric = parts[0].spec.goal.metric
-    drawn = metric if any(view["curves_of"] == metric for view in views) else views[0]["curves_of"]
+    if any(view["curves_of"] == metric for view in views):
+        drawn = metric
+    else:
+        drawn = views[0]["curves_of"]
     trials: list[TrialLine] = [
-        {**trial, "best": trial["number"] == chosen, "curve": trial["curve"] if view["curves_of"] == drawn else []}
+        {
+            **trial,
+            "best": trial["number"] == chosen,
+            "curve": trial["curve"] if view["curves_of"] == drawn else [],
+        }
         for view in views
         for trial in view["trials"]
     ]
@@ -99,10 +129,14 @@ def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> 
 
 
 def _cost_words(study: StudyState, here: Cost, whole: Cost | None) -> str:
-    """The cost of the study; where it runs on several clusters and the sum is unknown, its cost on this one."""
+    """The cost of the study; where it runs on several clusters and the sum is unknown, its cost on
+    this one.
+    """
     if whole:
         return whole.words
-    return f"{here.words} on this cluster" if len(study.spec.parts) > 1 else here.words
+    if len(study.spec.parts) > 1:
+        return f"{here.words} on this cluster"
+    return here.words
 
 
 def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: bool) -> TrialLine:
@@ -111,7 +145,7 @@ def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: boo
         "number": study.spec.first + row.number,
         "state": "stopped" if ended else row.state,
         "words": "ended with its study" if ended else row.words,
-        "params": [parameter(row.params[each.name]) for each in study.spec.dimensions],
+        "params": [parameter(row.params[dimension.name]) for dimension in study.spec.dimensions],
         "value": row.value,
         "best": row.best,
         "hours": row.hours,
@@ -139,27 +173,52 @@ def _evaluations(state: ClusterState, study: StudyState, trial: TrialState) -> l
     for run in runs_of(state, trial):
         for step, value in evaluated(run, study.spec.goal):
             found.setdefault(step, []).append(value)
-    return thinned([(float(step), sum(values) / len(values)) for step, values in sorted(found.items())])
+    return thinned(
+        [(float(step), sum(values) / len(values)) for step, values in sorted(found.items())]
+    )
 
 
 def _losses(state: ClusterState, trial: TrialState) -> list[Point]:
     runs = runs_of(state, trial)
-    return thinned(_series(runs[0])) if runs else []
+    if runs:
+        return thinned(_series(runs[0]))
+    return []
 
 
 def _series(run: RunState) -> list[Point]:
-    return [(float(step), loss) for _, step, loss, _ in run.series if loss is not None and math.isfinite(loss)]
+    return [
+        (float(step), loss)
+        for _, step, loss, _ in run.series
+        if loss is not None and math.isfinite(loss)
+    ]
 
 
 def _about(study: StudyState, cluster: str) -> str:
     spec = study.spec
-    sampler = [] if spec.sampler == "none" else [f"{spec.sampler} sampler"]
-    pruner = [] if spec.pruner == "none" else [f"{spec.pruner} pruner"]
-    repeats = [f"each {spec.repeat} times"] if spec.repeat > 1 else []
-    workers = [f"on {', '.join(spec.here)}" if spec.on else f"{text.count(spec.workers, 'worker')} each"]
+    if spec.sampler == "none":
+        sampler = []
+    else:
+        sampler = [f"{spec.sampler} sampler"]
+    if spec.pruner == "none":
+        pruner = []
+    else:
+        pruner = [f"{spec.pruner} pruner"]
+    if spec.repeat > 1:
+        repeats = [f"each {spec.repeat} times"]
+    else:
+        repeats = []
+    workers = [
+        f"on {', '.join(spec.here)}" if spec.on else f"{text.count(spec.workers, 'worker')} each"
+    ]
     if spec.per_vm > 1:
-        workers = [f"{spec.per_vm} runs on each VM{' share their input' if spec.run.share_input else ''}"]
-    workers += [f"the rest on {', '.join(each for each in spec.parts if each != cluster)}"] if spec.parts else []
+        workers = [
+            f"{spec.per_vm} runs on each VM{' share their input' if spec.run.share_input else ''}"
+        ]
+    workers += (
+        [f"the rest on {', '.join(part for part in spec.parts if part != cluster)}"]
+        if spec.parts
+        else []
+    )
     return " · ".join([str(spec.goal), *sampler, *pruner, *repeats, *workers])
 
 
@@ -182,7 +241,8 @@ def text_of(study: StudyHandle) -> str:
 
 def picture(study: StudyHandle) -> str:
     """The picture of a study."""
-    state, now = study.cluster.state, time.time()
+    state = study.cluster.state
+    now = time.time()
     shown = study_view(state, study.state, costs(state, now), now, study.cost())
     return f"<div style='{WIDE}'>{study_html(shown)}</div>"
 
@@ -201,7 +261,10 @@ def table_html(found: Configurations) -> str:
         return f"<div style='{WIDE}'>No trial is complete yet.</div>"
     lines = [row(map(escape, ("", *found.columns)), "th")]
     for each, cells in zip(found, found.cells, strict=True):
-        mark = f"<span style='color:{COLOURS['good']}' title='of the best trial'>●</span>" if each.best else ""
+        if each.best:
+            mark = f"<span style='color:{COLOURS['good']}' title='of the best trial'>●</span>"
+        else:
+            mark = ""
         lines.append(row([mark, *map(escape, cells)]))
     notes = f"Mean ± standard deviation of n runs. {found.left_out}".strip()
     return f"<div style='{WIDE}'>{table(lines)}<div style='{FAINT};font-size:12px'>{escape(notes)}</div></div>"

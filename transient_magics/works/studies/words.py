@@ -7,7 +7,12 @@ from ...journal import ClusterState, Cost, Event, StudyState, events
 from ...protocol.checks import plain
 
 QUIET = ("study.asked",)
-_ENDED_AS = {"complete": "is complete", "pruned": "was pruned", "failed": "failed", "stopped": "was stopped"}
+_ENDED_AS = {
+    "complete": "is complete",
+    "pruned": "was pruned",
+    "failed": "failed",
+    "stopped": "was stopped",
+}
 
 
 def work_words(study: StudyState, cluster: ClusterState | None) -> str:
@@ -17,7 +22,9 @@ def work_words(study: StudyState, cluster: ClusterState | None) -> str:
 
 def short_words(study: StudyState) -> str:
     """`study-1 12/40 trials`."""
-    return f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials"
+    return (
+        f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials"
+    )
 
 
 def status_lines(study: StudyState, cluster: ClusterState, cost: Cost) -> list[str]:
@@ -31,7 +38,8 @@ def status_lines(study: StudyState, cluster: ClusterState, cost: Cost) -> list[s
 
 def study_words(study: StudyState, *, deleted: bool = False) -> str:
     """`12 of 40 trials, 4 under way`, and why it ended early; `deleted`: its cluster is."""
-    told, running = sum(trial.told for trial in study.trials.values()), len(study.running)
+    told = sum(trial.told for trial in study.trials.values())
+    running = len(study.running)
     said = f"{told} of {count(study.wanted, 'trial')}"
     if deleted and not study.over:
         return f"{said}, ended with its cluster"
@@ -41,7 +49,9 @@ def study_words(study: StudyState, *, deleted: bool = False) -> str:
         said += ", waits for its first trial"
     if study.reason:
         return f"{said}, ended: {plain(study.reason)}"
-    return f"{said}, stopped" if study.over and told < study.wanted else said
+    if study.over and told < study.wanted:
+        return f"{said}, stopped"
+    return said
 
 
 def best_words(study: StudyState) -> str:
@@ -49,7 +59,10 @@ def best_words(study: StudyState) -> str:
     best = study.best
     if best is None:
         return ""
-    params = f": {params_words(best.params)}" if best.params else ""
+    if best.params:
+        params = f": {params_words(best.params)}"
+    else:
+        params = ""
     return f"{study.spec.goal.metric} {number(best.value)} in trial {study.spec.first + best.number}{params}"
 
 
@@ -57,11 +70,20 @@ def event_words(event: Event) -> str:
     """Return what happened to a study; empty for other events."""
     match event:
         case events.StudyAsked():
-            params = f": {params_words(event.params)}" if event.params else ""
+            if event.params:
+                params = f": {params_words(event.params)}"
+            else:
+                params = ""
             return f"{event.study} has trial {event.trial}{params}"
         case events.StudyTold():
-            value = f", {number(event.value)}" if event.value is not None else ""
-            why = f": {event.reason}" if event.reason and not event.reason.startswith(event.state) else ""
+            if event.value is not None:
+                value = f", {number(event.value)}"
+            else:
+                value = ""
+            if event.reason and not event.reason.startswith(event.state):
+                why = f": {event.reason}"
+            else:
+                why = ""
             return f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}{value}{why}"
         case events.StudyExtended():
             return f"study {event.study} has {count(event.trials, 'trial')} more"

@@ -1,10 +1,13 @@
-"""Which worker reads which block of the records: every block once per epoch, none lost with a worker.
+"""Which worker reads which block of the records: every block once per epoch, none lost with a
+worker.
 
-A worker holds blocks under lease until every example of them has been in a step. Those of a worker that goes come back
-and are leased anew, so what is read twice is at most what it held. Whoever is fast takes more blocks. An epoch does not
-wait for the last block of the one before, but blocks that came back go first. Pure.
+A worker holds blocks under lease until every example of them has been in a step. Those of a worker
+that goes come back and are leased anew, so what is read twice is at most what it held. Whoever is
+fast takes more blocks. An epoch does not wait for the last block of the one before, but blocks that
+came back go first. Pure.
 
-Caches never evict (CoorDL's MinIO): whoever asks gets blocks that it has, then those that nobody has, then others.
+Caches never evict (CoorDL's MinIO): whoever asks gets blocks that it has, then those that nobody
+has, then others.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from ...files.blocks import Index
 MOST_HELD = 512
 """Blocks that one worker may hold, whatever it asks for."""
 
-EVERY, EVERY_EPOCH = 30.0, 5.0
+EVERY = 30.0
+EVERY_EPOCH = 5.0
 """Seconds between two events about the data, and after which the end of an epoch is told."""
 
 
@@ -28,22 +32,31 @@ class Leases:
     """The leases of `blocks` blocks; their order is drawn from `seed`."""
 
     def __init__(self, blocks: int, seed: int = 0, kept: Mapping[str, Any] | None = None) -> None:
-        """`kept`: what `to_dict` gave, of the same data; what was held then is to be read again, or still is."""
-        self.blocks, self._seed = blocks, seed
+        """`kept`: what `to_dict` gave, of the same data; what was held then is to be read again, or
+        still is.
+        """
+        self.blocks = blocks
+        self._seed = seed
         self._cached: dict[int, set[int]] = {}
         self._serials: dict[int, int] = {}
         self.returned = 0
         self.rewind(kept)
 
     def rewind(self, kept: Mapping[str, Any] | None) -> None:
-        """Go back to `kept`, or to the begin: what was read since is to be read again. Caches have what they had."""
+        """Go back to `kept`, or to the begin: what was read since is to be read again. Caches have
+        what they had.
+        """
         self._pending: dict[int, list[int]] = {}
         self._held: dict[int, dict[int, int]] = {}
         self._left: dict[int, int] = {}
         self._begun = self.complete = 0
         if kept and kept.get("blocks") == self.blocks:
-            self._begun, self.complete = int(kept["begun"]), int(kept["complete"])
-            self._pending = {int(epoch): [int(each) for each in those] for epoch, those in kept["pending"].items()}
+            self._begun = int(kept["begun"])
+            self.complete = int(kept["complete"])
+            self._pending = {
+                int(epoch): [int(each) for each in those]
+                for epoch, those in kept["pending"].items()
+            }
             self._left = {epoch: len(those) for epoch, those in self._pending.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,20 +66,31 @@ class Leases:
             for block, epoch in held.items():
                 pending.setdefault(epoch, []).append(block)
         told = {str(epoch): those for epoch, those in sorted(pending.items()) if those}
-        return {"blocks": self.blocks, "begun": self._begun, "complete": self.complete, "pending": told}
+        return {
+            "blocks": self.blocks,
+            "begun": self._begun,
+            "complete": self.complete,
+            "pending": told,
+        }
 
     def held(self, worker: int) -> frozenset[int]:
         """The blocks that a worker holds."""
         return frozenset(self._held.get(worker, ()))
 
     def heard(
-        self, worker: int, held: Iterable[int], done: Iterable[int], cached: Iterable[int] = (), serial: int = 0
+        self,
+        worker: int,
+        held: Iterable[int],
+        done: Iterable[int],
+        cached: Iterable[int] = (),
+        serial: int = 0,
     ) -> None:
-        """What a worker says: what it holds, what has been in its steps, and what its cache has taken.
+        """What a worker says: what it holds, what has been in its steps, and what its cache has
+        taken.
 
-        What it was given and does not know of (an answer that was lost) comes back; what it holds by an older lease, as
-        of a chief before this one, it keeps where nobody else has it. The same `serial` (not 0) once more: it was not
-        answered, and what is done is known.
+        What it was given and does not know of (an answer that was lost) comes back; what it holds
+        by an older lease, as of a chief before this one, it keeps where nobody else has it. The
+        same `serial` (not 0) once more: it was not answered, and what is done is known.
         """
         mine = self._held.setdefault(worker, {})
         if not serial or self._serials.get(worker) != serial:
@@ -75,13 +99,19 @@ class Leases:
                 if (epoch := mine.pop(block, None)) is not None:
                     self._finished(epoch)
         for block in held:
-            if block not in mine and 0 <= block < self.blocks and (epoch := self._withdraw(block)) is not None:
+            if (
+                block not in mine
+                and 0 <= block < self.blocks
+                and (epoch := self._withdraw(block)) is not None
+            ):
                 mine[block] = epoch
         known = frozenset(held)
         self._give_back({block: epoch for block, epoch in mine.items() if block not in known})
         for block in [block for block in mine if block not in known]:
             del mine[block]
-        self._cached.setdefault(worker, set()).update(block for block in cached if 0 <= block < self.blocks)
+        self._cached.setdefault(worker, set()).update(
+            block for block in cached if 0 <= block < self.blocks
+        )
 
     def take(self, worker: int, wanted: int) -> tuple[int, ...]:
         """Lease up to `wanted` more blocks to a worker; none where it holds all that there is."""
@@ -110,14 +140,21 @@ class Leases:
         return len(held)
 
     def _choose(self, worker: int, wanted: int) -> list[tuple[int, int]]:
-        """Blocks with their epochs, of the oldest epoch that has any for this worker; they are pending no more."""
-        mine, own = self._held[worker], self._cached.get(worker, set[int]())
-        others = {block for number, blocks in self._cached.items() if number != worker for block in blocks}
+        """Blocks with their epochs, of the oldest epoch that has any for this worker; they are
+        pending no more.
+        """
+        mine = self._held[worker]
+        own = self._cached.get(worker, set[int]())
+        others = {
+            block for number, blocks in self._cached.items() if number != worker for block in blocks
+        }
         for epoch in sorted(self._pending):
             there = [block for block in self._pending[epoch] if block not in mine]
             if not there:
                 continue
-            there.sort(key=lambda block: 0 if block in own else 2 if block in others else 1)  # stable: as drawn
+            there.sort(
+                key=lambda block: 0 if block in own else 2 if block in others else 1
+            )  # stable: as drawn
             chosen = frozenset(there[:wanted])
             self._pending[epoch] = [block for block in self._pending[epoch] if block not in chosen]
             return [(block, epoch) for block in there[:wanted]]
@@ -150,25 +187,32 @@ class Leases:
 
 # The blocks of one run: what a worker that asks is given, and what the run tells of its data. Pure.
 #
-# A lost parameter server takes the run back to its last checkpoint, and the leases with it: what was read since is
-# read again. So what is kept for a restarted chief is how things stood at the last save.
+# A lost parameter server takes the run back to its last checkpoint, and the leases with it: what
+# was read since is read again. So what is kept for a restarted chief is how things stood at the
+# last save.
 
 
 class Lending:
     """The leases of a run's blocks with the counters of those who read them."""
 
-    def __init__(self, run: str, index: Index, seed: int, kept: Mapping[str, Any] | None, now: float) -> None:
+    def __init__(
+        self, run: str, index: Index, seed: int, kept: Mapping[str, Any] | None, now: float
+    ) -> None:
         """`kept`: what `saved` gave to the chief before this one."""
-        self._run, self._index = run, index
+        self._run = run
+        self._index = index
         self._leases = Leases(len(index.blocks), seed, kept)
         self._said: dict[int, Lease] = {}
-        self._told, self._told_at = self.told, now
+        self._told = self.told
+        self._told_at = now
         self._detour = False
 
     @property
     def told(self) -> TrainData:
         """How it stands."""
-        index, leases, said = self._index, self._leases, self._said.values()
+        index = self._index
+        leases = self._leases
+        said = self._said.values()
         return TrainData(
             run=self._run,
             blocks=len(index.blocks),
@@ -213,7 +257,8 @@ class Lending:
             return None
         if not told.bound or told == self._told:
             return None
-        self._told, self._told_at = told, now
+        self._told = told
+        self._told_at = now
         return told
 
     def rewind(self, kept: Mapping[str, Any] | None) -> None:
@@ -226,7 +271,13 @@ class Lending:
 
     def _leased(self, number: int) -> LeasedBlock:
         block = self._index.blocks[number]
-        file, offset = block.file, block.offset
+        file = block.file
+        offset = block.offset
         return LeasedBlock(
-            number=number, size=block.size, records=block.records, crc32c=block.crc32c, file=file, offset=offset
+            number=number,
+            size=block.size,
+            records=block.records,
+            crc32c=block.crc32c,
+            file=file,
+            offset=offset,
         )

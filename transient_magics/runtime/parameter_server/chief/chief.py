@@ -1,8 +1,8 @@
 """The chief: the socket, the files and the clock around its state machine.
 
-It runs in ps/0's process. Its asyncio loop answers workers on the run's port from the first second on, while a single
-thread imports TensorFlow, makes the records, builds the graph and later saves; the state machine decides, this module
-carries out. It lives and dies with the variables it keeps.
+It runs in ps/0's process. Its asyncio loop answers workers on the run's port from the first second
+on, while a single thread imports TensorFlow, makes the records, builds the graph and later saves;
+the state machine decides, this module carries out. It lives and dies with the variables it keeps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from ....protocol.events import Event
 from ....protocol.measures.objective import Best, Objective
 from ....protocol.messages import encode
 from ....protocol.run import RunSpec
-from ....protocol.vm_events import TrainBest, TrainFailed, TrainFinished, TrainProgress, TrainStarted, told
+from ....protocol.vm_events import (
+    TrainBest,
+    TrainFailed,
+    TrainFinished,
+    TrainProgress,
+    TrainStarted,
+    told,
+)
 from ...files import blocks, data_files
 from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
 from ...folder import Lines, RunFolder
@@ -45,13 +52,19 @@ from .workers import Roster
 
 _TICK = 0.25
 _LOOK_SECONDS = 1.0
-"""Between two looks at the global step, each of which costs the parameter server some milliseconds (2 % at four a
-second); at once when a worker has reported the step at which something is due."""
+"""Between two looks at the global step, each of which costs the parameter server some milliseconds
+(2 % at four a second); at once when a worker has reported the step at which something is due.
+"""
 _WEIGHTS_SECONDS = 30.0
-"""Between two looks whether all variables are finite, which read all of them. A loss that is not has one follow too."""
+"""Between two looks whether all variables are finite, which read all of them. A loss that is not
+has one follow too.
+"""
 _LAST_WORDS = 1.0
-_EVALUATION_SECONDS, _EVALUATION_SHARE = 60.0, 0.1
-"""What an evaluation may take, and which part of the run's time, before it takes a part of the split."""
+_EVALUATION_SECONDS = 60.0
+_EVALUATION_SHARE = 0.1
+"""What an evaluation may take, and which part of the run's time, before it takes a part of the
+split.
+"""
 _STANDBY_SECONDS = 0.1
 """Between two looks whether the run is handed over."""
 _NUMBERS_APART = 100
@@ -61,31 +74,46 @@ _NUMBERS_APART = 100
 class Chief:
     """One run's chief; `run` returns the exit code of ps/0."""
 
-    def __init__(self, folder: RunFolder, spec: RunSpec, assignment: Assignment, asked: float | None = None) -> None:
+    def __init__(
+        self, folder: RunFolder, spec: RunSpec, assignment: Assignment, asked: float | None = None
+    ) -> None:
         """`asked`: when this process was wanted, seconds since 1970."""
-        self._folder, self._spec, self._assignment = folder, spec, assignment
+        self._folder = folder
+        self._spec = spec
+        self._assignment = assignment
         self._stopwatch = Stopwatch(asked or time.time(), "variables")
         self._keeper = Keeper(folder, spec, assignment)
         self._kept = self._read_kept()
         events_before = list(jsonl.read(folder.events))
-        roster, judge = Roster.after(events_before), Judge(spec, events_before)
+        roster = Roster.after(events_before)
+        judge = Judge(spec, events_before)
         if folder.standby.exists():
             self._kept.setdefault("next_number", max(roster.joined, default=0) + _NUMBERS_APART)
             roster = Roster()  # they train elsewhere
-        self._state = ChiefState(spec, self._kept, time.monotonic(), roster, judge, Turns(spec, events_before))
+        self._state = ChiefState(
+            spec, self._kept, time.monotonic(), roster, judge, Turns(spec, events_before)
+        )
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._lines = Lines(folder.events)
-        self._shipper = Shipper(spec.name, folder, self._tell) if spec.store else None
+        if spec.store:
+            self._shipper = Shipper(spec.name, folder, self._tell)
+        else:
+            self._shipper = None
         self._farewell: Event | None = None
         self._connections = 0
-        self._reported, self._at_mark = 0, asyncio.Event()
-        """The last step that a worker told, and whether one was told lately at which something is due."""
+        self._reported = 0
+        self._at_mark = asyncio.Event()
+        """The last step that a worker told, and whether one was told lately at which something is
+        due.
+        """
         self._doubted = False
         """Whether a loss was no number since the last look at the variables."""
         self._nobody = asyncio.Event()
         self._nobody.set()
         self._records = Records(folder, spec, self._keeper)
-        self._data: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
+        self._data: asyncio.Future[list[dict[str, Any]]] = (
+            asyncio.get_running_loop().create_future()
+        )
         """The files of the data, once they are made."""
         self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._thread = ThreadPoolExecutor(1, "chief")
@@ -99,7 +127,9 @@ class Chief:
             return DONE  # killed between the last event and its exit
         forget_deliveries(self._folder.path)
         # Workers ask for them first, and build what is not there.
-        await asyncio.to_thread(copy_before, self._folder, self._spec, "graphs", self._folder.graphs)
+        await asyncio.to_thread(
+            copy_before, self._folder, self._spec, "graphs", self._folder.graphs
+        )
         host, port = host_and_port(self._assignment.chief)
         server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
@@ -132,7 +162,9 @@ class Chief:
 
     # --- the life of a run -------------------------------------------------------------------------------------------
     async def _prepare(self) -> None:
-        """From an empty process to living variables; whatever goes wrong here ends the run with its reason."""
+        """From an empty process to living variables; whatever goes wrong here ends the run with its
+        reason.
+        """
         try:
             self._stopwatch.lap("process")
             await asyncio.gather(self._serve_and_define(), self._restore())
@@ -165,14 +197,18 @@ class Chief:
         if self._spec.mode == "sync":
             loop = asyncio.get_running_loop()
             self._rounds = Rounds(
-                self._keeper, self._spec, lambda error: loop.call_soon_threadsafe(self._rounds_failed, error)
+                self._keeper,
+                self._spec,
+                lambda error: loop.call_soon_threadsafe(self._rounds_failed, error),
             )
             self._rounds.start()
         self._happened(events.Prepared(step, self._keeper.batch, self._best_here()))
         await self._on_thread(self._keeper.keep_graph)
 
     async def _until_wanted(self) -> None:
-        """Where the run is to move here: wait until it is handed over, and go on behind what was told of it."""
+        """Where the run is to move here: wait until it is handed over, and go on behind what was
+        told of it.
+        """
         standby = self._folder.standby
         if not standby.exists():
             return
@@ -180,13 +216,16 @@ class Chief:
         while standby.exists():  # noqa: ASYNC110 (the agent removes it: no event comes from there)
             await asyncio.sleep(_STANDBY_SECONDS)
         told_before = list(jsonl.read(self._folder.events))
-        roster, judge = Roster.after(told_before), Judge(self._spec, told_before)
+        roster = Roster.after(told_before)
+        judge = Judge(self._spec, told_before)
         self._state.succeed(roster, judge, Turns(self._spec, told_before), time.monotonic())
         await self._restore()
         self._stopwatch.lap("standby")
 
     async def _serve_and_define(self) -> None:
-        """Workers whose server this was reach it again, and open their sessions, while the code is run."""
+        """Workers whose server this was reach it again, and open their sessions, while the code is
+        run.
+        """
         await self._on_thread(self._keeper.serve)
         self._stopwatch.lap("server")
         await self._on_thread(self._keeper.define)
@@ -195,11 +234,13 @@ class Chief:
     async def _restore(self) -> None:
         """Have the newest checkpoint here.
 
-        A run that has begun on this machine has it: nobody waits for a bucket then, unless it turns out to be broken.
+        A run that has begun on this machine has it: nobody waits for a bucket then, unless it turns
+        out to be broken.
         """
         if not self._shipper:
             return
-        restore, loop = self._shipper.restore, asyncio.get_running_loop()
+        restore = self._shipper.restore
+        loop = asyncio.get_running_loop()
         self._keeper.mend = lambda: asyncio.run_coroutine_threadsafe(restore(), loop).result()
         if "started" not in self._kept or not Checkpoints(self._folder.checkpoints).steps():
             await restore()
@@ -213,20 +254,26 @@ class Chief:
 
     async def _watch(self) -> None:
         """Look at the clock and the global step."""
-        trouble, looked, examined = 0, 0.0, time.monotonic()
+        trouble = 0
+        looked = 0.0
+        examined = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK):
                     await self._at_mark.wait()
             self._at_mark.clear()
             self._lines.flush()
-            due = self._reported >= self._state.next_mark or time.monotonic() - looked >= _LOOK_SECONDS
+            due = (
+                self._reported >= self._state.next_mark
+                or time.monotonic() - looked >= _LOOK_SECONDS
+            )
             if due and self._state.phase is Phase.TRAINING:
                 looked = time.monotonic()
                 try:
                     step = await self._on_thread(self._keeper.step)
                     if self._doubted or looked - examined >= _WEIGHTS_SECONDS:
-                        self._doubted, examined = False, looked
+                        self._doubted = False
+                        examined = looked
                         await self._on_thread(self._keeper.insist_finite)
                 except NotFiniteError as error:
                     self._fail(error)
@@ -257,14 +304,21 @@ class Chief:
         self._happened(events.SaveDone(**asdict(saved)))
 
     async def _evaluate(self, step: int) -> None:
-        with Checkpoints(self._folder.checkpoints).held(step):  # until it is known whether it is the best
+        with Checkpoints(self._folder.checkpoints).held(
+            step
+        ):  # until it is known whether it is the best
             how = {"awaited": self._state.is_awaited, "seconds": self._evaluation_seconds(step)}
             self._happened(await evaluate(self._folder, step, **how))
 
     def _evaluation_seconds(self, step: int) -> float:
-        """What an evaluation of the whole split may take: a minute, or a tenth of what the run takes in all."""
+        """What an evaluation of the whole split may take: a minute, or a tenth of what the run
+        takes in all.
+        """
         trained = time.time() - self._kept.get("started", time.time())
-        return max(_EVALUATION_SECONDS, _EVALUATION_SHARE * trained * max(1.0, self._spec.train_steps / max(step, 1)))
+        return max(
+            _EVALUATION_SECONDS,
+            _EVALUATION_SHARE * trained * max(1.0, self._spec.train_steps / max(step, 1)),
+        )
 
     # --- carrying out ------------------------------------------------------------------------------------------------
     def _happened(self, event: Any) -> None:
@@ -308,7 +362,9 @@ class Chief:
                 self._spawn(self._finish(code))
 
     def _best_here(self) -> Best | None:
-        """The best of the checkpoints that are here; one by another objective, of a run before, does not stay."""
+        """The best of the checkpoints that are here; one by another objective, of a run before,
+        does not stay.
+        """
         checkpoints = Checkpoints(self._folder.checkpoints)
         best = checkpoints.best()
         if best and best.objective != str(self._spec.objective):
@@ -329,7 +385,9 @@ class Chief:
             self._shipper.due()
 
     async def _release(self, number: int) -> None:
-        """Not on the chief's thread: a parameter server that does not answer must not hold up a checkpoint."""
+        """Not on the chief's thread: a parameter server that does not answer must not hold up a
+        checkpoint.
+        """
         for server in self._assignment.ps:
             try:
                 await asyncio.to_thread(variables.release, server, number)
@@ -347,7 +405,9 @@ class Chief:
             await self._shipper.settled()
         if self._farewell:
             self._tell(self._farewell)
-        while self._lines.waiting:  # whoever pays for the VMs must hear the end: a full disk is waited for
+        while (
+            self._lines.waiting
+        ):  # whoever pays for the VMs must hear the end: a full disk is waited for
             await asyncio.sleep(_TICK)
             self._lines.flush()
         self._keep()
@@ -364,12 +424,16 @@ class Chief:
         more = {key: self._kept[key] for key in ("started", "finished") if key in self._kept}
         try:
             write_atomically(self._folder.chief, json.dumps({**self._state.to_dict(), **more}))
-        except OSError as error:  # a full disk: training goes on, this process still knows every number
+        except (
+            OSError
+        ) as error:  # a full disk: training goes on, this process still knows every number
             print(f"the chief's state cannot be written: {error}", file=sys.stderr, flush=True)
 
     # --- talking to workers ------------------------------------------------------------------------------------------
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: a worker for as long as it trains, one that copies the records, or a server with one word."""
+        """One connection: a worker for as long as it trains, one that copies the records, or a
+        server with one word.
+        """
         self._connections += 1
         connection = self._connections
         self._writers[connection] = writer
@@ -401,7 +465,9 @@ class Chief:
             self._happened(events.Disconnected(connection))
             writer.close()
 
-    async def _listen(self, connection: int, message: messages.FromWorker, reader: asyncio.StreamReader) -> None:
+    async def _listen(
+        self, connection: int, message: messages.FromWorker, reader: asyncio.StreamReader
+    ) -> None:
         while True:
             self._heard(connection, message)
             line = await reader.readline()
@@ -412,10 +478,16 @@ class Chief:
     def _heard(self, connection: int, message: messages.FromWorker) -> None:
         match message:
             case messages.Join():
-                self._happened(events.Joined(connection, message.name, message.accelerator, message.number))
+                self._happened(
+                    events.Joined(connection, message.name, message.accelerator, message.number)
+                )
             case messages.Stepping():
                 program = fingerprint.parse(message.program)
-                self._happened(events.Stepping(connection, message.loss, message.samples, message.speed, program))
+                self._happened(
+                    events.Stepping(
+                        connection, message.loss, message.samples, message.speed, program
+                    )
+                )
                 if not self._spec.stalls:  # who measures them knows its graph from building it
                     self._spawn(self._graphs.make(message.gpu))
             case messages.Reading():
@@ -426,7 +498,9 @@ class Chief:
                 self._happened(events.Exhausted(connection, message.fits))
             case messages.Metrics():
                 self._reported = max(self._reported, message.step)
-                self._doubted |= bool(message.line.get("steps")) and message.line.get("loss") is None
+                self._doubted |= (
+                    bool(message.line.get("steps")) and message.line.get("loss") is None
+                )
                 if self._reported >= self._state.next_mark:
                     self._at_mark.set()
                 self._happened(events.Heard(connection, message.line))
@@ -447,14 +521,18 @@ class Chief:
     async def _take_checkpoint(
         self, told: messages.Checkpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """A worker brings the checkpoint that it was asked for; one that has lost that duty comes too late."""
+        """A worker brings the checkpoint that it was asked for; one that has lost that duty comes
+        too late.
+        """
         async with received_checkpoint(reader, told, self._folder.path) as paths:
             saver = self._state.saver
             if saver is None or saver.number != told.number:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))
                 return
             try:
-                saved = await self._on_thread(lambda: self._keeper.take(told.step, told.seconds, paths))
+                saved = await self._on_thread(
+                    lambda: self._keeper.take(told.step, told.seconds, paths)
+                )
             except NotFiniteError as error:
                 writer.write(encode({"ok": False, "error": str(error)}))
                 self._fail(error)
@@ -468,9 +546,11 @@ class Chief:
         self, asked: messages.Files, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if asked.what == "graphs":
-            directory, files = self._folder.graphs, self._graphs.files()
+            directory = self._folder.graphs
+            files = self._graphs.files()
         else:
-            directory, files = self._folder.data, await asyncio.shield(self._data)
+            directory = self._folder.data
+            files = await asyncio.shield(self._data)
         index = self._records.index
         if asked.what == "blocks":
             await records.serve_blocks(directory, index, reader, writer)

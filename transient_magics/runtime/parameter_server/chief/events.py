@@ -42,7 +42,9 @@ class Stepping:
 
 @dataclass(frozen=True)
 class Built:
-    """The chief has executed the run's program, with this fingerprint; empty where it read the graph from a file."""
+    """The chief has executed the run's program, with this fingerprint; empty where it read the
+    graph from a file.
+    """
 
     program: Mapping[str, str]
 
@@ -57,7 +59,9 @@ class Heard:
 
 @dataclass(frozen=True)
 class Noticed:
-    """The worker's VM is under notice: it trains on until shortly before the end, but must not be counted on."""
+    """The worker's VM is under notice: it trains on until shortly before the end, but must not be
+    counted on.
+    """
 
     connection: int
 
@@ -127,8 +131,9 @@ class Leasing:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The variables live: initialised, restored, or found alive. `batch` is the declared mini-batch, `best` the best of
-    the checkpoints that are here."""
+    """The variables live: initialised, restored, or found alive. `batch` is the declared
+    mini-batch, `best` the best of the checkpoints that are here.
+    """
 
     step: int
     batch: int = 0
@@ -178,7 +183,9 @@ class StopAsked:
 
 @dataclass(frozen=True)
 class EvaluationDone:
-    """Metrics of the checkpoint at `step`, as train.evaluated tells them; `reason` if there are none."""
+    """Metrics of the checkpoint at `step`, as train.evaluated tells them; `reason` if there are
+    none.
+    """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -262,7 +269,9 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Have the checkpoint of the best evaluation stay, and tell of it; `seen`: which part of the split that was of."""
+    """Have the checkpoint of the best evaluation stay, and tell of it; `seen`: which part of the
+    split that was of.
+    """
 
     best: Best
     seen: str = ""

@@ -1,4 +1,6 @@
-"""Programs that a chief runs beside the training: evaluations, graphs for later workers, copies to and from buckets."""
+"""Programs that a chief runs beside the training: evaluations, graphs for later workers, copies to
+and from buckets.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ from ...training import fingerprint
 from ...training.usercode import sentence
 from .events import EvaluationDone
 
-_LONGEST, _PASSES = 900.0, 3
-"""Seconds, and how often the time of the split is added: what takes longer has failed. It is read to see whether it is
-too long, counted, and then a part of it read."""
+_LONGEST = 900.0
+_PASSES = 3
+"""Seconds, and how often the time of the split is added: what takes longer has failed. It is read
+to see whether it is too long, counted, and then a part of it read.
+"""
 _PART = ("of", "endless", "drawn", "among")
 """What an event says of the part of the split."""
 _QUEUE = ".evaluations"
@@ -40,46 +44,64 @@ _LOOK_SECONDS = 0.2
 """Between two looks whether another run's evaluation is over."""
 
 _AFTER = 15.0
-"""Seconds of training before it is written: a run that is over by then has no use for it, nor has its start."""
+"""Seconds of training before it is written: a run that is over by then has no use for it, nor has
+its start.
+"""
 _WORTH_SECONDS = 60.0
-"""Of training that are left: so shortly before its end few workers join a run, and those build their graphs."""
+"""Of training that are left: so shortly before its end few workers join a run, and those build
+their graphs.
+"""
 _IDLE_SECONDS = 60.0
 """What writing may take on cores that have nothing else to do; a model of today takes eight."""
 _MOST_SECONDS = 900.0
 
-_TRIES, _FIRST_PAUSE = 5, 2.0
+_TRIES = 5
+_FIRST_PAUSE = 2.0
 _MOST_COPY_SECONDS = 3600.0
 _LAST_SECONDS = 180.0
 _BRIEFLY_SECONDS = 60.0
 _CLOCK_SECONDS = 5.0
 
 
-async def evaluate(folder: RunFolder, step: int, *, awaited: bool = False, seconds: float = 60.0) -> EvaluationDone:
+async def evaluate(
+    folder: RunFolder, step: int, *, awaited: bool = False, seconds: float = 60.0
+) -> EvaluationDone:
     """Evaluate the checkpoint of `step`; whatever goes wrong is the reason in the answer.
 
-    Steps come first on the VM's cores, unless the evaluation is `awaited`. `seconds`: what the whole split may take.
+    Steps come first on the VM's cores, unless the evaluation is `awaited`. `seconds`: what the
+    whole split may take.
     """
     wanted = ["--run", str(folder.path), "--step", str(step), "--seconds", f"{seconds:.0f}"]
     wanted += ["--before", json.dumps(_part_before(folder))]
     wanted += ["--awaited"] if awaited else []
-    log_file, longest = folder.logs / "evaluate.log", _LONGEST + _PASSES * seconds
-    with Checkpoints(folder.checkpoints).held(step):  # the next ones may be written faster than a process starts
+    log_file = folder.logs / "evaluate.log"
+    longest = _LONGEST + _PASSES * seconds
+    with Checkpoints(folder.checkpoints).held(
+        step
+    ):  # the next ones may be written faster than a process starts
         try:
             async with _turn(folder):
-                said = await answer("evaluate", *wanted, log=log_file, limit=longest, name="metrics", beside=folder)
+                said = await answer(
+                    "evaluate", *wanted, log=log_file, limit=longest, name="metrics", beside=folder
+                )
         except OSError as error:  # a full disk
             return EvaluationDone(step, reason=sentence(error))
     if reason := said.get("error", ""):
         log(f"evaluation of step {step}: {reason}")
         return EvaluationDone(step, reason=reason)
-    told = {name: said[name] for name in ("batches", "examples", "complete", *_PART) if name in said}
-    undefined, program = tuple(said.get("undefined", ())), fingerprint.parse(said.get("program", ""))
+    told = {
+        name: said[name] for name in ("batches", "examples", "complete", *_PART) if name in said
+    }
+    undefined = tuple(said.get("undefined", ()))
+    program = fingerprint.parse(said.get("program", ""))
     return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
 
 
 def _part_before(folder: RunFolder) -> dict[str, Any]:
     """Which part of the dev split the run's latest evaluation was of; nothing where there was none."""
-    evaluated = [event for event in jsonl.read(folder.events) if event.get("kind") == TrainEvaluated.kind]
+    evaluated = [
+        event for event in jsonl.read(folder.events) if event.get("kind") == TrainEvaluated.kind
+    ]
     if not evaluated:
         return {}
     told = {name: evaluated[-1][name] for name in _PART if name in evaluated[-1]}
@@ -88,15 +110,18 @@ def _part_before(folder: RunFolder) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _turn(folder: RunFolder) -> AsyncIterator[None]:
-    """Until the end nobody else evaluates on this VM: each evaluation holds a model in memory, and takes the cores.
+    """Until the end nobody else evaluates on this VM: each evaluation holds a model in memory, and
+    takes the cores.
 
-    Who asked first comes first. A place in the queue is a file that its owner holds a lock on, so that nobody waits for
-    a process that is no more. Raises OSError.
+    Who asked first comes first. A place in the queue is a file that its owner holds a lock on, so
+    that nobody waits for a process that is no more. Raises OSError.
     """
     queue = folder.path.parent / _QUEUE  # of all runs on this VM
     queue.mkdir(exist_ok=True)
     place = queue / f"{time.monotonic_ns():020d}-{os.getpid()}"
-    lock = os.open(young := place.with_name(f".{place.name}"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    lock = os.open(
+        young := place.with_name(f".{place.name}"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
+    )
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         young.rename(place)  # nobody sees it without its lock
@@ -127,19 +152,22 @@ def _is_held(place: Path) -> bool:
 
 # Has workers' graphs written into files, for those that join later (programs/shared_graph.py).
 #
-# That happens once a run has trained for a while, in a process of the lowest priority, at which it takes no time from
-# anybody; where nobody leaves it any, another tries at a low one. There is one file for machines with a GPU and one
-# for those without: models differ in them.
+# That happens once a run has trained for a while, in a process of the lowest priority, at which it
+# takes no time from anybody; where nobody leaves it any, another tries at a low one. There is one
+# file for machines with a GPU and one for those without: models differ in them.
 
 
 class SharedGraphs:
-    """The chief's side: has graphs written, one for each kind of machine, and lists those that are there.
+    """The chief's side: has graphs written, one for each kind of machine, and lists those that are
+    there.
 
     `left` tells for how many seconds the run will train on.
     """
 
     def __init__(self, folder: RunFolder, servers: int, left: Callable[[], float]) -> None:
-        self._folder, self._servers, self._left = folder, servers, left
+        self._folder = folder
+        self._servers = servers
+        self._left = left
         self._begun: set[str] = set()
 
     def files(self) -> list[dict[str, Any]]:
@@ -150,7 +178,9 @@ class SharedGraphs:
         ]
 
     async def make(self, gpu: bool) -> None:
-        """Have the graph for such machines written, unless that was begun already. Its failure is only logged."""
+        """Have the graph for such machines written, unless that was begun already. Its failure is
+        only logged.
+        """
         path = self._folder.graph_file(gpu, self._servers)
         if path.name in self._begun or path.exists():
             return
@@ -158,30 +188,49 @@ class SharedGraphs:
         await asyncio.sleep(_AFTER)
         if self._left() < _WORTH_SECONDS:
             return
-        given = ["--run", str(self._folder.path), "--servers", str(self._servers), *(["--gpu"] if gpu else [])]
-        run = partial(ended, "shared_graph", *given, log=self._folder.logs / "graph.log", beside=self._folder)
+        given = [
+            "--run",
+            str(self._folder.path),
+            "--servers",
+            str(self._servers),
+            *(["--gpu"] if gpu else []),
+        ]
+        run = partial(
+            ended, "shared_graph", *given, log=self._folder.logs / "graph.log", beside=self._folder
+        )
         if not await run("--idle", limit=_IDLE_SECONDS) and not await run(limit=_MOST_SECONDS):
-            print(f"the graph took more than {_MOST_SECONDS:.0f} s to write", file=sys.stderr, flush=True)
+            print(
+                f"the graph took more than {_MOST_SECONDS:.0f} s to write",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
-# The chief's messenger to the run's bucket: has checkpoints shipped beside the training, and restored before it.
+# The chief's messenger to the run's bucket: has checkpoints shipped beside the training, and
+# restored before it.
 #
-# What is done is done by processes of `shipping.py`, one at a time. Checkpoints that come while one is under way are
-# not queued: the next to be shipped is the newest. What became of each is told as an event, `train.shipped` or
-# `train.unshipped`. The VM's token for the bucket ends where nobody renews it: what could not be shipped is tried
-# again with the next one.
+# What is done is done by processes of `shipping.py`, one at a time. Checkpoints that come while one
+# is under way are not queued: the next to be shipped is the newest. What became of each is told as
+# an event, `train.shipped` or `train.unshipped`. The VM's token for the bucket ends where nobody
+# renews it: what could not be shipped is tried again with the next one.
 
 
 class Shipper:
     """Ships the checkpoints of the run in `folder`; `report` takes events."""
 
     def __init__(self, run: str, folder: RunFolder, report: Callable[[Event], None]) -> None:
-        self._run, self._folder, self._report = run, folder, report
-        self._due, self._settled = asyncio.Event(), asyncio.Event()
+        self._run = run
+        self._folder = folder
+        self._report = report
+        self._due = asyncio.Event()
+        self._settled = asyncio.Event()
         self._settled.set()
-        self._shipped, self._best = "", ""
+        self._shipped = ""
+        self._best = ""
         self.ending = False
-        """The run is being stopped: what is shipped now takes no other one's place, which its result may name."""
+        """The run is being stopped: what is shipped now takes no other one's place, which its
+        result may name.
+        """
 
     def due(self) -> None:
         """There is a new checkpoint."""
@@ -200,18 +249,24 @@ class Shipper:
                 self._settled.set()
 
     async def settled(self) -> None:
-        """Wait until the newest checkpoint is in the bucket, or was refused, or three minutes have passed."""
+        """Wait until the newest checkpoint is in the bucket, or was refused, or three minutes have
+        passed.
+        """
         try:
             async with asyncio.timeout(_LAST_SECONDS):
                 await self._settled.wait()
         except TimeoutError:
-            print(f"the last checkpoint was not shipped within {_LAST_SECONDS:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"the last checkpoint was not shipped within {_LAST_SECONDS:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
 
     async def restore(self) -> None:
         """Have the bucket's newest good checkpoint in the run's folder, if none as new is there.
 
-        Where the bucket does not answer the run goes on from what is here, and that after a minute where nothing newer
-        is known to have been shipped. Raises TrainingError if nothing is here.
+        Where the bucket does not answer the run goes on from what is here, and that after a minute
+        where nothing newer is known to have been shipped. Raises TrainingError if nothing is here.
         """
         here = Checkpoints(self._folder.checkpoints).steps()
         if not here or here[0] < _shipped(self._folder):
@@ -262,10 +317,17 @@ class Shipper:
                     self._shipped = shipped["path"]
                     self._report(TrainShipped(run=self._run, **shipped))
                 if best and best["path"] != self._best:
-                    self._best, metric = best["path"], Objective.parse(best["objective"]).metric
+                    self._best = best["path"]
+                    metric = Objective.parse(best["objective"]).metric
                     where = {"path": path_of(best["step"]), "shipped": best["path"]}
                     self._report(
-                        TrainBest(run=self._run, step=best["step"], metric=metric, value=best["value"], **where)
+                        TrainBest(
+                            run=self._run,
+                            step=best["step"],
+                            metric=metric,
+                            value=best["value"],
+                            **where,
+                        )
                     )
                 return True
             print(f"not shipped: {shipped['error']}", file=sys.stderr, flush=True)
@@ -279,7 +341,15 @@ class Shipper:
     async def _program(self, do: str, *more: str) -> dict[str, Any]:
         self._folder.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = self._folder.logs / "shipping.log"
-        return await answer("shipping", do, "--run", str(self._folder.path), *more, log=log, limit=_MOST_COPY_SECONDS)
+        return await answer(
+            "shipping",
+            do,
+            "--run",
+            str(self._folder.path),
+            *more,
+            log=log,
+            limit=_MOST_COPY_SECONDS,
+        )
 
 
 def _shipped(folder: RunFolder) -> int:
@@ -287,6 +357,8 @@ def _shipped(folder: RunFolder) -> int:
     steps = [-1]
     with contextlib.suppress(OSError):
         for event in jsonl.read(folder.events):
-            if event.get("kind") == TrainShipped.kind and isinstance(step := event.get("step"), int):
+            if event.get("kind") == TrainShipped.kind and isinstance(
+                step := event.get("step"), int
+            ):
                 steps.append(step)
     return max(steps)

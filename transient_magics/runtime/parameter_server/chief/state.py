@@ -1,9 +1,10 @@
 """What the chief decides: who is in, under which number, when to save, and when a run has ended.
 
-A pure state machine. `handle(event, now)` takes what happened and returns what is to be done; no clock, socket, file
-or TensorFlow in here. The chief (chief.py) is its edge. `now` is any monotonic clock's seconds. What must survive a
-restart of the chief is in `to_dict` and written before a number is given out, so that no number is ever used twice.
-Who trains is not in there: the run's events say it (workers.py).
+A pure state machine. `handle(event, now)` takes what happened and returns what is to be done; no
+clock, socket, file or TensorFlow in here. The chief (chief.py) is its edge. `now` is any monotonic
+clock's seconds. What must survive a restart of the chief is in `to_dict` and written before a
+number is given out, so that no number is ever used twice. Who trains is not in there: the run's
+events say it (workers.py).
 """
 
 from __future__ import annotations
@@ -83,15 +84,21 @@ SILENCE = 5.0
 SILENCE_BEFORE_TRAINING = 120.0
 """The same for one that is still importing and building."""
 SILENCE_AT_THE_BARRIER = 2.5
-"""The same for one that the others wait for at a synchronous step; a sign of life comes every second."""
+"""The same for one that the others wait for at a synchronous step; a sign of life comes every
+second.
+"""
 REJOIN_WITHIN = 20.0
 """Seconds that a restarted chief waits for the workers it knew."""
 FINISH_WITHIN = 5.0
 """Seconds within which workers end when the run has its steps."""
 LAST_SAVE_WITHIN = 300.0
-"""Seconds for which the last checkpoint is tried again, as on a disk that is full: what was learnt is in it alone."""
+"""Seconds for which the last checkpoint is tried again, as on a disk that is full: what was learnt
+is in it alone.
+"""
 SAME_ERRORS = 3
-"""How often an error ends a run that nobody else trains; with other numbers it is the same: each batch has its own."""
+"""How often an error ends a run that nobody else trains; with other numbers it is the same: each
+batch has its own.
+"""
 _NUMBERS = re.compile(r"\d[\d\s.,-]*")
 _LEAVE = messages.Leave()
 _SEED_IT = (
@@ -113,28 +120,44 @@ class ChiefState:
     """The chief of one run."""
 
     def __init__(
-        self, spec: RunSpec, kept: Mapping[str, Any], now: float, roster: Roster, judge: Judge | None = None,
+        self,
+        spec: RunSpec,
+        kept: Mapping[str, Any],
+        now: float,
+        roster: Roster,
+        judge: Judge | None = None,
         turns: Turns | None = None,
-    ) -> None:  # fmt: skip
-        """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it was written;
-        `judge`: what is thought of its evaluations so far; `turns`: of a run that measures stalls, those to come."""
+    ) -> None:
+        """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it
+        was written; `judge`: what is thought of its evaluations so far; `turns`: of a run that
+        measures stalls, those to come.
+        """
         self.spec = spec
         self.phase = Phase.PREPARING
         self.members = _remembered(roster, now)
         kept_given = {int(number): name for number, name in kept.get("given", {}).items()}
         self._given = {**roster.joined, **kept_given}
-        self.next_number = max([int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)])
+        self.next_number = max(
+            [int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)]
+        )
         self.step = 0
-        self._batches = Batches(spec.name, spec.batching, spec.workers, Rule.of(spec), kept.get("batches"))
+        self._batches = Batches(
+            spec.name, spec.batching, spec.workers, Rule.of(spec), kept.get("batches")
+        )
         self._lending: Lending | None = None
         self._lending_saved: Mapping[str, Any] | None = kept.get("blocks")
         self._alarm = SpeedAlarm(spec.alarm_below, spec.alarm_after, spec.mode == "sync")
         self._shares = Shares()
         self._progress = Progress(spec.name)
         self._saving = Saving(spec, now)
-        self._judge, self._ended_early = judge or Judge(spec), ""
-        self._turns = (turns or Turns(spec)) if spec.stalls else None
-        self._evaluating, self._evaluation_due = False, False
+        self._judge = judge or Judge(spec)
+        self._ended_early = ""
+        if spec.stalls:
+            self._turns = turns or Turns(spec)
+        else:
+            self._turns = None
+        self._evaluating = False
+        self._evaluation_due = False
         self._finish_by: float | None = None
         self._last_by: float | None = None
         self._stopping = self._noted = False
@@ -142,11 +165,14 @@ class ChiefState:
         self._program: Mapping[str, str] = kept.get("program", {})
 
     def succeed(self, roster: Roster, judge: Judge, turns: Turns, now: float) -> None:
-        """Go on in the place of a chief elsewhere, as one that is made with these would, beside who has joined here."""
+        """Go on in the place of a chief elsewhere, as one that is made with these would, beside who
+        has joined here.
+        """
         self.members = {**_remembered(roster, now), **self.members}
         self._given = {**roster.joined, **self._given}
         self.next_number = max([self.next_number, *(number + 1 for number in roster.joined)])
-        self._judge, self._turns = judge, turns if self.spec.stalls else None
+        self._judge = judge
+        self._turns = turns if self.spec.stalls else None
 
     @property
     def active(self) -> int:
@@ -165,7 +191,9 @@ class ChiefState:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether its evaluations are waited for: that which ends the run, and each of a trial, which may prune it."""
+        """Whether its evaluations are waited for: that which ends the run, and each of a trial,
+        which may prune it.
+        """
         return self.phase is Phase.FINISHING or bool(self.spec.study)
 
     @property
@@ -182,32 +210,56 @@ class ChiefState:
     def seconds_left(self) -> float:
         """Until the last step, at the speed that was told last."""
         speed = self._progress.speed
-        return (self.spec.train_steps - self.step) / speed if speed else math.inf
+        if speed:
+            return (self.spec.train_steps - self.step) / speed
+        return math.inf
 
     @property
     def saver(self) -> Member | None:
-        """The worker that writes a checkpoint just now; None while nobody does, or the chief itself."""
-        return None if self._saving.writer is None else self.members.get(self._saving.writer)
+        """The worker that writes a checkpoint just now; None while nobody does, or the chief
+        itself.
+        """
+        if self._saving.writer is None:
+            return None
+        return self.members.get(self._saving.writer)
 
     def live(self, now: float) -> int:
         """How many workers a synchronous step waits for: those that train and can be heard.
 
         A restarted chief does not wait for those that it only remembers.
         """
-        connected = [member for member in self.members.values() if member.active and member.connection is not None]
+        connected = [
+            member
+            for member in self.members.values()
+            if member.active and member.connection is not None
+        ]
         return sum(now - member.heard < SILENCE_AT_THE_BARRIER for member in connected)
 
     def to_dict(self) -> dict[str, Any]:
         """What a restarted chief must know."""
         given = {str(number): name for number, name in self._given.items()}
-        lent = {"blocks": self._lending_saved} if self._lending_saved else {}
-        program = {"program": dict(self._program)} if self._program else {}
-        return {"next_number": self.next_number, "given": given, **self._batches.to_dict(), **lent, **program}
+        if self._lending_saved:
+            lent = {"blocks": self._lending_saved}
+        else:
+            lent = {}
+        if self._program:
+            program = {"program": dict(self._program)}
+        else:
+            program = {}
+        return {
+            "next_number": self.next_number,
+            "given": given,
+            **self._batches.to_dict(),
+            **lent,
+            **program,
+        }
 
     def handle(self, event: Any, now: float) -> list[Instruction]:
         """What follows from `event`."""
         if self.phase is Phase.ENDED:
-            return self._refuse(event) if isinstance(event, Joined) else []
+            if isinstance(event, Joined):
+                return self._refuse(event)
+            return []
         match event:
             case Joined():
                 return self._join(event, now)
@@ -223,10 +275,16 @@ class ChiefState:
                 if line and (member := self._of(connection)):
                     self._alarm.heard(member.name, line, now)
                 done = [*self._heard(connection, now), *self._metrics(line)]
-                return [*done, *self._batches.measured(self._of(connection), line, self.members.values(), now)]
+                return [
+                    *done,
+                    *self._batches.measured(self._of(connection), line, self.members.values(), now),
+                ]
             case Exhausted(connection, fits):
                 heard = self._heard(connection, now)
-                return [*heard, *self._batches.exhausted(self._of(connection), fits, self.members.values())]
+                return [
+                    *heard,
+                    *self._batches.exhausted(self._of(connection), fits, self.members.values()),
+                ]
             case Measured(connection, told):
                 heard = self._heard(connection, now)
                 if self._turns and (member := self._of(connection)):
@@ -237,7 +295,10 @@ class ChiefState:
                     member.noticed = True
                 return self._heard(connection, now)
             case Reading(connection, note):
-                order = [] if self._noted else [Emit(TrainOrder(run=self.spec.name, reason=note))]
+                if self._noted:
+                    order = []
+                else:
+                    order = [Emit(TrainOrder(run=self.spec.name, reason=note))]
                 self._noted = True
                 return [*self._heard(connection, now), *order]
             case Leaving(connection, reason):
@@ -246,16 +307,27 @@ class ChiefState:
                 return self._leave(self._of(connection), "lost", now)
             case Trouble(connection, reason, fatal):
                 self._troubles[alike := _NUMBERS.sub("#", reason)] += 1
-                alone = not any(member.active and member.connection != connection for member in self.members.values())
-                return self._fail(reason) if fatal or (alone and self._troubles[alike] >= SAME_ERRORS) else []
+                alone = not any(
+                    member.active and member.connection != connection
+                    for member in self.members.values()
+                )
+                if fatal or (alone and self._troubles[alike] >= SAME_ERRORS):
+                    return self._fail(reason)
+                return []
             case Indexed(index):
-                seed = self.spec.seed if self.spec.seed is not None else int(1000 * self.spec.declared_at)
+                if self.spec.seed is not None:
+                    seed = self.spec.seed
+                else:
+                    seed = int(1000 * self.spec.declared_at)
                 self._lending = Lending(self.spec.name, index, seed, self._lending_saved, now)
                 return []
             case Leasing(connection, lease):
                 return [*self._heard(connection, now), *self._lend(connection, lease)]
             case Prepared(step, batch, best):
-                return [*self._prepared(step, best, now), *self._batches.prepared(batch, self.members.values())]
+                return [
+                    *self._prepared(step, best, now),
+                    *self._batches.prepared(batch, self.members.values()),
+                ]
             case StepSeen(step):
                 return self._seen(step, now)
             case SaveAsked():
@@ -288,17 +360,24 @@ class ChiefState:
     def _join(self, event: Joined, now: float) -> list[Instruction]:
         if self._ending:
             return self._refuse(event)
-        claimed = event.number if event.number is not None and self._given.get(event.number) == event.name else None
-        known, done = None, list[Instruction]()
+        if event.number is not None and self._given.get(event.number) == event.name:
+            claimed = event.number
+        else:
+            claimed = None
+        known = None
+        done = list[Instruction]()
         for other in [member for member in self.members.values() if member.name == event.name]:
             if other.number == claimed:
                 known = other
-            elif claimed is not None and other.number > claimed:  # it was frozen, and its successor is there already
+            elif (
+                claimed is not None and other.number > claimed
+            ):  # it was frozen, and its successor is there already
                 return [_go(event.connection)]
             else:  # a new process of the same VM: the old one is no more
                 done += self._leave(other, "lost", now)
         if known is not None and not known.lost:
-            known.connection, known.heard = event.connection, now
+            known.connection = event.connection
+            known.heard = now
             return [*done, self._welcome(known), *self._batches.again(known)]
         if known is not None:
             del self.members[known.number]
@@ -314,33 +393,49 @@ class ChiefState:
     def _refuse(self, event: Joined) -> list[Instruction]:
         """Nobody trains here any more.
 
-        A chief that is told to stop may have a successor, as where another parameter server has moved: who joins is
-        not told to leave for good, but waits for that one, or to be stopped as well.
+        A chief that is told to stop may have a successor, as where another parameter server has
+        moved: who joins is not told to leave for good, but waits for that one, or to be stopped as
+        well.
         """
-        return [] if self._stopping else [Tell(event.connection, messages.Leave(reason="finished"))]
+        if self._stopping:
+            return []
+        return [Tell(event.connection, messages.Leave(reason="finished"))]
 
     def _welcome(self, member: Member) -> Instruction:
-        return Tell(member.connection or 0, messages.Joined(number=member.number, active=max(self.active, 1)))
+        return Tell(
+            member.connection or 0,
+            messages.Joined(number=member.number, active=max(self.active, 1)),
+        )
 
     def _full(self) -> bool:
-        staying = [member for member in self.members.values() if not member.lost and not member.noticed]
+        staying = [
+            member for member in self.members.values() if not member.lost and not member.noticed
+        ]
         present = sum(member.connection is not None for member in staying)
         turns = 2 if self.spec.finish_by else 1  # those that take over from others join beside them
         return bool(self.spec.max_workers) and present >= turns * self.spec.max_workers
 
     def _of(self, connection: int) -> Member | None:
-        return next((member for member in self.members.values() if member.connection == connection), None)
+        return next(
+            (member for member in self.members.values() if member.connection == connection), None
+        )
 
-    def _heard(self, connection: int, now: float, stepping: bool = False, speed: float = 0.0) -> list[Instruction]:
+    def _heard(
+        self, connection: int, now: float, stepping: bool = False, speed: float = 0.0
+    ) -> list[Instruction]:
         member = self._of(connection)
         if member is None:  # another process has taken its name, or its place
-            return [] if self._stopping else [_go(connection)]
-        member.heard, member.speed = now, speed or member.speed
+            if self._stopping:
+                return []
+            return [_go(connection)]
+        member.heard = now
+        member.speed = speed or member.speed
         if member.lost:  # it was frozen, and is back
             if self._full():
                 del self.members[member.number]
                 return [_go(connection)]
-            member.lost, stepping = False, stepping or member.stepped
+            member.lost = False
+            stepping = stepping or member.stepped
         if not stepping or member.active:
             return []
         member.active = member.stepped = True
@@ -348,11 +443,15 @@ class ChiefState:
         joined = self._joined(member)
         return [joined, *self._rebatch("join"), Persist(), *self._tell_active()]
 
-    def _leave(self, member: Member | None, reason: str, now: float, silent: bool = False) -> list[Instruction]:
+    def _leave(
+        self, member: Member | None, reason: str, now: float, silent: bool = False
+    ) -> list[Instruction]:
         """Take a member out; one that is only silent may go on with its session when it thaws."""
         if member is None:
             return []
-        was_active, member.active, member.lost = member.active, False, silent
+        was_active = member.active
+        member.active = False
+        member.lost = silent
         released = self._take_back(member)
         if not silent:
             del self.members[member.number]
@@ -371,15 +470,25 @@ class ChiefState:
         if self._lending is None or member is None or self._ending:
             return []
         detour = self._lending.detour(member.name, lease)
-        return [Tell(connection, self._lending.asked(member.number, lease)), *([Emit(detour)] if detour else [])]
+        return [
+            Tell(connection, self._lending.asked(member.number, lease)),
+            *([Emit(detour)] if detour else []),
+        ]
 
     def _take_back(self, member: Member) -> list[Instruction]:
         """Lease the blocks of a member that is gone, or silent, to others."""
-        told = self._lending.lost(member.number, member.name) if self._lending and not self._ending else None
-        return [Emit(told)] if told else []
+        if self._lending and not self._ending:
+            told = self._lending.lost(member.number, member.name)
+        else:
+            told = None
+        if told:
+            return [Emit(told)]
+        return []
 
     def _rebatch(self, reason: str) -> list[Instruction]:
-        """Divide the examples anew among those who train; not while everybody leaves because it is over."""
+        """Divide the examples anew among those who train; not while everybody leaves because it is
+        over.
+        """
         if self._ending:
             return []
         return self._batches.changed(self.members.values(), reason)
@@ -396,7 +505,11 @@ class ChiefState:
         return self._tell_all(messages.Active(active=max(self.active, 1)))
 
     def _tell_all(self, message: messages.ToWorker) -> list[Instruction]:
-        return [Tell(member.connection, message) for member in self.members.values() if member.connection is not None]
+        return [
+            Tell(member.connection, message)
+            for member in self.members.values()
+            if member.connection is not None
+        ]
 
     # --- how far it is -----------------------------------------------------------------------------------------------
     def _metrics(self, line: Mapping[str, Any] | None) -> list[Instruction]:
@@ -411,21 +524,39 @@ class ChiefState:
         return [Record(line), *self._fail(reason)]
 
     def _prepared(self, step: int, best: Best | None, now: float) -> list[Instruction]:
-        self.phase, self.step = Phase.TRAINING, step
+        self.phase = Phase.TRAINING
+        self.step = step
         self._saving.restored(step, now)
         started = Emit(TrainStarted(run=self.spec.name, step=step))
-        first = [] if step or self._turns else self._save(Why.FIRST)
-        return [started, *self._judge.begins(best), *first, *self._save_as_asked(), *self._seen(step, now)]
+        if step or self._turns:
+            first = []
+        else:
+            first = self._save(Why.FIRST)
+        return [
+            started,
+            *self._judge.begins(best),
+            *first,
+            *self._save_as_asked(),
+            *self._seen(step, now),
+        ]
 
     def _measure(self, now: float) -> list[Instruction]:
         """The next turn of a run that measures stalls, and its end."""
         if self._turns is None or self.phase is not Phase.TRAINING:
             return []
-        able = {number: member for number, member in self.members.items() if member.active and not member.noticed}
+        able = {
+            number: member
+            for number, member in self.members.items()
+            if member.active and not member.noticed
+        }
         takes, measured = self._turns.look(able, now)
-        told: list[Instruction] = [Tell(able[number].connection or 0, take) for number, take in takes.items()]
+        told: list[Instruction] = [
+            Tell(able[number].connection or 0, take) for number, take in takes.items()
+        ]
         if self._turns.in_vain:
-            return self._fail(f"no worker could take the measure {self._turns.in_vain}; their logs say why")
+            return self._fail(
+                f"no worker could take the measure {self._turns.in_vain}; their logs say why"
+            )
         if measured is None:
             return told
         self.step = self._turns.made
@@ -438,8 +569,11 @@ class ChiefState:
     def _seen(self, step: int, now: float) -> list[Instruction]:
         if self._turns:  # its steps are made to be measured; the chief looks because a lost server's values go missing
             return []
-        before, self.step = self.step, step
-        if step < before and self._lending:  # another parameter server was lost, and all are as they were saved last
+        before = self.step
+        self.step = step
+        if (
+            step < before and self._lending
+        ):  # another parameter server was lost, and all are as they were saved last
             self._lending.rewind(self._lending_saved)
         if self.phase is not Phase.TRAINING:
             return []
@@ -447,7 +581,8 @@ class ChiefState:
         early = self._judge.verdict if step < self.spec.train_steps else ""
         if step >= self.spec.train_steps or early:
             self._ended_early = early
-            self.phase, self._finish_by = Phase.FINISHING, now + FINISH_WITHIN
+            self.phase = Phase.FINISHING
+            self._finish_by = now + FINISH_WITHIN
             done += self._progress.tell(step, self.active, now, last=True)
             return [*done, *self._tell_all(messages.Stop()), *self._all_left(now)]
         every = self.spec.eval_steps
@@ -462,7 +597,11 @@ class ChiefState:
         verdict = self._alarm.look(active, now, disturbed, saving=bool(self._saving.why))
         if verdict is None:
             return []
-        speeds = {name: round(value, 1) for name, value in asdict(verdict).items() if isinstance(value, float)}
+        speeds = {
+            name: round(value, 1)
+            for name, value in asdict(verdict).items()
+            if isinstance(value, float)
+        }
         kind = TrainSlow if isinstance(verdict, Slow) else TrainRecovered
         return [Emit(kind(run=self.spec.name, **{**asdict(verdict), **speeds}))]
 
@@ -471,13 +610,21 @@ class ChiefState:
         return self._saving.begin(why, self._able_to_save())
 
     def _able_to_save(self) -> list[Member]:
-        """Workers that may be told to; not at the end, when they are told to leave, nor with an end in sight."""
+        """Workers that may be told to; not at the end, when they are told to leave, nor with an end
+        in sight.
+        """
         training = self.phase is Phase.TRAINING and not self._stopping
-        return [member for member in self.members.values() if training and member.active and not member.noticed]
+        return [
+            member
+            for member in self.members.values()
+            if training and member.active and not member.noticed
+        ]
 
     def _save_as_asked(self) -> list[Instruction]:
         """At once, or after the one that is being written: the latest steps are not in that."""
-        return self._save(Why.ASKED) if self._saving.asked and self.phase is Phase.TRAINING else []
+        if self._saving.asked and self.phase is Phase.TRAINING:
+            return self._save(Why.ASKED)
+        return []
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
         why, told = self._saving.done(event, now)
@@ -486,7 +633,10 @@ class ChiefState:
             self._lending_saved = self._lending.saved()
             done.append(Persist())
         if self._stopping and why not in (Why.STOP, Why.FINAL):
-            return [*done, *self._save(Why.STOP)]  # it was begun before the end: the last steps are not in it
+            return [
+                *done,
+                *self._save(Why.STOP),
+            ]  # it was begun before the end: the last steps are not in it
         if self._stopping:
             self.phase = Phase.ENDED
             return [*done, Finish(DONE)]
@@ -494,27 +644,34 @@ class ChiefState:
             return [*done, *self._all_left(now)]
         done += self._save_as_asked()
         if why is Why.FINAL and event.step < self.spec.train_steps and not self._ended_early:
-            return [*done, *self._fail(f"the last steps went with a parameter server; {event.step} are left to resume")]
+            return [
+                *done,
+                *self._fail(
+                    f"the last steps went with a parameter server; {event.step} are left to resume"
+                ),
+            ]
         if why is Why.FINAL and self._lending:
             done.append(Emit(self._lending.told))
         if why is Why.FINAL:
             done.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
         if (why is Why.FINAL or self._evaluation_due) and not self._evaluating:
-            self._evaluating, self._evaluation_due = True, False
+            self._evaluating = True
+            self._evaluation_due = False
             return [*done, Evaluate(event.step)]
         return done
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
-        known, why = self._saving.failing, self._saving.failed(now)
-        told: list[Instruction] = (
-            []
-            if known and why is not Why.ASKED
-            else [Emit(TrainUnsaved(run=self.spec.name, step=self.step, reason=reason))]
-        )
+        known = self._saving.failing
+        why = self._saving.failed(now)
+        if known and why is not Why.ASKED:
+            told: list[Instruction] = []
+        else:
+            told = [Emit(TrainUnsaved(run=self.spec.name, step=self.step, reason=reason))]
         if self._stopping and why not in (Why.STOP, Why.FINAL):
             return [*told, *self._save(Why.STOP)]
         if why is Why.FINAL:  # once more, as soon as a save may be tried again
-            self._finish_by, self._last_by = now, self._last_by or now + LAST_SAVE_WITHIN
+            self._finish_by = now
+            self._last_by = self._last_by or now + LAST_SAVE_WITHIN
         if self._stopping:  # whoever stops it knows what was saved; a successor may go on from that
             self.phase = Phase.ENDED
             return [*told, Finish(DONE)]
@@ -541,7 +698,10 @@ class ChiefState:
             among=event.among,
         )
         unevaluated = TrainUnevaluated(run=self.spec.name, step=event.step, reason=event.reason)
-        judged = [] if event.reason else self._judge.evaluated(evaluated)
+        if event.reason:
+            judged = []
+        else:
+            judged = self._judge.evaluated(evaluated)
         done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated), *judged]
         if not self._written:
             return done
@@ -588,14 +748,18 @@ class ChiefState:
     def _compare(self, who: str, program: Mapping[str, str]) -> list[Instruction]:
         """Fail the run where `who` executes another program than the processes before."""
         if wrong := difference(self._program, program):
-            return self._fail(f"{who} does not execute the same program as the other processes: {wrong}. {_SEED_IT}")
+            return self._fail(
+                f"{who} does not execute the same program as the other processes: {wrong}. {_SEED_IT}"
+            )
         self._program = {**program, **self._program}
         return []
 
     def _tick(self, now: float) -> list[Instruction]:
         done: list[Instruction] = []
         for member in list(self.members.values()):
-            if member.lost or now - member.heard < (SILENCE if member.active else SILENCE_BEFORE_TRAINING):
+            if member.lost or now - member.heard < (
+                SILENCE if member.active else SILENCE_BEFORE_TRAINING
+            ):
                 continue
             done += self._leave(member, "lost", now, silent=member.connection is not None)
         if self._lending and self.phase is Phase.TRAINING and (told := self._lending.due(now)):
@@ -607,7 +771,8 @@ def _remembered(roster: Roster, now: float) -> dict[int, Member]:
     """Who trained with the chief before, and may come again."""
     heard = now + REJOIN_WITHIN - SILENCE
     return {
-        number: Member(name, number, None, heard, active=True, stepped=True) for number, name in roster.training.items()
+        number: Member(name, number, None, heard, active=True, stepped=True)
+        for number, name in roster.training.items()
     }
 
 

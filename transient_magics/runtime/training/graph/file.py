@@ -1,10 +1,10 @@
 """A file that holds a worker's graph built, for workers that join later.
 
-Building runs all the Python of a model, which takes seconds; reading takes a tenth of them. Where the examples need no
-Python either they are in the file too, and its reader needs nothing of Tensor2Tensor and little of TensorFlow
-(`run_only` in tf/graph_mode.py); elsewhere the reader puts the graph on examples of its own. The number of the worker
-that built it and the folder of the records are replaced by the reader's; the graph draws the order of the examples
-itself.
+Building runs all the Python of a model, which takes seconds; reading takes a tenth of them. Where
+the examples need no Python either they are in the file too, and its reader needs nothing of
+Tensor2Tensor and little of TensorFlow (`run_only` in tf/graph_mode.py); elsewhere the reader puts
+the graph on examples of its own. The number of the worker that built it and the folder of the
+records are replaced by the reader's; the graph draws the order of the examples itself.
 """
 
 from __future__ import annotations
@@ -32,18 +32,26 @@ _SCOPE = "transient_shared"
 
 
 def written(trainable: Trainable, spec: RunSpec, servers: int) -> bytes:
-    """The content of the file. Raises TrainingError where the model calls Python code: no file can hold it."""
+    """The content of the file. Raises TrainingError where the model calls Python code: no file can
+    hold it.
+    """
     tf = tensorflow()
 
     device = placement.worker_device(0)
     with tf.Graph().as_default() as graph:
         trainable.prepare()
         examples, directory = _examples(trainable, spec, device)
-        features = examples.features if examples else trainable.placeholders()
+        if examples:
+            features = examples.features
+        else:
+            features = trainable.placeholders()
         built = build(trainable, features, spec, device, servers)
         elements = {name: element for name, element in vars(built).items() if element is not None}
         names = {name: _name(element) for name, element in elements.items()}
-        told = _told(examples) if examples else None
+        if examples:
+            told = _told(examples)
+        else:
+            told = None
         definition = needed(graph, [*_tensors(names), *(_tensors(told) if told else ())])
     if found := python_operations(definition):
         raise TrainingError(f"the model's graph has an operation of Python's: {min(found)}")
@@ -51,7 +59,9 @@ def written(trainable: Trainable, spec: RunSpec, servers: int) -> bytes:
     header = {
         "tensorflow": tf.__version__,
         "elements": names,
-        "features": {name: tensor.name for name, tensor in features.items() if tensor.op.name in there},
+        "features": {
+            name: tensor.name for name, tensor in features.items() if tensor.op.name in there
+        },
         "examples": told,
         "directory": directory,
     }
@@ -82,10 +92,13 @@ class GraphFile:
     def on(self, features: Mapping[str, Any], device: str) -> WorkerGraph:
         """The graph on `features`, in the default graph, for the worker at `device`.
 
-        Raises TrainingError for a file of another TensorFlow, and whatever TensorFlow raises for one that does not fit.
+        Raises TrainingError for a file of another TensorFlow, and whatever TensorFlow raises for
+        one that does not fit.
         """
         names = self._header["elements"]
-        given = {placeholder: features[name] for name, placeholder in self._header["features"].items()}
+        given = {
+            placeholder: features[name] for name, placeholder in self._header["features"].items()
+        }
         found = self._put(self._definition(device), given, _tensors(names))
         return _graph(names, found)
 
@@ -96,29 +109,38 @@ class GraphFile:
         """
         definition = self._definition(device)
         _move(definition, self._header["directory"], directory)
-        told, elements = self._header["examples"], self._header["elements"]
+        told = self._header["examples"]
+        elements = self._header["elements"]
         found = self._put(definition, {}, {*_tensors(elements), *_tensors(told)})
 
         def of(name: str) -> Any:
             value = told[name]
             if isinstance(value, Mapping):
                 return {key: found[tensor] for key, tensor in value.items()}
-            return found[value] if isinstance(value, str) else value
+            if isinstance(value, str):
+                return found[value]
+            return value
 
-        read = Source(**{each.name: of(each.name) for each in fields(Source) if each.name in told})
+        read = Source(
+            **{field.name: of(field.name) for field in fields(Source) if field.name in told}
+        )
         return _graph(elements, found), read
 
     def _definition(self, device: str) -> Any:
         tf = tensorflow()
         if self._header["tensorflow"] != tf.__version__:
             theirs = self._header["tensorflow"]
-            raise TrainingError(f"the graph was built by TensorFlow {theirs}, and here is {tf.__version__}")
+            raise TrainingError(
+                f"the graph was built by TensorFlow {theirs}, and here is {tf.__version__}"
+            )
         definition = tf.GraphDef.FromString(self._body)
         for node in nodes(definition):
             node.device = _WORKER.sub(device, node.device)
         return definition
 
-    def _put(self, definition: Any, given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    def _put(
+        self, definition: Any, given: Mapping[str, Any], names: Iterable[str]
+    ) -> dict[str, Any]:
         """Import the graph; its tensors and operations by the names that they have in the file."""
         unique = sorted(set(names))
         found = tensorflow().import_graph_def(definition, given, unique, name=_SCOPE)
@@ -136,13 +158,17 @@ def _graph(names: Mapping[str, str | list[str]], found: Mapping[str, Any]) -> Wo
     """The graph of tensors that were `found`, by the names of its fields'."""
 
     def of(name: str | list[str]) -> Any:
-        return [found[each] for each in name] if isinstance(name, list) else found[name]
+        if isinstance(name, list):
+            return [found[each] for each in name]
+        return found[name]
 
     return WorkerGraph(**{field: of(name) for field, name in names.items()})
 
 
 def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source | None, str]:
-    """The examples in the default graph and the folder that they are read from; None where a reader needs its own."""
+    """The examples in the default graph and the folder that they are read from; None where a reader
+    needs its own.
+    """
     tf = tensorflow()
     with tf.device(f"{device}/cpu:0"):
         pipeline = trainable.training_pipeline()
@@ -155,7 +181,9 @@ def _examples(trainable: Trainable, spec: RunSpec, device: str) -> tuple[Source 
 
 
 def _told(examples: Source) -> dict[str, Any]:
-    """A source by the names of its tensors and operations. Code that dequeues features has no use for their names."""
+    """A source by the names of its tensors and operations. Code that dequeues features has no use
+    for their names.
+    """
     named = ("begin", "enqueue", "close", "wanted", "files", "count", "left")
     parts = {name: getattr(examples, name) for name in named}
     given = examples.features if examples.enqueue is None else {}
@@ -194,8 +222,13 @@ def needed(graph: Any, names: Iterable[str]) -> Any:
     definition = tensorflow().graph_util.extract_sub_graph(graph.as_graph_def(), sorted(wanted))
     _drop_unused_functions(definition)
     there = {node.name for node in definition.node}
-    for node in definition.node:  # some stand beside operations that only the rest of the graph needed
-        beside = node.attr["_class"].list.s if "_class" in node.attr else ()
+    for (
+        node
+    ) in definition.node:  # some stand beside operations that only the rest of the graph needed
+        if "_class" in node.attr:
+            beside = node.attr["_class"].list.s
+        else:
+            beside = ()
         if any(place.decode().removeprefix("loc:@") not in there for place in beside):
             del node.attr["_class"]
     return definition

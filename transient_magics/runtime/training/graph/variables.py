@@ -1,8 +1,10 @@
-"""The chief's graph: what initialises, restores, reads and saves the variables, built or read from a file.
+"""The chief's graph: what initialises, restores, reads and saves the variables, built or read from
+a file.
 
-To build it runs all the Python of a model, which is most of what a parameter server takes to be back; what the chief
-runs of it is small. So a run's first chief writes that part beside its checkpoints, and one that is started again
-reads it in a tenth of the time. Not for synchronous training, whose rounds the chief ends with the model's optimizer.
+To build it runs all the Python of a model, which is most of what a parameter server takes to be
+back; what the chief runs of it is small. So a run's first chief writes that part beside its
+checkpoints, and one that is started again reads it in a tenth of the time. Not for synchronous
+training, whose rounds the chief ends with the model's optimizer.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ _OPERATIONS = ("initialise", "ready", "not_ready")
 
 @dataclass(frozen=True)
 class Loading:
-    """An operation that loads a value into a variable, its placeholder, the name in a checkpoint, and which slices of
-    that it is; None: all of it."""
+    """An operation that loads a value into a variable, its placeholder, the name in a checkpoint,
+    and which slices of that it is; None: all of it.
+    """
 
     operation: Any
     placeholder: Any
@@ -40,8 +43,9 @@ class Loading:
 class VariablesGraph:
     """A finished graph, and what the chief runs of it.
 
-    `save` writes the tensors `written` to `file_name`. `ready` and `not_ready` make and destroy the flag of the run.
-    `finite` says of each of the `loadings` whether all numbers of its variable are finite.
+    `save` writes the tensors `written` to `file_name`. `ready` and `not_ready` make and destroy the
+    flag of the run. `finite` says of each of the `loadings` whether all numbers of its variable are
+    finite.
     """
 
     graph: Any
@@ -62,7 +66,8 @@ class VariablesGraph:
 
 
 def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
-    """The variables exactly as every worker builds them, on so many parameter servers, and what reads and writes them.
+    """The variables exactly as every worker builds them, on so many parameter servers, and what
+    reads and writes them.
 
     Raises what the model raises.
     """
@@ -74,7 +79,8 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
         trainable.prepare()
         ready = placement.ready_flag(spec.name)
         with placement.placed("/job:ps/task:0", servers, spec.ps_shards):
-            features, sync = trainable.placeholders(), spec.mode == "sync"
+            features = trainable.placeholders()
+            sync = spec.mode == "sync"
             built = training_graph(trainable, features, spec.wire, sync, spec.damped)
             if built.accumulators:  # the optimizer's own variables are the chief's then
                 built.accumulators.build_update(built.objective)
@@ -84,8 +90,15 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
             initialise = tf.global_variables_initializer()
             saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
             loadings = [_loading(tf, variable) for variable in tf.global_variables()]
-            trained = frozenset(placement.place_in_checkpoint(each)[0] for each in tf.trainable_variables())
-        (writing,) = [each for each in graph.get_operations() if each.type == "SaveV2"]
+            trained = frozenset(
+                placement.place_in_checkpoint(trainable_variable)[0]
+                for trainable_variable in tf.trainable_variables()
+            )
+        (writing,) = [
+            get_operation
+            for get_operation in graph.get_operations()
+            if get_operation.type == "SaveV2"
+        ]
         not_ready = tf.raw_ops.DestroyResourceOp(resource=ready.handle, ignore_lookup_error=True)
     graph.finalize()
     return VariablesGraph(
@@ -115,12 +128,14 @@ def content(made: VariablesGraph, servers: int) -> bytes:
     written = [tensor.name for tensor in made.written]
     loadings = [
         {
-            "operation": each.operation.name,
-            "placeholder": each.placeholder.name,
-            "name": each.name,
-            "part": None if each.part is None else [[cut.start, cut.stop] for cut in each.part],
+            "operation": loading.operation.name,
+            "placeholder": loading.placeholder.name,
+            "name": loading.name,
+            "part": None
+            if loading.part is None
+            else [[cut.start, cut.stop] for cut in loading.part],
         }
-        for each in made.loadings
+        for loading in made.loadings
     ]
     of_loadings = [each[key] for each in loadings for key in ("operation", "placeholder")]
     definition = needed(made.graph, [*parts.values(), *written, *of_loadings])
@@ -141,14 +156,17 @@ def content(made: VariablesGraph, servers: int) -> bytes:
 def read(path: Path, servers: int) -> VariablesGraph:
     """What is in such a file of the run, for so many parameter servers.
 
-    Raises OSError, ValueError, TrainingError, and whatever TensorFlow raises for a file that does not fit.
+    Raises OSError, ValueError, TrainingError, and whatever TensorFlow raises for a file that does
+    not fit.
     """
     tf = tensorflow()
 
     line, _, body = path.read_bytes().partition(b"\n")
     header = json.loads(line)
     if (header["tensorflow"], header["servers"]) != (tf.__version__, servers):
-        raise TrainingError("the graph is of another TensorFlow, or for another number of parameter servers")
+        raise TrainingError(
+            "the graph is of another TensorFlow, or for another number of parameter servers"
+        )
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(tf.GraphDef.FromString(body), name="")
     graph.finalize()
@@ -165,7 +183,9 @@ def read(path: Path, servers: int) -> VariablesGraph:
     ]
     written = [graph.get_tensor_by_name(name) for name in header["written"]]
     trained = frozenset(header["trained"])
-    return VariablesGraph(graph, header["batch"], **found, written=written, loadings=loadings, trained=trained)
+    return VariablesGraph(
+        graph, header["batch"], **found, written=written, loadings=loadings, trained=trained
+    )
 
 
 def _loading(tf: Any, variable: Any) -> Loading:

@@ -1,8 +1,8 @@
 """What has to be put in place before Tensor2Tensor 1.15.7 can be imported on TensorFlow 2.21.
 
-`cross()` is called once per process, before anything of tensor2tensor is imported. Each bridge says why it is there.
-None changes what a model computes; some (hidden and lazy modules, no garbage collection, no scan of Unicode) only save
-seconds of a worker's start.
+`cross()` is called once per process, before anything of tensor2tensor is imported. Each bridge says
+why it is there. None changes what a model computes; some (hidden and lazy modules, no garbage
+collection, no scan of Unicode) only save seconds of a worker's start.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from ....imports import uncollected
 from ...tf.graph_mode import everything, tensorflow
 
 _OPTIONAL = (
-    # tf-keras and tf-slim import these if they are there, to recognise their types, for one metric, or to turn images.
+    # tf-keras and tf-slim import these if they are there, to recognise their types, for one metric,
+    # or to turn images.
     *("pandas", "sklearn", "scipy.sparse", "scipy.linalg", "scipy.ndimage"),
     # The format of weights alone in a file, as Keras 1 wrote it.
     "h5py",
@@ -50,7 +51,8 @@ _IN_SLIM = {
 def cross() -> Any:
     """Put every bridge in place (once) and return `tensorflow.compat.v1`."""
     global _crossed
-    # Keras 3 has no graph mode and none of the v1 layers; T2T is written for Keras 2, which lives on as tf-keras.
+    # Keras 3 has no graph mode and none of the v1 layers; T2T is written for Keras 2, which lives
+    # on as tf-keras.
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if _crossed:
         return tensorflow()
@@ -62,10 +64,17 @@ def cross() -> Any:
 
 
 def preload() -> None:
-    """Cross, and import what every run needs of Tensor2Tensor, for a process that waits for its role."""
+    """Cross, and import what every run needs of Tensor2Tensor, for a process that waits for its
+    role.
+    """
     cross()
     with uncollected():
-        for name in ("data_generators.problem", "utils.data_reader", "utils.optimize", "utils.t2t_model"):
+        for name in (
+            "data_generators.problem",
+            "utils.data_reader",
+            "utils.optimize",
+            "utils.t2t_model",
+        ):
             importlib.import_module(f"tensor2tensor.{name}")
 
 
@@ -99,12 +108,16 @@ def autograph_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden(*names: str) -> Iterator[None]:
-    """Make optional packages look absent inside; afterwards they can be imported as ever (the cell may want them)."""
+    """Make optional packages look absent inside; afterwards they can be imported as ever (the cell
+    may want them).
+    """
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
             if fullname in names:
-                raise ModuleNotFoundError(f"{fullname} is left out while TensorFlow is imported", name=fullname)
+                raise ModuleNotFoundError(
+                    f"{fullname} is left out while TensorFlow is imported", name=fullname
+                )
             return None
 
     finder = Finder()
@@ -151,11 +164,11 @@ def _estimator(tf: Any) -> None:
         return
 
     class ModeKeys:
-        TRAIN, EVAL, PREDICT = "train", "eval", "infer"
+        TRAIN = "train"
+        EVAL = "eval"
+        PREDICT = "infer"
 
-    fields = (
-        "mode predictions loss train_op eval_metric_ops export_outputs training_chief_hooks training_hooks scaffold"
-    )
+    fields = "mode predictions loss train_op eval_metric_ops export_outputs training_chief_hooks training_hooks scaffold"
     fields += " evaluation_hooks prediction_hooks host_call"
     specification = namedtuple("EstimatorSpec", fields, defaults=(None,) * 12)
 
@@ -168,25 +181,40 @@ def _estimator(tf: Any) -> None:
             self.outputs = outputs
 
     def absent(*_arguments: Any, **_settings: Any) -> Any:
-        raise NotImplementedError("the estimator is gone from TensorFlow; transient_magics trains without it")
+        raise NotImplementedError(
+            "the estimator is gone from TensorFlow; transient_magics trains without it"
+        )
 
     estimator: Any = types.ModuleType("tensorflow.compat.v1.estimator")
-    estimator.ModeKeys, estimator.EstimatorSpec, estimator.RunConfig = ModeKeys, specification, RunConfig
+    estimator.ModeKeys = ModeKeys
+    estimator.EstimatorSpec = specification
+    estimator.RunConfig = RunConfig
     estimator.SessionRunHook = tf.train.SessionRunHook
-    estimator.export = types.SimpleNamespace(PredictOutput=PredictOutput, ServingInputReceiver=absent)
+    estimator.export = types.SimpleNamespace(
+        PredictOutput=PredictOutput, ServingInputReceiver=absent
+    )
     estimator.tpu = types.SimpleNamespace(
         TPUEstimatorSpec=specification,
         RunConfig=RunConfig,
         TPUConfig=RunConfig,
         InputPipelineConfig=types.SimpleNamespace(),
     )
-    for name in ("Estimator", "TrainSpec", "EvalSpec", "FinalExporter", "BestExporter", "train_and_evaluate"):
+    for name in (
+        "Estimator",
+        "TrainSpec",
+        "EvalSpec",
+        "FinalExporter",
+        "BestExporter",
+        "train_and_evaluate",
+    ):
         setattr(estimator, name, absent)
     tf.estimator = estimator
 
 
 def _addons(tf: Any) -> None:
-    """tensorflow_addons has ended. T2T names only LazyAdam of it, but that is its `adam` optimizer, so it must work."""
+    """tensorflow_addons has ended. T2T names only LazyAdam of it, but that is its `adam` optimizer,
+    so it must work.
+    """
     if "tensorflow_addons" in sys.modules:
         return
 
@@ -196,17 +224,26 @@ def _addons(tf: Any) -> None:
         Much faster with large vocabularies.
         """
 
-        def __init__(self, learning_rate: Any = 0.001, beta_1: Any = 0.9, beta_2: Any = 0.999, **settings: Any) -> None:
+        def __init__(
+            self,
+            learning_rate: Any = 0.001,
+            beta_1: Any = 0.9,
+            beta_2: Any = 0.999,
+            **settings: Any,
+        ) -> None:
             settings = {"beta1": beta_1, "beta2": beta_2, "name": "LazyAdam", **settings}
             super().__init__(learning_rate, **settings)
 
         def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
             first_power, second_power = self._get_beta_accumulators()
             kind = var.dtype.base_dtype
-            first_power, second_power = tf.cast(first_power, kind), tf.cast(second_power, kind)
-            beta1, beta2 = tf.cast(self._beta1_t, kind), tf.cast(self._beta2_t, kind)
+            first_power = tf.cast(first_power, kind)
+            second_power = tf.cast(second_power, kind)
+            beta1 = tf.cast(self._beta1_t, kind)
+            beta2 = tf.cast(self._beta2_t, kind)
             rate = tf.cast(self._lr_t, kind) * tf.sqrt(1 - second_power) / (1 - first_power)
-            first, second = self.get_slot(var, "m"), self.get_slot(var, "v")
+            first = self.get_slot(var, "m")
+            second = self.get_slot(var, "v")
             mean = beta1 * tf.gather(first, indices) + (1 - beta1) * grad
             square = beta2 * tf.gather(second, indices) + (1 - beta2) * tf.square(grad)
             change = rate * mean / (tf.sqrt(square) + tf.cast(self._epsilon_t, kind))
@@ -235,11 +272,15 @@ def _models_package() -> None:
     package.__spec__ = importlib.machinery.ModuleSpec("tensor2tensor.models", None, is_package=True)
     sys.modules.setdefault("tensor2tensor.models", package)
     # Where transformer_vae_flow_prior looks for its operations.
-    sys.modules["tensor2tensor.research.models"] = importlib.import_module("tensor2tensor.models.research")
+    sys.modules["tensor2tensor.research.models"] = importlib.import_module(
+        "tensor2tensor.models.research"
+    )
 
 
 def _numpy_names() -> None:
-    """NumPy removed its aliases of Python's own types; some of T2T's layers and generators still use them."""
+    """NumPy removed its aliases of Python's own types; some of T2T's layers and generators still
+    use them.
+    """
     import numpy
 
     for name, value in (("int", int), ("float", float), ("object", object), ("bool", bool)):
@@ -248,7 +289,9 @@ def _numpy_names() -> None:
 
 
 def _argument_names() -> None:
-    """`inspect.getargspec` is gone since Python 3.11; T2T asks it for the arguments of losses and metrics."""
+    """`inspect.getargspec` is gone since Python 3.11; T2T asks it for the arguments of losses and
+    metrics.
+    """
     if hasattr(inspect, "getargspec"):
         return
     specification = namedtuple("ArgSpec", "args varargs keywords defaults")
@@ -263,14 +306,18 @@ def _argument_names() -> None:
 class _Later(types.ModuleType):
     """A module that is imported when something of it is asked for.
 
-    importlib's LazyLoader is of no use here: since Python 3.11 an import statement that finds the module already there
-    looks at its attributes, which loads it.
+    importlib's LazyLoader is of no use here: since Python 3.11 an import statement that finds the
+    module already there looks at its attributes, which loads it.
     """
 
-    def __init__(self, specification: importlib.machinery.ModuleSpec, loader: importlib.abc.Loader) -> None:
+    def __init__(
+        self, specification: importlib.machinery.ModuleSpec, loader: importlib.abc.Loader
+    ) -> None:
         super().__init__(specification.name)
-        self._begun, self._loader = False, loader
-        self.__spec__, self.__loader__ = specification, loader
+        self._begun = False
+        self._loader = loader
+        self.__spec__ = specification
+        self.__loader__ = loader
         self.__file__ = specification.origin
         if specification.submodule_search_locations is not None:
             self.__path__ = specification.submodule_search_locations
@@ -284,9 +331,14 @@ class _Later(types.ModuleType):
 
 
 def _lazy(*names: str) -> None:
-    """Import these when they are first used: most models never do, and together they cost over a second."""
+    """Import these when they are first used: most models never do, and together they cost over a
+    second.
+    """
     for name in names:
-        specification = importlib.util.find_spec(name) if name not in sys.modules else None
+        if name not in sys.modules:
+            specification = importlib.util.find_spec(name)
+        else:
+            specification = None
         if specification is None or specification.loader is None:
             continue
         module = sys.modules[name] = _Later(specification, specification.loader)
@@ -308,7 +360,8 @@ class _Postponed:
     """Builds the object it stands for when an attribute of it is asked for."""
 
     def __init__(self, build: Any) -> None:
-        self._build, self._built = build, None
+        self._build = build
+        self._built = None
 
     def __getattr__(self, name: str) -> Any:
         if self._built is None:
@@ -317,7 +370,8 @@ class _Postponed:
 
 
 def _no_unicode_scans() -> None:
-    """T2T's tokenizer and its BLEU module look at each of 1.1 million characters when they are imported.
+    """T2T's tokenizer and its BLEU module look at each of 1.1 million characters when they are
+    imported.
 
     Over a second.
     """
@@ -328,7 +382,10 @@ def _no_unicode_scans() -> None:
     def after_bleu(module: Any) -> None:
         module.uregex = _Postponed(module.UnicodeRegex)
 
-    hurried = {"tensor2tensor.data_generators.tokenizer": after_tokenizer, "tensor2tensor.utils.bleu_hook": after_bleu}
+    hurried = {
+        "tensor2tensor.data_generators.tokenizer": after_tokenizer,
+        "tensor2tensor.utils.bleu_hook": after_bleu,
+    }
 
     class Loader(importlib.abc.Loader):
         def __init__(self, inner: Any) -> None:
@@ -338,7 +395,9 @@ def _no_unicode_scans() -> None:
             return self.inner.create_module(spec)
 
         def exec_module(self, module: Any) -> None:
-            limit, sys.maxunicode = sys.maxunicode, 128  # both scans are range(sys.maxunicode)
+            # both scans are range(sys.maxunicode)
+            limit = sys.maxunicode
+            sys.maxunicode = 128
             try:
                 self.inner.exec_module(module)
             finally:
@@ -357,14 +416,16 @@ def _no_unicode_scans() -> None:
     sys.meta_path.insert(0, Finder())
 
 
-# What T2T takes of tf.contrib, which TensorFlow 2 dropped, from where it lives on: tf-slim and TensorFlow itself.
+# What T2T takes of tf.contrib, which TensorFlow 2 dropped, from where it lives on: tf-slim and
+# TensorFlow itself.
 
 
 def _supply_contrib(tf: Any) -> None:
     """Give T2T's own stand-ins for tf.contrib what they lack.
 
-    They know no optimizers (`sgd`, `rms_prop` would be missing), no layers, no argument scopes (which glow needs) and
-    no recurrent cells (which neural_stack needs). Some models (epva, all for VQA) import tf.contrib past them.
+    They know no optimizers (`sgd`, `rms_prop` would be missing), no layers, no argument scopes
+    (which glow needs) and no recurrent cells (which neural_stack needs). Some models (epva, all for
+    VQA) import tf.contrib past them.
     """
     from tensor2tensor.utils import contrib
 
@@ -374,25 +435,34 @@ def _supply_contrib(tf: Any) -> None:
         "RMSProp": tf.train.RMSPropOptimizer,
         "SGD": tf.train.GradientDescentOptimizer,
     }
-    slim, framework = contrib.slim(), cast(Any, contrib.framework())
-    layers, cells = _Layers(slim, classes), _Cells(tf)
-    framework.arg_scope, framework.add_arg_scope = slim.arg_scope, slim.add_arg_scope
+    slim = contrib.slim()
+    framework = cast(Any, contrib.framework())
+    layers = _Layers(slim, classes)
+    cells = _Cells(tf)
+    framework.arg_scope = slim.arg_scope
+    framework.add_arg_scope = slim.add_arg_scope
     contrib.layers = lambda: layers
     contrib.framework = lambda msg="": framework
     contrib.rnn = lambda: cells
-    # Only now: as long as there is no tf.contrib, T2T, when imported, sees that this is TensorFlow 2.
+    # Only now: as long as there is no tf.contrib, T2T, when imported, sees that this is TensorFlow
+    # 2.
     package: Any = types.ModuleType("tensorflow.contrib")
-    package.rnn, package.slim = cells, slim
+    package.rnn = cells
+    package.slim = slim
     sys.modules[package.__name__] = package
     for name, today in _IN_SLIM.items():
         sys.modules[f"tensorflow.contrib.{name}"] = importlib.import_module(today)
 
 
 class _Layers:
-    """tf.contrib.layers as far as it lives on in tf-slim, with the optimizer classes that T2T registers by name."""
+    """tf.contrib.layers as far as it lives on in tf-slim, with the optimizer classes that T2T
+    registers by name.
+    """
 
     def __init__(self, slim: Any, classes: dict[str, Any]) -> None:
-        self._slim, self.OPTIMIZER_CLS_NAMES, self.optimize_loss = slim, classes, slim.optimize_loss
+        self._slim = slim
+        self.OPTIMIZER_CLS_NAMES = classes
+        self.optimize_loss = slim.optimize_loss
 
     def __getattr__(self, name: str) -> Any:
         for place in (self._slim.layers, self._slim):
@@ -402,7 +472,8 @@ class _Layers:
 
 
 class _Cells:
-    """tf.contrib.rnn as far as it lives on in tf.nn.rnn_cell, with the convolutional cell that T2T's video models use.
+    """tf.contrib.rnn as far as it lives on in tf.nn.rnn_cell, with the convolutional cell that
+    T2T's video models use.
 
     The cells are tf-keras's, which is imported when the first is asked for.
     """
@@ -411,7 +482,10 @@ class _Cells:
         self._tf = tf
 
     def __getattr__(self, name: str) -> Any:
-        found = _conv_lstm_cell(self._tf) if name == "ConvLSTMCell" else getattr(self._tf.nn.rnn_cell, name, None)
+        if name == "ConvLSTMCell":
+            found = _conv_lstm_cell(self._tf)
+        else:
+            found = getattr(self._tf.nn.rnn_cell, name, None)
         if found is None:
             raise AttributeError(f"tf.contrib.rnn.{name} does not exist on current TensorFlow")
         setattr(self, name, found)
@@ -420,10 +494,11 @@ class _Cells:
 
 def _conv_lstm_cell(tf: Any) -> type:
     class ConvLSTMCell(tf.nn.rnn_cell.RNNCell):
-        """An LSTM whose inputs and states are images, and whose products are convolutions (X. Shi et al., NIPS 2015).
+        """An LSTM whose inputs and states are images, and whose products are convolutions (X. Shi
+        et al., NIPS 2015).
 
-        Computes what tf.contrib's did, from variables of the same names and shapes. It has no skip connections, which
-        T2T does not ask for.
+        Computes what tf.contrib's did, from variables of the same names and shapes. It has no skip
+        connections, which T2T does not ask for.
         """
 
         def __init__(
@@ -440,8 +515,10 @@ def _conv_lstm_cell(tf: Any) -> type:
             super().__init__(name=name)
             if conv_ndims != len(input_shape) - 1:
                 raise ValueError(f"Invalid input_shape {input_shape} for conv_ndims={conv_ndims}.")
-            self._channels, self._kernel_shape = output_channels, list(kernel_shape)
-            self._use_bias, self._forget_bias = use_bias, forget_bias
+            self._channels = output_channels
+            self._kernel_shape = list(kernel_shape)
+            self._use_bias = use_bias
+            self._forget_bias = forget_bias
             self._output = tf.TensorShape([*input_shape[:-1], output_channels])
 
         @property
@@ -454,8 +531,11 @@ def _conv_lstm_cell(tf: Any) -> type:
 
         def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
             cell, hidden = state
-            both, gates = tf.concat([inputs, hidden], axis=-1), 4 * self._channels
-            kernel = tf.get_variable("kernel", [*self._kernel_shape, both.shape.as_list()[-1], gates], both.dtype)
+            both = tf.concat([inputs, hidden], axis=-1)
+            gates = 4 * self._channels
+            kernel = tf.get_variable(
+                "kernel", [*self._kernel_shape, both.shape.as_list()[-1], gates], both.dtype
+            )
             products = tf.nn.convolution(both, kernel, padding="SAME")
             if self._use_bias:
                 products += tf.get_variable("biases", [gates], both.dtype, tf.zeros_initializer())

@@ -1,8 +1,9 @@
 """From a T2T problem's files to what a training step eats.
 
-Problems whose examples all have one shape (images) give single examples, which a worker queues so that a step can
-take any number of them. Others (text) are batched by T2T itself, by length and tokens. `shapes` needs no data: it
-builds the same pipeline on an empty file, which is how the chief and a check learn a problem's features.
+Problems whose examples all have one shape (images) give single examples, which a worker queues so
+that a step can take any number of them. Others (text) are batched by T2T itself, by length and
+tokens. `shapes` needs no data: it builds the same pipeline on an empty file, which is how the chief
+and a check learn a problem's features.
 """
 
 from __future__ import annotations
@@ -32,24 +33,33 @@ _MOST_FILES = 10_000
 def training_pipeline(definition: Definition, directory: str, threads: int = 0) -> Pipeline:
     """Training examples from `directory`, in an order that is drawn anew whenever reading begins.
 
-    They are endless, or where records come in blocks those of one chunk. So many `threads` decode them (0: as many as
-    cores of a chunk, else one).
+    They are endless, or where records come in blocks those of one chunk. So many `threads` decode
+    them (0: as many as cores of a chunk, else one).
     """
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
 
-    problem, hparams = definition.problem, definition.hparams
+    problem = definition.problem
+    hparams = definition.hparams
     files = None
     if blocks.are_streamed(Path(directory)):
-        examples, files = chunk_examples(tf, problem, directory, hparams, threads or AS_MANY_AS_CORES)
+        examples, files = chunk_examples(
+            tf, problem, directory, hparams, threads or AS_MANY_AS_CORES
+        )
     else:
         examples = training_examples(tf, problem, directory, hparams, threads or 1)
     shapes = tf.data.get_output_shapes(examples)
-    if problem.batch_size_means_tokens or not all(shape.is_fully_defined() for shape in shapes.values()):
-        batches = _batches(definition, examples, directory, training=True, endless=files is None).prefetch(2)
+    if problem.batch_size_means_tokens or not all(
+        shape.is_fully_defined() for shape in shapes.values()
+    ):
+        batches = _batches(
+            definition, examples, directory, training=True, endless=files is None
+        ).prefetch(2)
         return _pipeline(tf, batches, directory, batched=True, files=files)
-    examples = (examples.repeat() if files is None else examples).map(data_reader.cast_ints_to_int32)
+    examples = (examples.repeat() if files is None else examples).map(
+        data_reader.cast_ints_to_int32
+    )
     if shuffled := hparams.get("batch_shuffle_size"):
         examples = examples.batch(hparams.batch_size).shuffle(shuffled).unbatch()
     return _pipeline(tf, examples, directory, batched=False, files=files)
@@ -57,16 +67,26 @@ def training_pipeline(definition: Definition, directory: str, threads: int = 0) 
 
 def record_files(definition: Definition, directory: str) -> list[Path]:
     """The training files, where their records may be read one by one in any order; else none."""
-    return [Path(name) for name in files_in_any_order(bridges.cross(), definition.problem, directory)]
+    return [
+        Path(name) for name in files_in_any_order(bridges.cross(), definition.problem, directory)
+    ]
 
 
 def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
     """The dev split once, in batches."""
     tf = bridges.cross()
 
-    problem, hparams = definition.problem, definition.hparams
-    examples = problem.dataset(tf.estimator.ModeKeys.EVAL, data_dir=directory, num_threads=1, hparams=hparams)
-    return _pipeline(tf, _batches(definition, examples, directory, training=False).prefetch(2), directory, batched=True)
+    problem = definition.problem
+    hparams = definition.hparams
+    examples = problem.dataset(
+        tf.estimator.ModeKeys.EVAL, data_dir=directory, num_threads=1, hparams=hparams
+    )
+    return _pipeline(
+        tf,
+        _batches(definition, examples, directory, training=False).prefetch(2),
+        directory,
+        batched=True,
+    )
 
 
 def placeholders(definition: Definition) -> dict[str, Any]:
@@ -80,13 +100,17 @@ def placeholders(definition: Definition) -> dict[str, Any]:
                 pass
         pipeline = training_pipeline(definition, directory)
     return {
-        name: tf.placeholder(pipeline.types[name], shape if pipeline.batched else [None, *shape.as_list()], name=name)
+        name: tf.placeholder(
+            pipeline.types[name], shape if pipeline.batched else [None, *shape.as_list()], name=name
+        )
         for name, shape in pipeline.shapes.items()
     }
 
 
 def has_records(definition: Definition, directory: str) -> bool:
-    """Whether training files of the problem with anything in them are in `directory` (which may be a bucket)."""
+    """Whether training files of the problem with anything in them are in `directory` (which may be
+    a bucket).
+    """
     tf = bridges.cross()
 
     found = tf.gfile.Glob(definition.problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN))
@@ -103,13 +127,19 @@ def generate(definition: Definition, directory: str, temporary: str) -> None:
         definition.problem.generate_data(directory, temporary)
 
 
-def _batches(definition: Definition, examples: Any, directory: str, training: bool, endless: bool = True) -> Any:
+def _batches(
+    definition: Definition, examples: Any, directory: str, training: bool, endless: bool = True
+) -> Any:
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
 
-    problem, hparams = definition.problem, definition.hparams
-    mode = tf.estimator.ModeKeys.TRAIN if training else tf.estimator.ModeKeys.EVAL
+    problem = definition.problem
+    hparams = definition.hparams
+    if training:
+        mode = tf.estimator.ModeKeys.TRAIN
+    else:
+        mode = tf.estimator.ModeKeys.EVAL
     return data_reader.input_fn(
         examples,
         problem.filepattern(directory, mode),
@@ -124,9 +154,12 @@ def _batches(definition: Definition, examples: Any, directory: str, training: bo
     )
 
 
-def _pipeline(tf: Any, dataset: Any, directory: str, *, batched: bool, files: Any = None) -> Pipeline:
+def _pipeline(
+    tf: Any, dataset: Any, directory: str, *, batched: bool, files: Any = None
+) -> Pipeline:
     dataset = _features_only(tf, dataset)
-    types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
+    types = tf.data.get_output_types(dataset)
+    shapes = tf.data.get_output_shapes(dataset)
     return Pipeline(dataset, types, shapes, batched, directory=directory, files=files)
 
 
@@ -140,12 +173,15 @@ def _features_only(tf: Any, dataset: Any) -> Any:
 
 # A vocabulary of the size that a problem declares, to count its model before its data are made.
 #
-# Tensor2Tensor makes the vocabulary of most text problems together with their data. What a model computes depends on
-# the vocabulary's size alone, which these problems declare (`approx_vocab_size`), and come near to when they make it.
+# Tensor2Tensor makes the vocabulary of most text problems together with their data. What a model
+# computes depends on the vocabulary's size alone, which these problems declare
+# (`approx_vocab_size`), and come near to when they make it.
 
 
 def assume_vocabulary(problem: Any) -> int:
-    """Give a text problem a vocabulary without words and return its size; 0 for a problem that declares no size."""
+    """Give a text problem a vocabulary without words and return its size; 0 for a problem that
+    declares no size.
+    """
     from tensor2tensor.data_generators import text_encoder, text_problems
 
     if not isinstance(problem, text_problems.Text2TextProblem):
@@ -167,16 +203,18 @@ def assume_vocabulary(problem: Any) -> int:
     return int(problem.approx_vocab_size)
 
 
-# The order of a problem's training examples, drawn anew whenever reading begins: in every session of every worker.
+# The order of a problem's training examples, drawn anew whenever reading begins: in every session
+# of every worker.
 #
-# Tensor2Tensor has every replica skip a random number of examples and then shuffle 512 batches, which must all be
-# read before the first step. Workers that live for minutes can neither wait for that nor begin where others began:
-# late records would never be reached. So the files come in an order that is drawn, and each is read from a place that
-# is drawn, round to it; of few files, several parts are read at once, as if they were files. What draws are
-# operations of the graph, so a graph from a file draws as well.
+# Tensor2Tensor has every replica skip a random number of examples and then shuffle 512 batches,
+# which must all be read before the first step. Workers that live for minutes can neither wait for
+# that nor begin where others began: late records would never be reached. So the files come in an
+# order that is drawn, and each is read from a place that is drawn, round to it; of few files,
+# several parts are read at once, as if they were files. What draws are operations of the graph, so
+# a graph from a file draws as well.
 #
-# Records that come in blocks (files/blocks.py) are in a drawn order already: the chief's. Those of a chunk of blocks
-# are read at once, and then shuffled as Tensor2Tensor does.
+# Records that come in blocks (files/blocks.py) are in a drawn order already: the chief's. Those of
+# a chunk of blocks are read at once, and then shuffled as Tensor2Tensor does.
 
 
 def files_in_any_order(tf: Any, problem: Any, directory: str) -> list[str]:
@@ -186,39 +224,54 @@ def files_in_any_order(tf: Any, problem: Any, directory: str) -> list[str]:
     return sorted(tf.gfile.Glob(problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN)))
 
 
-def chunk_examples(tf: Any, problem: Any, directory: str, hparams: Any, threads: int) -> tuple[Any, Any]:
-    """The problem's examples of one chunk, and the placeholder for the names of the files in which its blocks are."""
+def chunk_examples(
+    tf: Any, problem: Any, directory: str, hparams: Any, threads: int
+) -> tuple[Any, Any]:
+    """The problem's examples of one chunk, and the placeholder for the names of the files in which
+    its blocks are.
+    """
     files = tf.placeholder(tf.string, [None], name="chunk")
     with _from_files(tf, files):
         examples = problem.dataset(
-            tf.estimator.ModeKeys.TRAIN, data_dir=directory, num_threads=threads, hparams=hparams,
+            tf.estimator.ModeKeys.TRAIN,
+            data_dir=directory,
+            num_threads=threads,
+            hparams=hparams,
             output_buffer_size=None,
-        )  # fmt: skip
+        )
     return examples, files
 
 
 def training_examples(tf: Any, problem: Any, directory: str, hparams: Any, threads: int = 1) -> Any:
-    """The problem's examples, in an order of their own each time; endless where only a beginning can be drawn.
+    """The problem's examples, in an order of their own each time; endless where only a beginning
+    can be drawn.
 
-    `threads` decode them. A problem that says that nothing is skipped (`skip_random_fraction_when_training`) has only
-    its files shuffled.
+    `threads` decode them. A problem that says that nothing is skipped
+    (`skip_random_fraction_when_training`) has only its files shuffled.
     """
     mode = tf.estimator.ModeKeys.TRAIN
     files = sorted(tf.gfile.Glob(problem.filepattern(directory, mode)))
     anywhere = bool(problem.skip_random_fraction_when_training)
     by_file = anywhere and _reads_records_one_by_one(problem)
-    parts = max(1, _AT_ONCE // max(1, len(files))) if by_file else 0
+    if by_file:
+        parts = max(1, _AT_ONCE // max(1, len(files)))
+    else:
+        parts = 0
     with _drawn(tf, parts):
         examples = problem.dataset(
             mode, data_dir=directory, num_threads=threads, hparams=hparams, output_buffer_size=None
         )
     if anywhere and not by_file:  # as Tensor2Tensor does: some examples of the stream are skipped
-        examples = examples.repeat().skip(_below(tf, _count(tf, tf.data.TFRecordDataset(files[:1]))))
+        examples = examples.repeat().skip(
+            _below(tf, _count(tf, tf.data.TFRecordDataset(files[:1])))
+        )
     return examples
 
 
 def _reads_records_one_by_one(problem: Any) -> bool:
-    """Whether any record may come first; those of videos, for one, are frames of which examples are made."""
+    """Whether any record may come first; those of videos, for one, are frames of which examples are
+    made.
+    """
     from tensor2tensor.data_generators.problem import Problem
 
     kind = type(problem)
@@ -227,17 +280,21 @@ def _reads_records_one_by_one(problem: Any) -> bool:
 
 @contextlib.contextmanager
 def _drawn(tf: Any, parts: int) -> Iterator[None]:
-    """Inside, the files that T2T interleaves are shuffled by the graph, and so many parts of each begin anywhere.
+    """Inside, the files that T2T interleaves are shuffled by the graph, and so many parts of each
+    begin anywhere.
 
     Both are in the middle of Problem.dataset, which nothing but the names that it calls leads to.
     """
-    interleave, records = tf.data.experimental.parallel_interleave, tf.data.TFRecordDataset
+    interleave = tf.data.experimental.parallel_interleave
+    records = tf.data.TFRecordDataset
 
     def shuffled_and_interleaved(*given: Any, **settings: Any) -> Any:
         apply = interleave(*given, **settings)
 
         def of(dataset: Any) -> Any:
-            if tf.data.get_output_types(dataset) == tf.string:  # of names of files, and not of examples
+            if (
+                tf.data.get_output_types(dataset) == tf.string
+            ):  # of names of files, and not of examples
                 dataset = dataset.shuffle(_MOST_FILES)
             return apply(dataset)
 
@@ -250,7 +307,8 @@ def _drawn(tf: Any, parts: int) -> Iterator[None]:
             return _round(tf, read, count)
 
         def part(number: Any) -> Any:
-            first, end = number * count // parts, (number + 1) * count // parts
+            first = number * count // parts
+            end = (number + 1) * count // parts
             return _round(tf, read.skip(first).take(end - first), end - first)
 
         return tf.data.Dataset.range(parts).interleave(part, cycle_length=parts, block_length=1)
@@ -261,7 +319,8 @@ def _drawn(tf: Any, parts: int) -> Iterator[None]:
     try:
         yield
     finally:
-        tf.data.experimental.parallel_interleave, tf.data.TFRecordDataset = interleave, records
+        tf.data.experimental.parallel_interleave = interleave
+        tf.data.TFRecordDataset = records
 
 
 @contextlib.contextmanager
@@ -273,7 +332,9 @@ def _from_files(tf: Any, files: Any) -> Iterator[None]:
         apply = interleave(*given, **settings)
 
         def of(dataset: Any) -> Any:
-            if tf.data.get_output_types(dataset) == tf.string:  # of names of files, and not of examples
+            if (
+                tf.data.get_output_types(dataset) == tf.string
+            ):  # of names of files, and not of examples
                 dataset = tf.data.Dataset.from_tensor_slices(files)
             return apply(dataset)
 

@@ -1,7 +1,7 @@
 """Which hyper-parameters Tensor2Tensor knows at all, from its sources: nothing of it is imported.
 
-So a misspelt name is found where it was typed, at once. A set need not have every one of them: that is found by the
-check, which builds the set.
+So a misspelt name is found where it was typed, at once. A set need not have every one of them: that
+is found by the check, which builds the set.
 """
 
 from __future__ import annotations
@@ -38,5 +38,9 @@ def typed(overrides: str) -> list[str]:
 def _keywords(text: str) -> set[str]:
     """What sets are made with: `HParams(name=value)`."""
     calls = (each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call))
-    made = (each for each in calls if getattr(each.func, "attr", getattr(each.func, "id", "")) == "HParams")
+    made = (
+        call
+        for call in calls
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) == "HParams"
+    )
     return {keyword.arg for each in made for keyword in each.keywords if keyword.arg}

@@ -1,8 +1,10 @@
-"""Gradients of a T2T model, the optimizer that applies them, and the scale of the loss in mixed precision.
+"""Gradients of a T2T model, the optimizer that applies them, and the scale of the loss in mixed
+precision.
 
-T2T's own `optimize` cannot be used: its ConditionalOptimizer asks v1 optimizers for a method they do not have on
-TensorFlow 2. So the model's method is called, and what it asks `optimize` for is done here: the inner optimizer is
-taken from T2T's registry; weight decay and noise, clipping, gradient noise and zero gradients are the same.
+T2T's own `optimize` cannot be used: its ConditionalOptimizer asks v1 optimizers for a method they
+do not have on TensorFlow 2. So the model's method is called, and what it asks `optimize` for is
+done here: the inner optimizer is taken from T2T's registry; weight decay and noise, clipping,
+gradient noise and zero gradients are the same.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What a model asks T2T's `optimize` for: to minimize `loss` over `variables` at a rate, as its hparams say."""
+    """What a model asks T2T's `optimize` for: to minimize `loss` over `variables` at a rate, as its
+    hparams say.
+    """
 
     loss: Any
     rate: Any
@@ -35,7 +39,9 @@ class Asked:
 
 
 def asked_of_optimize(model: Any, loss: Any) -> Asked:
-    """What the model's own `optimize` asks for. Raises DeclarationError where it does anything else."""
+    """What the model's own `optimize` asks for. Raises DeclarationError where it does anything
+    else.
+    """
     from tensor2tensor.utils import optimize
 
     tf = bridges.cross()
@@ -43,11 +49,21 @@ def asked_of_optimize(model: Any, loss: Any) -> Asked:
     asked: list[Asked] = []
     answer = tf.no_op(name="optimize")
 
-    def note(loss: Any, learning_rate: Any, hparams: Any, use_tpu: bool = False, variables: Any = None) -> Any:
-        asked.append(Asked(loss, learning_rate, hparams, tf.trainable_variables() if variables is None else variables))
+    def note(
+        loss: Any, learning_rate: Any, hparams: Any, use_tpu: bool = False, variables: Any = None
+    ) -> Any:
+        asked.append(
+            Asked(
+                loss,
+                learning_rate,
+                hparams,
+                tf.trainable_variables() if variables is None else variables,
+            )
+        )
         return answer
 
-    kept, optimize.optimize = optimize.optimize, note
+    kept = optimize.optimize
+    optimize.optimize = note
     try:
         answered = model.optimize(loss)
     finally:
@@ -61,7 +77,9 @@ def asked_of_optimize(model: Any, loss: Any) -> Asked:
 
 
 def gradients(asked: Asked, rate: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
-    """The total loss, the optimizer, and the gradients with their variables, as the model alone gives them."""
+    """The total loss, the optimizer, and the gradients with their variables, as the model alone
+    gives them.
+    """
     tf = bridges.cross()
 
     hparams = asked.hparams
@@ -84,7 +102,9 @@ def weight_noise(hparams: Any, rate: Any) -> Sequence[Any]:
     tf = bridges.cross()
 
     body = [variable for variable in tf.trainable_variables() if "/body/" in variable.name]
-    return optimize.weight_noise(hparams.weight_noise, rate, body) if hparams.weight_noise else ()
+    if hparams.weight_noise:
+        return optimize.weight_noise(hparams.weight_noise, rate, body)
+    return ()
 
 
 def noisy_and_clipped(pairs: Pairs, hparams: Any) -> Pairs:
@@ -97,17 +117,24 @@ def noisy_and_clipped(pairs: Pairs, hparams: Any) -> Pairs:
             for gradient, variable in pairs
         ]
     if hparams.clip_grad_norm:
-        clipped, _ = tf.clip_by_global_norm([gradient for gradient, _ in pairs], hparams.clip_grad_norm)
+        clipped, _ = tf.clip_by_global_norm(
+            [gradient for gradient, _ in pairs], hparams.clip_grad_norm
+        )
         pairs = list(zip(clipped, [variable for _, variable in pairs], strict=True))
     return pairs
 
 
 def optimizer(hparams: Any, rate: Any) -> Any:
-    """The optimizer that the hparams name, at this learning rate; with a scale of the loss where they ask for one."""
+    """The optimizer that the hparams name, at this learning rate; with a scale of the loss where
+    they ask for one.
+    """
     from tensor2tensor.utils import optimize, registry
 
     made = registry.optimizer(hparams.optimizer)(rate, hparams)
-    if not optimize._mixed_precision_is_enabled(hparams) or not hparams.mixed_precision_optimizer_loss_scaler:
+    if (
+        not optimize._mixed_precision_is_enabled(hparams)
+        or not hparams.mixed_precision_optimizer_loss_scaler
+    ):
         return made
     return LossScaled(made, hparams.mixed_precision_optimizer_init_loss_scale)
 
@@ -126,12 +153,16 @@ def _decayed(loss: Any, hparams: Any) -> Any:
         for variable in tf.trainable_variables()
         if not (len(variable.shape.as_list()) == 1 and _BIAS.search(variable.name))
     ]
-    return loss + tf.add_n(decayed) * hparams.weight_decay if decayed else loss
+    if decayed:
+        return loss + tf.add_n(decayed) * hparams.weight_decay
+    return loss
 
 
 def _as(tf: Any, gradient: Any, variable: Any, zeros: bool) -> Any:
     if gradient is None:
-        return tf.zeros_like(variable) if zeros else None
+        if zeros:
+            return tf.zeros_like(variable)
+        return None
     if isinstance(gradient, tf.IndexedSlices) or gradient.dtype == variable.dtype.base_dtype:
         return gradient
     return tf.cast(gradient, variable.dtype.base_dtype)
@@ -141,12 +172,14 @@ def _noisy(tf: Any, gradient: Any, scale: float) -> Any:
     return gradient + tf.truncated_normal(tf.shape(gradient)) * scale
 
 
-# The scale of the loss in mixed precision, as Tensor2Tensor has it from tf.contrib: small gradients of float16 are 0.
+# The scale of the loss in mixed precision, as Tensor2Tensor has it from tf.contrib: small gradients
+# of float16 are 0.
 #
-# The loss is multiplied by the scale and the gradients are divided by it. Gradients that are not finite are not
-# applied. The scale doubles after 2,000 steps that were, and halves after two that were not. It is one for all
-# workers, and a part of the checkpoint, like any variable; in a synchronous step the mean of all gradients is looked
-# at, once. Unlike in Tensor2Tensor, a step that is not applied counts as a step.
+# The loss is multiplied by the scale and the gradients are divided by it. Gradients that are not
+# finite are not applied. The scale doubles after 2,000 steps that were, and halves after two that
+# were not. It is one for all workers, and a part of the checkpoint, like any variable; in a
+# synchronous step the mean of all gradients is looked at, once. Unlike in Tensor2Tensor, a step
+# that is not applied counts as a step.
 
 
 class LossScaled:
@@ -158,7 +191,11 @@ class LossScaled:
         with tf.variable_scope("mixed_precision_loss_scale", reuse=tf.AUTO_REUSE):
             self._scale, self._applied, self._refused = (
                 tf.get_variable(
-                    name, [], initializer=tf.constant_initializer(value), trainable=False, use_resource=True
+                    name,
+                    [],
+                    initializer=tf.constant_initializer(value),
+                    trainable=False,
+                    use_resource=True,
                 )
                 for name, value in (("scale", float(initial)), ("applied", 0.0), ("refused", 0.0))
             )
@@ -168,12 +205,18 @@ class LossScaled:
         tf = tensorflow()
         scale = self._scale.read_value()
         pairs = self._made.compute_gradients(loss * tf.cast(scale, loss.dtype), variables)
-        return [(None if gradient is None else _over(tf, gradient, scale), variable) for gradient, variable in pairs]
+        return [
+            (None if gradient is None else _over(tf, gradient, scale), variable)
+            for gradient, variable in pairs
+        ]
 
     def apply_gradients(self, pairs: Pairs) -> Any:
         """An operation that applies them if they are finite, and follows the scale."""
         tf = tensorflow()
-        values = [gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient for gradient, _ in pairs]
+        values = [
+            gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+            for gradient, _ in pairs
+        ]
         finite = tf.reduce_all([_finite(tf, value) for value in values])
         applied = tf.cond(finite, lambda: tf.group(self._made.apply_gradients(pairs)), tf.no_op)
         with tf.control_dependencies([applied]):
@@ -183,9 +226,12 @@ class LossScaled:
         scale = self._scale.read_value()
         applied = tf.where(finite, self._applied.read_value() + 1.0, 0.0)
         refused = self._refused.read_value() + tf.where(finite, 0.0, 1.0)
-        grows, shrinks = applied >= _GROWS_AFTER, tf.logical_and(tf.logical_not(finite), refused >= _SHRINKS_AFTER)
+        grows = applied >= _GROWS_AFTER
+        shrinks = tf.logical_and(tf.logical_not(finite), refused >= _SHRINKS_AFTER)
         larger = tf.where(tf.is_finite(scale * _FACTOR), scale * _FACTOR, scale)
-        changed = tf.where(grows, larger, tf.where(shrinks, tf.maximum(1.0, scale / _FACTOR), scale))
+        changed = tf.where(
+            grows, larger, tf.where(shrinks, tf.maximum(1.0, scale / _FACTOR), scale)
+        )
         anew = tf.logical_or(grows, shrinks)
         with tf.control_dependencies([changed, applied, refused]):
             return [
@@ -196,12 +242,16 @@ class LossScaled:
 
 
 def _finite(tf: Any, value: Any) -> Any:
-    """Looked at where the gradient is: in a synchronous step on the parameter server that holds the mean."""
+    """Looked at where the gradient is: in a synchronous step on the parameter server that holds the
+    mean.
+    """
     with tf.device(value.device):
         return tf.reduce_all(tf.is_finite(value))
 
 
 def _over(tf: Any, gradient: Any, scale: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(_over(tf, gradient.values, scale), gradient.indices, gradient.dense_shape)
+        return tf.IndexedSlices(
+            _over(tf, gradient.values, scale), gradient.indices, gradient.dense_shape
+        )
     return gradient / tf.cast(scale, gradient.dtype)

@@ -1,9 +1,10 @@
-"""Find a model, an hparams set or a problem by the name under which Tensor2Tensor (or the cell) registers it.
+"""Find a model, an hparams set or a problem by the name under which Tensor2Tensor (or the cell)
+registers it.
 
-T2T finds them by importing all its 150 modules, which takes many seconds and fails today. Here the sources are
-scanned for registrations once (a tenth of a second), and only the module that holds the wanted name is imported. What
-goes in is a run's declaration, what comes out is a Definition; a name that nobody registers is refused with its
-nearest neighbours.
+T2T finds them by importing all its 150 modules, which takes many seconds and fails today. Here the
+sources are scanned for registrations once (a tenth of a second), and only the module that holds the
+wanted name is imported. What goes in is a run's declaration, what comes out is a Definition; a name
+that nobody registers is refused with its nearest neighbours.
 """
 
 from __future__ import annotations
@@ -28,13 +29,22 @@ _REGISTRATION = re.compile(
     r"(?:\(\s*(?:[\"'](?P<name>[^\"']+)[\"'])?\s*\))?[^\S\n]*\n(?:@.*\n)*(?:class|def)\s+(?P<code>\w+)",
     re.MULTILINE,
 )
-_PLACES = {"model": ("models",), "hparams": ("models", "layers", "utils"), "problem": ("data_generators",)}
+_PLACES = {
+    "model": ("models",),
+    "hparams": ("models", "layers", "utils"),
+    "problem": ("data_generators",),
+}
 _SHUFFLED_BATCHES = 512
 """Tensor2Tensor's default of batch_shuffle_size."""
 _WORDS = {"model": "model", "hparams": "hparams set", "problem": "problem"}
 
 _OF_A_MODEL = (
-    *("estimator_model_fn", "estimator_spec_train", "estimator_spec_eval", "make_estimator_model_fn"),
+    *(
+        "estimator_model_fn",
+        "estimator_spec_train",
+        "estimator_spec_eval",
+        "make_estimator_model_fn",
+    ),
     *("train_hooks", "eval_hooks", "get_train_hooks", "get_eval_hooks", "initialize_from_ckpt"),
 )
 _OF_A_PROBLEM = ("input_fn", "make_estimator_input_fn", "eval_hooks")
@@ -45,7 +55,10 @@ _HARMLESS = {
     # Initializes from data. The model fails by itself: see docs/models.md.
     ("tensor2tensor.models.research.glow", "train_hooks"),
 }
-_MIXTURES = ("tensor2tensor.data_generators.multi_problem", "tensor2tensor.data_generators.multi_problem_v2")
+_MIXTURES = (
+    "tensor2tensor.data_generators.multi_problem",
+    "tensor2tensor.data_generators.multi_problem_v2",
+)
 _BEGINNINGS = ("warm_start_from_second", "pretrained_model_dir")
 
 
@@ -64,15 +77,22 @@ def index() -> dict[tuple[str, str], str]:
     from importlib.util import find_spec
 
     specification = find_spec("tensor2tensor")
-    locations = specification.submodule_search_locations if specification else None
+    if specification:
+        locations = specification.submodule_search_locations
+    else:
+        locations = None
     found: dict[tuple[str, str], str] = {}
     for root in map(Path, locations or ()):
         for place in sorted({place for places in _PLACES.values() for place in places}):
             for source in sorted((root / place).rglob("*.py")):
                 if source.name.endswith("_test.py"):
                     continue
-                module = ".".join(("tensor2tensor", *source.relative_to(root).with_suffix("").parts))
-                for match in _REGISTRATION.finditer(source.read_text(errors="replace", encoding="utf-8")):
+                module = ".".join(
+                    ("tensor2tensor", *source.relative_to(root).with_suffix("").parts)
+                )
+                for match in _REGISTRATION.finditer(
+                    source.read_text(errors="replace", encoding="utf-8")
+                ):
                     kind = match["kind"].removeprefix("base_")
                     found.setdefault((kind, match["name"] or _snake(match["code"])), module)
     return found
@@ -92,7 +112,9 @@ def define(folder: RunFolder, spec: RunSpec, data_directory: str) -> Definition:
 
 
 def find(kind: str, name: str) -> Any:
-    """The registered model class, hparams or problem instance called `name`; its module is imported if need be."""
+    """The registered model class, hparams or problem instance called `name`; its module is imported
+    if need be.
+    """
     from tensor2tensor.utils import registry
 
     stores = {
@@ -100,7 +122,10 @@ def find(kind: str, name: str) -> Any:
         "hparams": registry.Registries.hparams,
         "problem": registry.Registries.problems,
     }
-    base = registry.parse_problem_name(name).base_name if kind == "problem" else name
+    if kind == "problem":
+        base = registry.parse_problem_name(name).base_name
+    else:
+        base = name
     if base not in stores[kind] and (module := index().get((kind, base))):
         importlib.import_module(module)
     if base not in stores[kind] and kind == "problem":
@@ -114,7 +139,9 @@ def find(kind: str, name: str) -> Any:
 
 
 def _look_up_all() -> None:
-    """Let models name other models and sets (distillation its teacher and student): T2T would have imported them."""
+    """Let models name other models and sets (distillation its teacher and student): T2T would have
+    imported them.
+    """
     from tensor2tensor.utils import registry
 
     def look_up(kind: str, store: Any, name: str) -> Any:
@@ -128,7 +155,8 @@ def _look_up_all() -> None:
 
 def _hparams(spec: RunSpec, data_directory: str) -> Any:
     hparams = find("hparams", spec.hparams_set)
-    # Some sets only assign what they should add (sliced_gan its bottleneck_bits). T2T copies no more than was added.
+    # Some sets only assign what they should add (sliced_gan its bottleneck_bits). T2T copies no
+    # more than was added.
     for name, value in list(vars(hparams).items()):
         empty = isinstance(value, list | tuple) and not value  # which T2T does not let anyone add
         if not (name.startswith("_") or name in hparams or empty):
@@ -139,11 +167,15 @@ def _hparams(spec: RunSpec, data_directory: str) -> Any:
         known = hparams.values()
         for name in typed:
             if name not in known:
-                raise unknown(f"hyper-parameter of {spec.hparams_set}", name, known, where="--hparams")
+                raise unknown(
+                    f"hyper-parameter of {spec.hparams_set}", name, known, where="--hparams"
+                )
         try:
             hparams.parse(spec.hparams)
         except (ValueError, TypeError) as error:
-            raise DeclarationError(f"--hparams cannot be read: {error}", where=spec.hparams) from error
+            raise DeclarationError(
+                f"--hparams cannot be read: {error}", where=spec.hparams
+            ) from error
     # What T2T's trainer adds before a model sees them; schedules and models read some of these.
     for name, value in (
         ("data_dir", data_directory),
@@ -184,10 +216,12 @@ def _snake(name: str) -> str:
     return re.sub("([a-z0-9])([A-Z])", r"\1_\2", partly).lower()
 
 
-# What Tensor2Tensor would do for a model or a problem and is not done here: refused by name, never left out silently.
+# What Tensor2Tensor would do for a model or a problem and is not done here: refused by name, never
+# left out silently.
 #
-# Tensor2Tensor hands models to TensorFlow's estimator, which is gone. What a cell overrides of that part, and
-# hyperparameters that only that part reads, would otherwise be there and count for nothing.
+# Tensor2Tensor hands models to TensorFlow's estimator, which is gone. What a cell overrides of that
+# part, and hyperparameters that only that part reads, would otherwise be there and count for
+# nothing.
 
 
 def check_supported(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> None:
@@ -202,13 +236,25 @@ def check_supported(model: Any, hparams: Any, problem: Any, spec: RunSpec) -> No
     for name in _BEGINNINGS:
         if hparams.get(name):
             raise DeclarationError(
-                f"no variables are loaded from {hparams.get(name)!r}", where=name, fix="--resume goes on from a run."
+                f"no variables are loaded from {hparams.get(name)!r}",
+                where=name,
+                fix="--resume goes on from a run.",
             )
     if hparams.get("gpu_automatic_mixed_precision"):
-        raise DeclarationError("TensorFlow no longer rewrites graphs so", where="gpu_automatic_mixed_precision")
-    if (scaler := hparams.get("mixed_precision_optimizer_loss_scaler")) not in (None, "", "0", "exponential", False):
+        raise DeclarationError(
+            "TensorFlow no longer rewrites graphs so", where="gpu_automatic_mixed_precision"
+        )
+    if (scaler := hparams.get("mixed_precision_optimizer_loss_scaler")) not in (
+        None,
+        "",
+        "0",
+        "exponential",
+        False,
+    ):
         what = f"there is no loss scaler {scaler!r}"
-        raise DeclarationError(what, where="mixed_precision_optimizer_loss_scaler", fix="Take exponential.")
+        raise DeclarationError(
+            what, where="mixed_precision_optimizer_loss_scaler", fix="Take exponential."
+        )
     if spec.ps_shards > 1 and str(hparams.get("optimizer")).lower() == "adafactor":
         raise DeclarationError(
             "Adafactor looks at whole variables, and --ps-shards cuts them",

@@ -33,12 +33,16 @@ class RegisteredModel:
 
     @autograph_off()
     def prepare(self) -> None:
-        """Give the hparams the problem's own (vocabulary sizes, modalities). Needs the vocabulary of text problems."""
+        """Give the hparams the problem's own (vocabulary sizes, modalities). Needs the vocabulary
+        of text problems.
+        """
         graph.prepare(self._definition)
 
     @autograph_off()
     def assume_vocabulary(self) -> int:
-        """Use a vocabulary without words and return its size; 0 for a problem that declares no size."""
+        """Use a vocabulary without words and return its size; 0 for a problem that declares no
+        size.
+        """
         return data.assume_vocabulary(self._definition.problem)
 
     @property

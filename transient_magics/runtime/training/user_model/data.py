@@ -1,13 +1,13 @@
 """The cell's input_fn: arrays or a tf.data.Dataset, as pipelines of a training and an evaluation.
 
-An example is features, labels and, if there are any, sample weights. Each of the three is one value, or a structure of
-several (structure.py); in pipelines all of them have names of our own. Arrays reach TensorFlow when an iterator starts
-and are no part of a graph, which may not grow beyond 2 GB. Every VM calls input_fn itself, so nothing of the data is
-copied between them.
+An example is features, labels and, if there are any, sample weights. Each of the three is one
+value, or a structure of several (structure.py); in pipelines all of them have names of our own.
+Arrays reach TensorFlow when an iterator starts and are no part of a graph, which may not grow
+beyond 2 GB. Every VM calls input_fn itself, so nothing of the data is copied between them.
 
-input_fn is called in the graph that reads its dataset, where TensorFlow runs the whole pipeline. Where that cannot be,
-as the dataset or what it uses (a lookup table, a layer) was made at the top of the cell, it is called outside of
-graphs.
+input_fn is called in the graph that reads its dataset, where TensorFlow runs the whole pipeline.
+Where that cannot be, as the dataset or what it uses (a lookup table, a layer) was made at the top
+of the cell, it is called outside of graphs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,18 @@ _SPARSE = ("a sparse matrix", _DENSE.format("matrix.toarray()"))
 _WHOLE: tuple[tuple[str, str, str], ...] = (
     ("builtins.NoneType", "nothing (None)", "End it with return features, labels, for both modes."),
     ("builtins.generator", "a generator", _WRAP),
-    ("keras.src.trainers.data_adapters.py_dataset_adapter.PyDataset", "a keras.utils.PyDataset", _WRAP),
+    (
+        "keras.src.trainers.data_adapters.py_dataset_adapter.PyDataset",
+        "a keras.utils.PyDataset",
+        _WRAP,
+    ),
     ("torch.utils.data.dataloader.DataLoader", "a PyTorch DataLoader", _WRAP),
     ("torch.utils.data.dataset.Dataset", "a PyTorch Dataset", _WRAP),
-    ("tensorflow.python.data.ops.iterator_ops.IteratorBase", "an iterator of a dataset", "Return the dataset."),
+    (
+        "tensorflow.python.data.ops.iterator_ops.IteratorBase",
+        "an iterator of a dataset",
+        "Return the dataset.",
+    ),
     ("pandas.core.frame.DataFrame", "one DataFrame", "Return (frame[[...]], frame['label'])."),
     ("pandas.DataFrame", "one DataFrame", "Return (frame[[...]], frame['label'])."),
     ("builtins.list", "a list", "Return a tuple: (features, labels)."),
@@ -49,18 +57,49 @@ _LEAVES: tuple[tuple[str, str, str], ...] = (
     ("scipy.sparse._base._spbase", *_SPARSE),
     ("scipy.sparse._base.spmatrix", *_SPARSE),
     ("tensorflow.python.framework.sparse_tensor.SparseTensor", "a SparseTensor", _TO_DENSE),
-    ("tensorflow.python.ops.ragged.ragged_tensor.RaggedTensor", "a RaggedTensor", _DENSE.format("ragged.to_tensor()")),
+    (
+        "tensorflow.python.ops.ragged.ragged_tensor.RaggedTensor",
+        "a RaggedTensor",
+        _DENSE.format("ragged.to_tensor()"),
+    ),
     ("tensorflow.python.framework.sparse_tensor.SparseTensorSpec", "sparse tensors", _TO_DENSE),
-    ("tensorflow.python.ops.ragged.ragged_tensor.RaggedTensorSpec", "ragged tensors", _DENSE.format("x.to_tensor()")),
-    ("tensorflow.python.framework.type_spec.NoneTensorSpec", "None", "Leave it out, or give a tensor."),
-    ("tensorflow.python.data.ops.dataset_ops.DatasetSpec", "datasets", "Write ds.flat_map(lambda w: w.batch(n))."),
-    ("tensorflow.python.data.ops.dataset_ops.DatasetV2", "a dataset", "Use tf.data.Dataset.zip((features, labels))."),
-    ("keras.src.backend.common.keras_tensor.KerasTensor", "a symbolic tensor of Keras", "Give arrays."),
-    ("tensorflow.python.framework.tensor.Tensor", "a symbolic tensor", "Give arrays, or a dataset of it."),
-)  # fmt: skip
+    (
+        "tensorflow.python.ops.ragged.ragged_tensor.RaggedTensorSpec",
+        "ragged tensors",
+        _DENSE.format("x.to_tensor()"),
+    ),
+    (
+        "tensorflow.python.framework.type_spec.NoneTensorSpec",
+        "None",
+        "Leave it out, or give a tensor.",
+    ),
+    (
+        "tensorflow.python.data.ops.dataset_ops.DatasetSpec",
+        "datasets",
+        "Write ds.flat_map(lambda w: w.batch(n)).",
+    ),
+    (
+        "tensorflow.python.data.ops.dataset_ops.DatasetV2",
+        "a dataset",
+        "Use tf.data.Dataset.zip((features, labels)).",
+    ),
+    (
+        "keras.src.backend.common.keras_tensor.KerasTensor",
+        "a symbolic tensor of Keras",
+        "Give arrays.",
+    ),
+    (
+        "tensorflow.python.framework.tensor.Tensor",
+        "a symbolic tensor",
+        "Give arrays, or a dataset of it.",
+    ),
+)
 """The same of each value in an answer."""
 _KINDS = {
-    "M": ("dates (datetime64)", "Give numbers, as dates.astype('int64') or days since the first one."),
+    "M": (
+        "dates (datetime64)",
+        "Give numbers, as dates.astype('int64') or days since the first one.",
+    ),
     "m": ("times (timedelta64)", "Give numbers, as times / numpy.timedelta64(1, 's')."),
     "V": ("records of several fields", "Give each field by its name, in a dict."),
 }
@@ -84,18 +123,23 @@ class _Arrays:
 class Data:
     """What the cell's input_fn gives for the modes `train` and `eval`.
 
-    `types` and `shapes` are those of one example, by its keys; `features` and `labels` are the keys of those, and
-    `names` says what the user calls each.
+    `types` and `shapes` are those of one example, by its keys; `features` and `labels` are the keys
+    of those, and `names` says what the user calls each.
     """
 
     def __init__(
-        self, input_fn: Callable[[str], Any], inputs: Sequence[Sequence[int | None]] = (), batch: int | None = None
+        self,
+        input_fn: Callable[[str], Any],
+        inputs: Sequence[Sequence[int | None]] = (),
+        batch: int | None = None,
     ) -> None:
-        """Ask for the training data; `inputs` are the shapes of the model's, `batch` is declared if it is.
+        """Ask for the training data; `inputs` are the shapes of the model's, `batch` is declared if
+        it is.
 
         Raises DeclarationError or TrainingError where they cannot be trained on.
         """
-        self._input_fn, self._inputs = input_fn, inputs
+        self._input_fn = input_fn
+        self._inputs = inputs
         self._kept: dict[str, Any] = {}
         """What was given as arrays, or outside of graphs, by mode."""
         self._layout: Layout | None = None
@@ -108,8 +152,13 @@ class Data:
             self.types: Mapping[str, Any] = tf.data.get_output_types(dataset)
             shapes = tf.data.get_output_shapes(dataset)
             _refuse_unknown(shapes, self._laid_out.names)
-            self.batch = _declared(given, shapes, batch) if batched else batch
-            self.shapes: Mapping[str, Any] = {name: shape[1:] if batched else shape for name, shape in shapes.items()}
+            if batched:
+                self.batch = _declared(given, shapes, batch)
+            else:
+                self.batch = batch
+            self.shapes: Mapping[str, Any] = {
+                name: shape[1:] if batched else shape for name, shape in shapes.items()
+            }
         self.features = self._laid_out.keys(INPUTS)
         self.labels = self._laid_out.keys(LABELS)
         self.names: Mapping[str, str] = self._laid_out.names
@@ -117,24 +166,30 @@ class Data:
     def training(self, batch: int) -> Pipeline:
         """Endless single examples; in batches, filled up with zeros, where their shapes differ.
 
-        They begin at a place that is drawn whenever an iterator starts (reading.py). What keeps it from being any of
-        them is the pipeline's `note`.
+        They begin at a place that is drawn whenever an iterator starts (reading.py). What keeps it
+        from being any of them is the pipeline's `note`.
         """
         begin = self._place()
         given = self._given("train")
         if isinstance(given, _Arrays):
             dataset, feeds = self._shuffled(given)
         else:
-            dataset, feeds = self._by_key(reading.begun(given, begin)), {}
-        dataset, note = dataset.repeat(), _note(begin, given)
+            dataset = self._by_key(reading.begun(given, begin))
+            feeds = {}
+        dataset = dataset.repeat()
+        note = _note(begin, given)
         if self._is_batched(given):
             return self._pipeline(dataset.prefetch(2), feeds, batched=True, note=note)
         if not self.of_one_shape:
-            return self._pipeline(dataset.padded_batch(batch).prefetch(2), feeds, batched=True, note=note)
+            return self._pipeline(
+                dataset.padded_batch(batch).prefetch(2), feeds, batched=True, note=note
+            )
         return self._pipeline(dataset, feeds, batched=False, note=note)
 
     def evaluation(self, batch: int, drawn: Drawn | None = None) -> Pipeline:
-        """The examples for the evaluation once, or those `drawn`, in batches: some metrics are means over these."""
+        """The examples for the evaluation once, or those `drawn`, in batches: some metrics are
+        means over these.
+        """
         given = self._given("eval")
         size = _check_size(given, "eval")
         dataset, feeds = self._examples(given)
@@ -143,17 +198,23 @@ class Data:
         batched = self._is_batched(given)
         if not batched:
             dataset = (dataset.batch if self.of_one_shape else dataset.padded_batch)(batch)
-        return self._pipeline(dataset.prefetch(2), feeds, batched=True, elements=size, single=not batched)
+        return self._pipeline(
+            dataset.prefetch(2), feeds, batched=True, elements=size, single=not batched
+        )
 
     def check(self, batch: int) -> None:
-        """Raise TrainingError where a mode is known to have no example, or the evaluation has other values."""
+        """Raise TrainingError where a mode is known to have no example, or the evaluation has other
+        values.
+        """
         with tensorflow().Graph().as_default():
             _check_size(self._given("train"), "train")
         with tensorflow().Graph().as_default():
             self.evaluation(batch)
 
     def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
-        """How many elements and examples the evaluation's dataset has; whether those are all, after so much time."""
+        """How many elements and examples the evaluation's dataset has; whether those are all, after
+        so much time.
+        """
         with tensorflow().Graph().as_default():
             given = self._given("eval")
             if isinstance(given, _Arrays):
@@ -191,7 +252,10 @@ class Data:
         if self._begin is None:
             with tensorflow().Graph().as_default():
                 given = self._given("train")
-                self._begin = reading.Begin(0, given.count) if isinstance(given, _Arrays) else reading.begin_of(given)
+                if isinstance(given, _Arrays):
+                    self._begin = reading.Begin(0, given.count)
+                else:
+                    self._begin = reading.begin_of(given)
                 if not self._begin.count:
                     raise _no_example(given, "train")
                 _check_size(given, "train")
@@ -216,11 +280,15 @@ class Data:
         return self._kept[mode]
 
     def _asked(self, mode: str) -> Any:
-        """What input_fn returns, called in the default graph, or outside of graphs where it needs that."""
+        """What input_fn returns, called in the default graph, or outside of graphs where it needs
+        that.
+        """
         from tensorflow.python.eager import context
 
         tf = tensorflow()
-        graph, before, refusals = tf.get_default_graph(), _stateful(tf), refused_captures()
+        graph = tf.get_default_graph()
+        before = _stateful(tf)
+        refusals = refused_captures()
         seed = graph.seed
         try:
             given = self._input_fn(mode)
@@ -236,17 +304,29 @@ class Data:
             raise
         finally:
             graph.seed = seed  # a seed that input_fn sets is not that of the place at which each worker begins
-        values = [value for _, value in leaves(given)] if isinstance(given, tuple) else []
-        symbolic = any(getattr(value, "graph", None) is graph for value in values if not hasattr(value, "numpy"))
+        if isinstance(given, tuple):
+            values = [value for _, value in leaves(given)]
+        else:
+            values = []
+        symbolic = any(
+            getattr(value, "graph", None) is graph
+            for value in values
+            if not hasattr(value, "numpy")
+        )
         if _stateful(tf) == before and not symbolic:
             return given
         with context.eager_mode():
             return self._input_fn(mode)
 
     def _examples(self, given: Any) -> tuple[Any, dict[Any, Any]]:
-        """A dataset of an example's values by their keys in the default graph, and what its iterator is fed with."""
+        """A dataset of an example's values by their keys in the default graph, and what its
+        iterator is fed with.
+        """
         if not isinstance(given, _Arrays):
-            dataset = reading.handed_over(given) if reading.is_eager(given) else given
+            if reading.is_eager(given):
+                dataset = reading.handed_over(given)
+            else:
+                dataset = given
             return self._by_key(dataset), {}
         held = _held(given)
         dataset = importlib.import_module("tensorflow").data.Dataset.from_tensor_slices(held)
@@ -257,16 +337,24 @@ class Data:
         return dataset.map(as_it_is(self._laid_out.flat))
 
     def _shuffled(self, given: _Arrays) -> tuple[Any, dict[Any, Any]]:
-        """The same in an order that is drawn each time. Examples' numbers are shuffled: examples may be large."""
-        tf, modern = tensorflow(), importlib.import_module("tensorflow")
-        held, count = _held(given), given.count
+        """The same in an order that is drawn each time. Examples' numbers are shuffled: examples
+        may be large.
+        """
+        tf = tensorflow()
+        modern = importlib.import_module("tensorflow")
+        held = _held(given)
+        count = given.count
         place = tf.random_uniform([], maxval=count, dtype=tf.int64)
         as_it_is = (
             modern.autograph.experimental.do_not_convert
         )  # AutoGraph takes long to find that nothing is to be done
-        numbers = modern.data.Dataset.range(count).map(as_it_is(lambda number: (number + place) % count))
+        numbers = modern.data.Dataset.range(count).map(
+            as_it_is(lambda number: (number + place) % count)
+        )
         numbers = numbers.shuffle(min(count, _SHUFFLED))
-        dataset = numbers.map(as_it_is(lambda number: {key: tf.gather(array, number) for key, array in held.items()}))
+        dataset = numbers.map(
+            as_it_is(lambda number: {key: tf.gather(array, number) for key, array in held.items()})
+        )
         return dataset, {held[key]: array for key, array in given.values.items()}
 
     def _is_batched(self, given: Any) -> bool:
@@ -275,9 +363,12 @@ class Data:
         features = [value for _, value in leaves(given.element_spec[0])]
         return reading.is_batched(given, [value.shape for value in features], self._inputs)
 
-    def _pipeline(self, dataset: Any, feeds: Mapping[Any, Any], batched: bool, **more: Any) -> Pipeline:
+    def _pipeline(
+        self, dataset: Any, feeds: Mapping[Any, Any], batched: bool, **more: Any
+    ) -> Pipeline:
         tf = tensorflow()
-        types, shapes = tf.data.get_output_types(dataset), tf.data.get_output_shapes(dataset)
+        types = tf.data.get_output_types(dataset)
+        shapes = tf.data.get_output_shapes(dataset)
         return Pipeline(dataset, types, shapes, batched, feeds, **more)
 
 
@@ -294,7 +385,9 @@ def _held(given: _Arrays) -> dict[str, Any]:
 
 
 def _stateful(tf: Any) -> tuple[int, int]:
-    """How many tables and variables the default graph has, which no process would initialise for an input_fn."""
+    """How many tables and variables the default graph has, which no process would initialise for an
+    input_fn.
+    """
     return len(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)), len(tf.global_variables())
 
 
@@ -307,16 +400,23 @@ def _part(dataset: Any, drawn: Drawn) -> Any:
     chosen[numpy.random.default_rng(drawn.seed).choice(drawn.of, drawn.many, replace=False)] = True
     as_it_is = modern.autograph.experimental.do_not_convert
     numbered = dataset.take(drawn.of).enumerate()
-    kept = numbered.filter(as_it_is(lambda number, *_: modern.gather(modern.constant(chosen), number)))
+    kept = numbered.filter(
+        as_it_is(lambda number, *_: modern.gather(modern.constant(chosen), number))
+    )
     return kept.map(as_it_is(lambda _, values: values))
 
 
 def _note(begin: reading.Begin, given: Any) -> str:
-    """What keeps workers from beginning at any of the examples, and what to do about it; else nothing."""
+    """What keeps workers from beginning at any of the examples, and what to do about it; else
+    nothing.
+    """
     if isinstance(given, _Arrays) or not begin.partial:
         return ""
     if begin.of:
-        fix = "Make it inside input_fn." if reading.is_eager(given) else "Shuffle it before what takes so long."
+        if reading.is_eager(given):
+            fix = "Make it inside input_fn."
+        else:
+            fix = "Shuffle it before what takes so long."
         return (
             f"input_fn's dataset cannot be passed over in {reading.SECONDS:.0f} s: each worker begins at one of the "
             f"first {begin.count:,} of its {begin.of:,} elements. {fix}"
@@ -332,14 +432,20 @@ def _note(begin: reading.Begin, given: Any) -> str:
 
 def _check_size(given: Any, mode: str) -> int:
     """How many elements it has, as `Pipeline.elements`. Raises TrainingError where it has none."""
-    size = given.count if isinstance(given, _Arrays) else reading.size_of(given)
+    if isinstance(given, _Arrays):
+        size = given.count
+    else:
+        size = reading.size_of(given)
     if not size:
         raise _no_example(given, mode)
     return size
 
 
 def _no_example(given: Any, mode: str) -> TrainingError:
-    dropped = None if isinstance(given, _Arrays) else reading.drops_remainder(given)
+    if isinstance(given, _Arrays):
+        dropped = None
+    else:
+        dropped = reading.drops_remainder(given)
     if dropped is None:
         return TrainingError(f"input_fn gives no example for the mode {mode!r}")
     what = f"input_fn gives no example for the mode {mode!r}: there are fewer than one batch of {dropped}"
@@ -349,12 +455,16 @@ def _no_example(given: Any, mode: str) -> TrainingError:
 def _refuse_unknown(shapes: Mapping[str, Any], names: Mapping[str, str]) -> None:
     """Raise TrainingError for a value of which it is not even known how many dimensions it has."""
     if unknown := [names[key] for key, shape in shapes.items() if shape.rank is None]:
-        what = f"input_fn: its dataset gives {unknown[0]!r} of an unknown shape, as py_function does"
+        what = (
+            f"input_fn: its dataset gives {unknown[0]!r} of an unknown shape, as py_function does"
+        )
         raise TrainingError(what, fix="Say it in a map: tf.ensure_shape(x, [28, 28]).")
 
 
 def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int:
-    """The mini-batch of a set that is batched already, which must be the one that the cell names, if it does."""
+    """The mini-batch of a set that is batched already, which must be the one that the cell names,
+    if it does.
+    """
     size = next(iter(shapes.values()))[0] or reading.batch_size(dataset)
     if (size or batch) is None:
         what = "input_fn's dataset is batched, and it is not known how large its batches are"
@@ -366,7 +476,9 @@ def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int
 
 
 def _as_arrays(example: tuple[Any, ...], layout: Layout | None = None) -> dict[str, Any]:
-    """The arrays of an example's values by their keys. Raises TrainingError where they are none, or do not fit."""
+    """The arrays of an example's values by their keys. Raises TrainingError where they are none, or
+    do not fit.
+    """
     arrays = tuple(
         mapped(lambda path, value, part=part: as_array(part, path, value), value)
         for part, value in zip(PARTS, example, strict=False)
@@ -378,11 +490,15 @@ def _as_arrays(example: tuple[Any, ...], layout: Layout | None = None) -> dict[s
 
 
 def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """An answer of arrays. A list of arrays is several inputs if they have an entry for each example."""
+    """An answer of arrays. A list of arrays is several inputs if they have an entry for each
+    example.
+    """
     known = [
         len(value)
         for part in given
-        for _, value in leaves(part if not isinstance(part, tuple) or hasattr(part, "_fields") else None)
+        for _, value in leaves(
+            part if not isinstance(part, tuple) or hasattr(part, "_fields") else None
+        )
         if len(getattr(value, "shape", ()))
     ]
 
@@ -394,7 +510,9 @@ def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
         if hasattr(value, "_fields"):
             return type(value)(*map(arranged, value))
         inner = list(map(arranged, value))
-        return tuple(inner) if inner and all(map(is_input, inner)) else list(value)
+        if inner and all(map(is_input, inner)):
+            return tuple(inner)
+        return list(value)
 
     def is_input(value: Any) -> bool:
         if isinstance(value, Mapping | tuple):
@@ -404,10 +522,11 @@ def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(arranged, given))
 
 
-# What input_fn may return, and what is said of everything else: one table, with a sentence for each kind.
+# What input_fn may return, and what is said of everything else: one table, with a sentence for each
+# kind.
 #
-# It may return (features, labels) or (features, labels, weights), each of them an array, or a structure of arrays, or
-# a tf.data.Dataset of such examples.
+# It may return (features, labels) or (features, labels, weights), each of them an array, or a
+# structure of arrays, or a tf.data.Dataset of such examples.
 
 
 def wrong(what: str, fix: str = _RETURN) -> TrainingError:
@@ -438,7 +557,9 @@ def checked_parts(given: Any) -> tuple[Any, ...]:
 def checked_spec(spec: Any) -> tuple[Any, ...]:
     """The parts of a dataset's element by its `element_spec`. Raises TrainingError."""
     if not isinstance(spec, tuple) or is_named(spec) or len(spec) not in (2, 3):
-        raise wrong(f"its dataset's examples have {len(spec) if isinstance(spec, tuple) else 1} parts")
+        raise wrong(
+            f"its dataset's examples have {len(spec) if isinstance(spec, tuple) else 1} parts"
+        )
     for part, structure in zip(PARTS, spec, strict=False):
         for path, value in leaves(structure):
             refuse(part, path, value, "its dataset gives")
@@ -453,7 +574,8 @@ def refuse(part: str, path: tuple[Any, ...], value: Any, gives: str = "it gives"
 
 
 def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:
-    """One value of an answer as an array of numbers or texts, with 32 bits where NumPy's default has 64.
+    """One value of an answer as an array of numbers or texts, with 32 bits where NumPy's default
+    has 64.
 
     Raises TrainingError.
     """
@@ -466,18 +588,32 @@ def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
-        raise _of(name, "lists of different lengths", "Fill them up: keras.utils.pad_sequences(lists).") from error
+        raise _of(
+            name, "lists of different lengths", "Fill them up: keras.utils.pad_sequences(lists)."
+        ) from error
     if array.dtype == object:
-        raise _of(name, _objects(value, array), "Turn it into numbers: codes of categories, astype('float32').")
+        raise _of(
+            name,
+            _objects(value, array),
+            "Turn it into numbers: codes of categories, astype('float32').",
+        )
     if found := _KINDS.get(array.dtype.kind):
         raise _of(name, *found)
     if not array.ndim:
-        raise _of(name, f"a single value of the type {array.dtype}", "Give an array with an entry for each example.")
-    return array.astype(numpy.float32) if array.dtype == numpy.float64 else array
+        raise _of(
+            name,
+            f"a single value of the type {array.dtype}",
+            "Give an array with an entry for each example.",
+        )
+    if array.dtype == numpy.float64:
+        return array.astype(numpy.float32)
+    return array
 
 
 def checked_lengths(arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raise TrainingError unless all arrays have an entry for each example, and there is one example."""
+    """Raise TrainingError unless all arrays have an entry for each example, and there is one
+    example.
+    """
     labels = next(key for key in arrays if key.startswith("label"))
     for key, array in arrays.items():
         if len(array) != len(arrays[labels]):
@@ -486,7 +622,9 @@ def checked_lengths(arrays: Mapping[str, Any], names: Mapping[str, str]) -> None
                 fix="Every array needs one entry for each example.",
             )
     if not len(arrays[labels]):
-        raise TrainingError("input_fn gave arrays without an example", fix="Every array needs one entry at least.")
+        raise TrainingError(
+            "input_fn gave arrays without an example", fix="Every array needs one entry at least."
+        )
 
 
 def _of(name: str, what: str, fix: str) -> TrainingError:
@@ -494,7 +632,9 @@ def _of(name: str, what: str, fix: str) -> TrainingError:
 
 
 def _called(value: Any, table: tuple[tuple[str, str, str], ...]) -> tuple[str, str] | None:
-    """What the table says of a value, by the name of its class: these modules are not imported for it."""
+    """What the table says of a value, by the name of its class: these modules are not imported for
+    it.
+    """
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(value).__mro__}
     if "tensorflow.python.framework.tensor.Tensor" in names and hasattr(value, "numpy"):
         return None  # it was computed already
@@ -503,7 +643,9 @@ def _called(value: Any, table: tuple[tuple[str, str, str], ...]) -> tuple[str, s
 
 def _objects(value: Any, array: Any) -> str:
     """An array of Python's objects, in words; of a DataFrame, its first column that is no numbers."""
-    for column, kind in getattr(value, "dtypes", {}).items() if getattr(value, "ndim", 0) == 2 else ():
+    for column, kind in (
+        getattr(value, "dtypes", {}).items() if getattr(value, "ndim", 0) == 2 else ()
+    ):
         if getattr(kind, "kind", "O") not in "biuf":
             return f"a table whose column {column!r} has the type {kind}"
     kinds = sorted({type(each).__name__ for each in array.ravel()[:1000].tolist()})
@@ -512,17 +654,22 @@ def _objects(value: Any, array: Any) -> str:
 
 # Tensors that the cell computed when it ran, as constants of the graphs that use them.
 #
-# A table of class weights, say, which a loss multiplies with. TensorFlow takes such tensors into the graphs of its
-# functions only. Variables outside of the model cannot be had: no parameter server knows them.
+# A table of class weights, say, which a loss multiplies with. TensorFlow takes such tensors into
+# the graphs of its functions only. Variables outside of the model cannot be had: no parameter
+# server knows them.
 
 
 def refused_captures() -> int:
-    """How often a graph was refused what exists outside of graphs only. Datasets can then be made outside of them."""
+    """How often a graph was refused what exists outside of graphs only. Datasets can then be made
+    outside of them.
+    """
     return _refused
 
 
 def keep_as_constants() -> None:
-    """Let graphs take in what was computed outside of them. Variables raise DeclarationError. Once per process."""
+    """Let graphs take in what was computed outside of them. Variables raise DeclarationError. Once
+    per process.
+    """
     from tensorflow.python.eager import context
     from tensorflow.python.framework import dtypes, ops
 
@@ -540,7 +687,9 @@ def keep_as_constants() -> None:
                 fix="Make it a weight of the model, with a layer's add_weight, or a constant.",
             )
         if dtype is not None and not dtype.is_compatible_with(self.dtype):
-            raise ValueError(f"a tensor of {self.dtype.name} was computed where {dtype.name} is needed")
+            raise ValueError(
+                f"a tensor of {self.dtype.name} was computed where {dtype.name} is needed"
+            )
         return self._capture_as_const(name)
 
     eager.__tf_tensor__ = __tf_tensor__

@@ -1,11 +1,13 @@
 """Where in a dataset a worker begins to read, and whether the dataset gives examples or batches.
 
-Each time that a worker begins, it begins at a place that is drawn then: otherwise all workers would read the same
-examples beside each other, and one that lives for minutes would never reach the last ones. So that nothing is computed
-for the examples that are passed over, the place is one of the dataset's source, below what only maps, filters, batches
-or shuffles it. How many elements a source has is counted where it does not know it, for a few seconds at most.
+Each time that a worker begins, it begins at a place that is drawn then: otherwise all workers would
+read the same examples beside each other, and one that lives for minutes would never reach the last
+ones. So that nothing is computed for the examples that are passed over, the place is one of the
+dataset's source, below what only maps, filters, batches or shuffles it. How many elements a source
+has is counted where it does not know it, for a few seconds at most.
 
-A dataset that was made outside of the graph, at the top of the cell, is read there and handed over by a generator.
+A dataset that was made outside of the graph, at the top of the cell, is read there and handed over
+by a generator.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SECONDS = 3.0
 """How long it takes at most to count a dataset, and so to pass over a part of it."""
 _BLOCK = 64
 """Single examples that are handed over together: each time takes a call of Python's."""
-ENDLESS, UNKNOWN = -1, -2
+ENDLESS = -1
+UNKNOWN = -2
 _ONE_TO_ONE = frozenset(
     (
         "_AssertCardinalityDataset",
@@ -51,16 +54,22 @@ BATCHING = (
     "_RebatchDataset",
     "_GroupByWindowDataset",
 )
-_REGROUPING = ("_UnbatchDataset", "_FlatMapDataset", "_InterleaveDataset", "_ParallelInterleaveDataset")
+_REGROUPING = (
+    "_UnbatchDataset",
+    "_FlatMapDataset",
+    "_InterleaveDataset",
+    "_ParallelInterleaveDataset",
+)
 """Transformations behind which it does not matter whether there were batches."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """The place at which reading begins is drawn among `count` elements of the source `depth` levels below.
+    """The place at which reading begins is drawn among `count` elements of the source `depth`
+    levels below.
 
-    `partial`: there are more of them, which could not be counted in time; `of`: how many there are, if that is known.
-    `zipped`: the source is several that are zipped, each of which is turned.
+    `partial`: there are more of them, which could not be counted in time; `of`: how many there are,
+    if that is known. `zipped`: the source is several that are zipped, each of which is turned.
     """
 
     depth: int
@@ -76,32 +85,41 @@ def is_eager(dataset: Any) -> bool:
 
 
 def begin_of(dataset: Any) -> Begin:
-    """Find out where reading may begin; it may take some seconds. Of a dataset in a graph, that graph is used up."""
+    """Find out where reading may begin; it may take some seconds. Of a dataset in a graph, that
+    graph is used up.
+    """
     chain = _chain(dataset)
     if is_eager(dataset):
         return _begin_at_top(chain)
     counts = [size_of(node) for node in chain]
-    depth, count, asserted = 0, counts[0], False
+    depth = 0
+    count = counts[0]
+    asserted = False
     for node, below in zip(chain, counts[1:], strict=False):
         if below != UNKNOWN or count < 0:
             count = below
         elif _kind(node) in _ONE_TO_ONE:  # assert_cardinality says more than what lies below it
             asserted = True
         elif _kind(node) in _BATCHING and (size := batch_size(node)):
-            count, asserted = count * size, True
+            count = count * size
+            asserted = True
         else:
             break
         depth += 1
     if _kind(chain[depth]) == _ZIP and all(
-        _kind(parts[-1]) in _QUICK and {size_of(part) for part in parts} == {count} for parts in _zipped(chain[depth])
+        _kind(parts[-1]) in _QUICK and {size_of(part) for part in parts} == {count}
+        for parts in _zipped(chain[depth])
     ):
         return Begin(depth, count, zipped=True)
     return _counted(chain[depth], depth, count, asserted)
 
 
 def _begin_at_top(chain: list[Any]) -> Begin:
-    """The same of a dataset that can only be read from its top. Of one without end, from what it repeats."""
-    depth, counts = 0, [size_of(node) for node in chain]
+    """The same of a dataset that can only be read from its top. Of one without end, from what it
+    repeats.
+    """
+    depth = 0
+    counts = [size_of(node) for node in chain]
     while counts[depth] == ENDLESS and depth + 1 < len(chain):
         depth += 1
     asserted = any(_kind(node) == "_AssertCardinalityDataset" for node in chain)
@@ -114,7 +132,9 @@ def _begin_at_top(chain: list[Any]) -> Begin:
 
 
 def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
-    """`count`: what is known of the source's elements, by itself or because the user has `asserted` it."""
+    """`count`: what is known of the source's elements, by itself or because the user has `asserted`
+    it.
+    """
     if count >= 0 and (asserted or _kind(source) in _QUICK):
         return Begin(depth, count)
     counted, _, ended = counted_in(source, SECONDS)
@@ -122,7 +142,9 @@ def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
 
 
 def begun(dataset: Any, begin: Begin) -> Any:
-    """The dataset of the default graph from a place that is drawn when an iterator starts, once through."""
+    """The dataset of the default graph from a place that is drawn when an iterator starts, once
+    through.
+    """
     tf = tensorflow()
     place = tf.random_uniform([], maxval=max(begin.count, 1), dtype=tf.int64)
     if is_eager(dataset):
@@ -130,7 +152,12 @@ def begun(dataset: Any, begin: Begin) -> Any:
     chain = _chain(dataset)[: begin.depth + 1]
     if begin.zipped:
         for number, parts in enumerate(_zipped(chain[-1])):
-            reader, place_there = (parts[-2], 0) if len(parts) > 1 else (chain[-1], number)
+            if len(parts) > 1:
+                reader = parts[-2]
+                place_there = 0
+            else:
+                reader = chain[-1]
+                place_there = number
             _read_instead(reader, place_there, _turned(parts[-1], place))
         return dataset
     turned = _turned(chain[-1], place)
@@ -146,27 +173,39 @@ def _read_instead(reader: Any, number: int, dataset: Any) -> None:
 
 
 def _zipped(dataset: Any) -> list[list[Any]]:
-    """Of each dataset that is zipped, what lies below it as far as elements correspond to each other."""
+    """Of each dataset that is zipped, what lies below it as far as elements correspond to each
+    other.
+    """
     return [_chain(part, _ONE_TO_ONE) for part in dataset._inputs()]
 
 
 def _turned(source: Any, place: Any) -> Any:
-    """What comes from `place` on, and then what comes before it; `concatenate` fails with some mixed datasets."""
+    """What comes from `place` on, and then what comes before it; `concatenate` fails with some
+    mixed datasets.
+    """
     modern = importlib.import_module("tensorflow")
     as_it_is = modern.autograph.experimental.do_not_convert
-    zero, rest = modern.constant(0, "int64"), modern.constant(-1, "int64")
-    parts = modern.data.Dataset.from_tensor_slices((modern.stack([place, zero]), modern.stack([rest, place])))
+    zero = modern.constant(0, "int64")
+    rest = modern.constant(-1, "int64")
+    parts = modern.data.Dataset.from_tensor_slices(
+        (modern.stack([place, zero]), modern.stack([rest, place]))
+    )
     return parts.flat_map(as_it_is(lambda skipped, taken: source.skip(skipped).take(taken)))
 
 
 def handed_over(dataset: Any, place: Any = None) -> Any:
-    """A dataset made elsewhere as one of the default graph; with `place`, from there on and again without end."""
+    """A dataset made elsewhere as one of the default graph; with `place`, from there on and again
+    without end.
+    """
     modern = importlib.import_module("tensorflow")
     spec = dataset.element_spec
     known = all(part.shape.is_fully_defined() for part in modern.nest.flatten(spec))
     joined = known and not any(_kind(node) in BATCHING for node in _chain(dataset))
     with _where_made(dataset):
-        source = dataset.batch(_BLOCK) if joined else dataset
+        if joined:
+            source = dataset.batch(_BLOCK)
+        else:
+            source = dataset
 
     def read(begin: Any) -> Iterator[Any]:
         first = dataset.skip(int(begin))
@@ -179,13 +218,24 @@ def handed_over(dataset: Any, place: Any = None) -> Any:
             if empty:
                 return
 
-    begin = tensorflow().constant(0, "int64") if place is None else place
-    given = modern.data.Dataset.from_generator(read, args=(begin,), output_signature=source.element_spec)
-    return given.unbatch() if joined else given
+    if place is None:
+        begin = tensorflow().constant(0, "int64")
+    else:
+        begin = place
+    given = modern.data.Dataset.from_generator(
+        read, args=(begin,), output_signature=source.element_spec
+    )
+    if joined:
+        return given.unbatch()
+    return given
 
 
-def counted_in(dataset: Any, seconds: float, rows: Callable[..., Any] | None = None) -> tuple[int, int, bool]:
-    """How many elements it has, as far as they come in time, how many `rows` these have, and whether those are all."""
+def counted_in(
+    dataset: Any, seconds: float, rows: Callable[..., Any] | None = None
+) -> tuple[int, int, bool]:
+    """How many elements it has, as far as they come in time, how many `rows` these have, and
+    whether those are all.
+    """
     modern = importlib.import_module("tensorflow")
     as_it_is = modern.autograph.experimental.do_not_convert
     began = time.monotonic()
@@ -193,13 +243,20 @@ def counted_in(dataset: Any, seconds: float, rows: Callable[..., Any] | None = N
     with _where_made(dataset):
         within = dataset.take_while(as_it_is(lambda *_: modern.timestamp() < until))
         one = modern.constant(1, "int64")
-        added = lambda counts, *element: counts + modern.stack([one, rows(*element) if rows else one])  # noqa: E731
-        elements, examples = _value(within.reduce(modern.constant([0, 0], "int64"), as_it_is(added)))
+
+        def added(counts: Any, *element: Any) -> Any:
+            return counts + modern.stack([one, rows(*element) if rows else one])
+
+        elements, examples = _value(
+            within.reduce(modern.constant([0, 0], "int64"), as_it_is(added))
+        )
     return int(elements), int(examples), time.monotonic() - began < seconds
 
 
 def size_of(dataset: Any) -> int:
-    """How many elements it knows that it has; ENDLESS or UNKNOWN where it has no end, or does not know."""
+    """How many elements it knows that it has; ENDLESS or UNKNOWN where it has no end, or does not
+    know.
+    """
     with _where_made(dataset):
         return int(_value(dataset.cardinality()))
 
@@ -229,7 +286,9 @@ def _chain(dataset: Any, passed: frozenset[str] = _ALIKE) -> list[Any]:
 def _where_made(dataset: Any) -> AbstractContextManager[Any]:
     from tensorflow.python.eager import context
 
-    return context.eager_mode() if is_eager(dataset) else nullcontext()
+    if is_eager(dataset):
+        return context.eager_mode()
+    return nullcontext()
 
 
 def _bare(dataset: Any) -> Any:
@@ -249,25 +308,33 @@ def _value(tensor: Any) -> Any:
         return session.run(tensor)
 
 
-# Whether a tf.data.Dataset gives single examples, as input_fn is asked for, or batches, as `model.fit` takes them.
+# Whether a tf.data.Dataset gives single examples, as input_fn is asked for, or batches, as
+# `model.fit` takes them.
 #
-# Batches are taken as they are. What is what, the model's inputs tell, where the model begins with a keras.Input.
-# Where they do not, a set that anything in its making has batched is refused: `.batch` also makes one long example of
-# many short ones, and whoever guesses wrong trains on batches of batches.
+# Batches are taken as they are. What is what, the model's inputs tell, where the model begins with
+# a keras.Input. Where they do not, a set that anything in its making has batched is refused:
+# `.batch` also makes one long example of many short ones, and whoever guesses wrong trains on
+# batches of batches.
 
 
 def is_batched(dataset: Any, shapes: Sequence[Any], inputs: Sequence[Sequence[int | None]]) -> bool:
-    """Whether what `dataset` gives are batches, judged by its features' `shapes` and those of the model's `inputs`.
+    """Whether what `dataset` gives are batches, judged by its features' `shapes` and those of the
+    model's `inputs`.
 
-    The inputs' first dimension is the batch; of an unknown model there are none. Raises DeclarationError where it
-    cannot be told.
+    The inputs' first dimension is the batch; of an unknown model there are none. Raises
+    DeclarationError where it cannot be told.
     """
-    single, whole = _fit(shapes, inputs, 0), _fit(shapes, inputs, 1)
+    single = _fit(shapes, inputs, 0)
+    whole = _fit(shapes, inputs, 1)
     if single != whole:
         return whole
     if (maker := _batching(dataset)) is None:
         return False
-    size, name = batch_size(dataset), "padded_batch" if "Padded" in type(maker).__name__ else "batch"
+    size = batch_size(dataset)
+    if "Padded" in type(maker).__name__:
+        name = "padded_batch"
+    else:
+        name = "batch"
     raise DeclarationError(
         f"input_fn's dataset is batched (.{name}({size or ''})), and the model does not say what one example is",
         fix=f"Leave .{name} out and say batch_size = {size or 'N'} in the cell, or begin the model with keras.Input.",
@@ -277,25 +344,39 @@ def is_batched(dataset: Any, shapes: Sequence[Any], inputs: Sequence[Sequence[in
 def batch_size(dataset: Any) -> int | None:
     """How many examples its batches have; None where that is not known."""
     size = getattr(_batching(dataset), "_batch_size", None)
-    known = tensorflow().get_static_value(size) if size is not None else None
-    return int(known) if known is not None else None
+    if size is not None:
+        known = tensorflow().get_static_value(size)
+    else:
+        known = None
+    if known is not None:
+        return int(known)
+    return None
 
 
 def _fit(shapes: Sequence[Any], inputs: Sequence[Sequence[int | None]], skipped: int) -> bool:
-    """Whether the features, without so many first dimensions, may be what one example is for the model."""
+    """Whether the features, without so many first dimensions, may be what one example is for the
+    model.
+    """
     tf = tensorflow()
-    if len(shapes) != len(inputs) or any(shape.rank is None or shape.rank < skipped for shape in shapes):
+    if len(shapes) != len(inputs) or any(
+        shape.rank is None or shape.rank < skipped for shape in shapes
+    ):
         return False
-    if any(len(known) == 2 and known[1] == 1 and shape.rank < 2 for known in inputs for shape in shapes):
+    if any(
+        len(known) == 2 and known[1] == 1 and shape.rank < 2 for known in inputs for shape in shapes
+    ):
         return False  # Keras takes a number for an array of one
-    wanted, there = [tf.TensorShape(list(known[1:])) for known in inputs], [shape[skipped:] for shape in shapes]
+    wanted = [tf.TensorShape(list(known[1:])) for known in inputs]
+    there = [shape[skipped:] for shape in shapes]
     if len(wanted) == 1:
         return there[0].is_compatible_with(wanted[0])
     return sorted(shape.rank for shape in there) == sorted(shape.rank for shape in wanted)
 
 
 def _batching(dataset: Any) -> Any:
-    """The last transformation that made batches, if there is one whose batches have not been taken apart since."""
+    """The last transformation that made batches, if there is one whose batches have not been taken
+    apart since.
+    """
     return next(_makers(dataset), None)
 
 

@@ -1,8 +1,10 @@
-"""Nested values by names: what input_fn gives, what a model takes, and the names of a model's weights.
+"""Nested values by names: what input_fn gives, what a model takes, and the names of a model's
+weights.
 
-A structure is a value, or a dict, a tuple or a namedtuple of structures, as in `tf.nest` and `keras.tree`. Its keys may
-be any texts or numbers, so they are no names of a graph's operations: those are our own (`feature_0`, `label_1`), with
-a table beside them. Nothing here imports TensorFlow.
+A structure is a value, or a dict, a tuple or a namedtuple of structures, as in `tf.nest` and
+`keras.tree`. Its keys may be any texts or numbers, so they are no names of a graph's operations:
+those are our own (`feature_0`, `label_1`), with a table beside them. Nothing here imports
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from typing import Any
 
 from ....errors import TrainingError
 
-INPUTS, LABELS, WEIGHTS = "inputs", "labels", "sample_weight"
+INPUTS = "inputs"
+LABELS = "labels"
+WEIGHTS = "sample_weight"
 PARTS = (INPUTS, LABELS, WEIGHTS)
 _KEYS = {INPUTS: "feature", LABELS: "label", WEIGHTS: "weight"}
 Path = tuple[Any, ...]
@@ -43,7 +47,9 @@ def mapped(function: Callable[[Path, Any], Any], structure: Any, path: Path = ()
         values = structure._asdict().items()
         return type(structure)(*(mapped(function, value, (*path, key)) for key, value in values))
     if isinstance(structure, tuple):
-        return tuple(mapped(function, value, (*path, number)) for number, value in enumerate(structure))
+        return tuple(
+            mapped(function, value, (*path, number)) for number, value in enumerate(structure)
+        )
     return function(path, structure)
 
 
@@ -64,10 +70,14 @@ def name_of(part: str, path: Path) -> str:
 
 
 class Layout:
-    """What an example consists of: its values by our own keys, and those keys by what the user calls the values."""
+    """What an example consists of: its values by our own keys, and those keys by what the user
+    calls the values.
+    """
 
     def __init__(self, example: Sequence[Any]) -> None:
-        """`example`: features, labels and, if there are any, weights. Raises TrainingError for one without features."""
+        """`example`: features, labels and, if there are any, weights. Raises TrainingError for one
+        without features.
+        """
         self._keys: dict[tuple[str, Path], str] = {}
         self.parts: dict[str, Any] = {}
         """The structure of each part, with keys in place of values."""
@@ -76,9 +86,14 @@ class Layout:
         for part, structure in zip(PARTS, example, strict=False):
             found = [path for path, _ in leaves(structure)]
             if not found:
-                raise TrainingError(f"input_fn gives no {_plural(part)}", fix="A dict or a tuple needs an entry.")
+                raise TrainingError(
+                    f"input_fn gives no {_plural(part)}", fix="A dict or a tuple needs an entry."
+                )
             for number, path in enumerate(found):
-                key = f"{_KEYS[part]}_{number}" if path else part
+                if path:
+                    key = f"{_KEYS[part]}_{number}"
+                else:
+                    key = part
                 self._keys[part, path] = key
                 self.names[key] = name_of(part, path)
             self.parts[part] = mapped(lambda path, _, part=part: self._keys[part, path], structure)
@@ -89,7 +104,9 @@ class Layout:
         return [key for (whose, _), key in self._keys.items() if whose == part]
 
     def flat(self, *example: Any) -> dict[str, Any]:
-        """The values of an example by their keys. Raises TrainingError where it has others than the first one."""
+        """The values of an example by their keys. Raises TrainingError where it has others than the
+        first one.
+        """
         found = {
             (part, path): value
             for part, structure in zip(PARTS, example, strict=False)
@@ -97,15 +114,21 @@ class Layout:
         }
         weighted = any(part == WEIGHTS for part, _ in found)  # an evaluation may do without weights
         expected = {place for place in self._keys if weighted or place[0] != WEIGHTS}
-        if different := [place for place in (*self._keys, *found) if place in expected ^ found.keys()]:
+        if different := [
+            place for place in (*self._keys, *found) if place in expected ^ found.keys()
+        ]:
             part, path = different[0]
             only = "train" if different[0] in self._keys else "eval"
             what = f"input_fn gives {name_of(part, path)!r} for the mode {only!r} only"
-            raise TrainingError(what, fix="Return the same features, labels and weights for both modes.")
+            raise TrainingError(
+                what, fix="Return the same features, labels and weights for both modes."
+            )
         return {self._keys[place]: value for place, value in found.items()}
 
     def structured(self, values: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """Features, labels and weights as input_fn gave them; None for a part of which no values are there."""
+        """Features, labels and weights as input_fn gave them; None for a part of which no values
+        are there.
+        """
         parts = (self.parts.get(part) for part in PARTS)
         return tuple(  # type: ignore[return-value]
             None
@@ -134,15 +157,22 @@ def rebuilt(description: Any, values: Mapping[str, Any]) -> Any:
     if kind == "tuple":
         return tuple(rebuilt(each, values) for each in inner)
     found = {key: rebuilt(value, values) for key, value in inner}
-    return found if kind == "dict" else namedtuple("Features", found)(**found)
+    if kind == "dict":
+        return found
+    return namedtuple("Features", found)(**found)
 
 
 def unique(names: Iterable[str]) -> list[str]:
-    """Names that differ, in this order: the second `path` is `path_1`. Upper case makes no difference in a graph."""
-    wanted, taken, found = list(names), set[str](), list[str]()
+    """Names that differ, in this order: the second `path` is `path_1`. Upper case makes no
+    difference in a graph.
+    """
+    wanted = list(names)
+    taken = set[str]()
+    found = list[str]()
     reserved = {name.lower() for name in wanted}
     for name in wanted:
-        fresh, number = name, 0
+        fresh = name
+        number = 0
         while fresh.lower() in taken or (number and fresh.lower() in reserved):
             number += 1
             fresh = f"{name}_{number}"
@@ -152,8 +182,13 @@ def unique(names: Iterable[str]) -> list[str]:
 
 
 def weight_names(weights: Iterable[Any]) -> list[str]:
-    """Names for the variables of a Keras model's weights, in their order: their paths, where a graph takes them."""
-    return unique(re.sub(r"^(?![A-Za-z0-9.])", "w", re.sub(r"[^A-Za-z0-9_.\\/-]", "_", each.path)) for each in weights)
+    """Names for the variables of a Keras model's weights, in their order: their paths, where a
+    graph takes them.
+    """
+    return unique(
+        re.sub(r"^(?![A-Za-z0-9.])", "w", re.sub(r"[^A-Za-z0-9_.\\/-]", "_", weight.path))
+        for weight in weights
+    )
 
 
 def _plural(part: str) -> str:

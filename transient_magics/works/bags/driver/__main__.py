@@ -1,4 +1,6 @@
-"""`python -m transient_magics.works.bags.driver --folder DIRECTORY`: be the wanted scheduler, and the driver."""
+"""`python -m transient_magics.works.bags.driver --folder DIRECTORY`: be the wanted scheduler, and
+the driver.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from ...dask.on_vm.task import DaskTask
 
 def main() -> None:
     """Be both until the bag is over; a second process that would ends at once."""
-    parser = argparse.ArgumentParser(description="The driver of a bag of jobs; started by the agent.")
+    parser = argparse.ArgumentParser(
+        description="The driver of a bag of jobs; started by the agent."
+    )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--crashed", default="[]", help="of workers; a driver has none")
     folder: Path = parser.parse_args().folder.absolute()

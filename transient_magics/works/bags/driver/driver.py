@@ -1,7 +1,9 @@
-"""Carries out what `core` decides: jobs are tasks of the Dask cluster whose scheduler is in this process, each bound to
-the VM that was chosen for it. A job that is lost is begun again as another task, from what it had saved.
+"""Carries out what `core` decides: jobs are tasks of the Dask cluster whose scheduler is in this
+process, each bound to the VM that was chosen for it. A job that is lost is begun again as another
+task, from what it had saved.
 
-Everything is told before it counts, as a line of a file; a driver that begins again reads what those before have told.
+Everything is told before it counts, as a line of a file; a driver that begins again reads what
+those before have told.
 """
 
 # pyright: basic
@@ -50,10 +52,13 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
 GRACE_SECONDS = 45.0
-"""How long a missing worker may still be reported as crashed. Its successor reports that: the VM's agent starts it
-after ten seconds at most, and its imports take a while on a busy machine."""
+"""How long a missing worker may still be reported as crashed. Its successor reports that: the VM's
+agent starts it after ten seconds at most, and its imports take a while on a busy machine.
+"""
 REPLACED_SECONDS = 60.0
-"""A VM that was given up and is there so long after that is not replaced (the cluster ends soon): it has jobs again."""
+"""A VM that was given up and is there so long after that is not replaced (the cluster ends soon):
+it has jobs again.
+"""
 _ABORT_SECONDS = 3.0
 _DEAF_SECONDS = 10.0
 """After its time is over: until the process of a job ends that does not hear so."""
@@ -78,13 +83,17 @@ class BagScheduler(scheduler.VmScheduler):
         self.departed.add(worker)
 
     async def said(self, worker: str, said: str) -> None:
-        """Told by the next worker of a VM: the last that was printed by the job of the one before, which crashed."""
+        """Told by the next worker of a VM: the last that was printed by the job of the one before,
+        which crashed.
+        """
         self.printed[worker] = str(said)
 
     async def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
         """Told by a worker: a checkpoint of a job that it computes."""
         if self.on_saved is not None:
-            await asyncio.to_thread(self.on_saved, int(job), int(attempt), float(done), float(seconds), bytes(data))
+            await asyncio.to_thread(
+                self.on_saved, int(job), int(attempt), float(done), float(seconds), bytes(data)
+            )
 
 
 @dataclass
@@ -107,7 +116,9 @@ class Driver:
         self._folder = folder
         self._spec = BagSpec.from_dict(checks.parsed_object((folder / layout.BAG).read_bytes()))
         self._source = (folder / layout.CELL).read_text(encoding="utf-8")
-        self._lifetimes = Lifetimes.from_dict(checks.parsed_object((folder / layout.LIFETIMES).read_bytes()))
+        self._lifetimes = Lifetimes.from_dict(
+            checks.parsed_object((folder / layout.LIFETIMES).read_bytes())
+        )
         self._core = Core(self._lifetimes)
         self._lines = Lines(folder / layout.BAG_EVENTS)
         self.state = BagState(self._spec)
@@ -126,8 +137,15 @@ class Driver:
         for name in (layout.BAG_KNOWN, layout.BAG_EVENTS):
             self._read(folder / name)
         for job in self.state.running:
-            self._tell(b.BagLost(bag=self._spec.name, job=job.number, attempt=job.attempt, why="lost",
-                                 reason="its driver began again"))  # fmt: skip
+            self._tell(
+                b.BagLost(
+                    bag=self._spec.name,
+                    job=job.number,
+                    attempt=job.attempt,
+                    why="lost",
+                    reason="its driver began again",
+                )
+            )
 
     def _read(self, path: Path) -> None:
         for values in jsonl.read(path):
@@ -145,11 +163,20 @@ class Driver:
     def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
         """Keep a checkpoint of a job. Called by threads."""
         known = self.state.jobs.get(job)
-        if known is None or known.phase != "running" or known.attempt != attempt or len(data) > MOST_ARRAY_BYTES:
+        if (
+            known is None
+            or known.phase != "running"
+            or known.attempt != attempt
+            or len(data) > MOST_ARRAY_BYTES
+        ):
             return
         write_atomically(self._folder / _SAVED / f"{job}.npz", data)
         event = b.BagSaved(
-            bag=self._spec.name, job=job, attempt=attempt, done=max(done, 0.0), seconds=max(seconds, 0.0)
+            bag=self._spec.name,
+            job=job,
+            attempt=attempt,
+            done=max(done, 0.0),
+            seconds=max(seconds, 0.0),
         )
         if self._loop:
             self._loop.call_soon_threadsafe(self._saves.put_nowait, event)
@@ -158,7 +185,11 @@ class Driver:
         """Have the bag computed by the scheduler `here`; why it is over."""
         self._loop = asyncio.get_running_loop()
         here.on_saved = self.saved
-        options: dict[str, Any] = {"asynchronous": True, "security": security(self._folder), "set_as_default": False}
+        options: dict[str, Any] = {
+            "asynchronous": True,
+            "security": security(self._folder),
+            "set_as_default": False,
+        }
         async with Client(here.address, **options) as client:
             while not over.is_set() and not self.state.over:
                 await self._look(here, client)
@@ -167,7 +198,9 @@ class Driver:
                         await over.wait()
                 except TimeoutError:
                     continue
-        return "its bag is over" if self.state.over else "it was told to end"
+        if self.state.over:
+            return "its bag is over"
+        return "it was told to end"
 
     async def _look(self, here: BagScheduler, client: Client) -> None:
         self._lines.flush()
@@ -189,45 +222,88 @@ class Driver:
             self._begin(start.job, start.vm, start.saves, here, client)
 
     async def _stop(self, stopped: b.BagStopped) -> None:
-        results = self.state.learnt[-1].results if self.state.learnt else 0
+        if self.state.learnt:
+            results = self.state.learnt[-1].results
+        else:
+            results = 0
         if self._spec.surrogate != "none" and len(self.state.results) > results:
             await self._learn()
         self._tell(stopped)
 
     def _free(self, here: BagScheduler, now: float) -> list[Free]:
-        busy = {each.worker for each in self._attempts.values()} | self._ended_workers
-        there = [ws for ws in here.workers.values() if ws.status == Status.running and ws.address not in busy]
+        busy = {attempt.worker for attempt in self._attempts.values()} | self._ended_workers
+        there = [
+            ws
+            for ws in here.workers.values()
+            if ws.status == Status.running and ws.address not in busy
+        ]
         for vm in self.state.given_up:
             self._given_up.setdefault(vm, now)
-        there = [ws for ws in there if now - self._given_up.get(str(ws.name), -math.inf) > REPLACED_SECONDS]
+        there = [
+            ws
+            for ws in there
+            if now - self._given_up.get(str(ws.name), -math.inf) > REPLACED_SECONDS
+        ]
         self._idle = {str(ws.name): self._idle.get(str(ws.name), now) for ws in there}
         scale = self._lifetimes.hours_per_second
         return [
-            Free(str(ws.name), age_hours(here.born.get(str(ws.name), 0.0), time.time(), self._lifetimes),
-                 (now - self._idle[str(ws.name)]) * scale, here.born.get(str(ws.name), 0.0) > self._began)
+            Free(
+                str(ws.name),
+                age_hours(here.born.get(str(ws.name), 0.0), time.time(), self._lifetimes),
+                (now - self._idle[str(ws.name)]) * scale,
+                here.born.get(str(ws.name), 0.0) > self._began,
+            )
             for ws in there
-        ]  # fmt: skip
+        ]
 
-    def _begin(self, job: int, vm: str, saves: tuple[float, ...], here: BagScheduler, client: Client) -> None:
-        known, spec = self.state.jobs[job], self._spec
+    def _begin(
+        self, job: int, vm: str, saves: tuple[float, ...], here: BagScheduler, client: Client
+    ) -> None:
+        known = self.state.jobs[job]
+        spec = self._spec
         worker = next((ws.address for ws in here.workers.values() if str(ws.name) == vm), None)
         if worker is None:
             return
         kept = self._folder / _SAVED / f"{job}.npz"
-        saved = kept.read_bytes() if kept.exists() else b""
+        if kept.exists():
+            saved = kept.read_bytes()
+        else:
+            saved = b""
         done = known.done if saved else 0.0
         attempt = known.attempt + 1
-        self._tell(b.BagStarted(bag=spec.name, job=job, attempt=attempt, vm=vm, age=self._age(here, vm), done=done))
+        self._tell(
+            b.BagStarted(
+                bag=spec.name, job=job, attempt=attempt, vm=vm, age=self._age(here, vm), done=done
+            )
+        )
         limit = spec.timeout_seconds
-        most = 0.0 if limit is None else max(limit - done, 0.0) + _DEAF_SECONDS
+        if limit is None:
+            most = 0.0
+        else:
+            most = max(limit - done, 0.0) + _DEAF_SECONDS
         future = client.submit(
-            bag_task.compute, self._source, dict(known.point), spec.job_seed(job), job, attempt, done, saved, saves,
-            most, key=f"{spec.name}-{job}-{attempt}", workers=[worker], allow_other_workers=False, pure=False,
-        )  # fmt: skip
+            bag_task.compute,
+            self._source,
+            dict(known.point),
+            spec.job_seed(job),
+            job,
+            attempt,
+            done,
+            saved,
+            saves,
+            most,
+            key=f"{spec.name}-{job}-{attempt}",
+            workers=[worker],
+            allow_other_workers=False,
+            pure=False,
+        )
         self._attempts[job] = _Attempt(job, attempt, worker, future, time.monotonic(), done)
 
     def _age(self, here: BagScheduler, vm: str) -> float:
-        return age_hours(here.born.get(vm, 0.0), time.time(), self._lifetimes) / self._lifetimes.hours_per_second
+        return (
+            age_hours(here.born.get(vm, 0.0), time.time(), self._lifetimes)
+            / self._lifetimes.hours_per_second
+        )
 
     async def _follow(self, each: _Attempt, here: BagScheduler, client: Client, now: float) -> None:
         limit = self._spec.timeout_seconds
@@ -238,13 +314,19 @@ class Driver:
             if each.worker in here.departed:
                 self._lost(each, "revoked", "")
             elif now - each.gone > GRACE_SECONDS:
-                self._lost(each, "lost", "its worker is gone: no preemption notice and no report from its VM")
+                self._lost(
+                    each,
+                    "lost",
+                    "its worker is gone: no preemption notice and no report from its VM",
+                )
         elif limit is not None and each.done + now - each.began > limit:
             self._ended_workers.add(each.worker)
             said = ""
             with suppress(TimeoutError, OSError):
                 async with asyncio.timeout(_ABORT_SECONDS):
-                    said = (await client.run(bag_task.abort, workers=[each.worker])).get(each.worker, "")
+                    said = (await client.run(bag_task.abort, workers=[each.worker])).get(
+                        each.worker, ""
+                    )
             self._lost(each, "timeout", f"it took longer than {limit:g} s", said)
 
     async def _ended(self, each: _Attempt, here: BagScheduler) -> None:
@@ -263,20 +345,33 @@ class Driver:
 
     async def _resulted(self, each: _Attempt, found: Mapping[str, Any]) -> None:
         if "fault" in found:
-            self._lost(each, "invalid" if found["fault"] == "invalid" else "raised", str(found.get("reason")),
-                       str(found.get("said") or ""))  # fmt: skip
+            self._lost(
+                each,
+                "invalid" if found["fault"] == "invalid" else "raised",
+                str(found.get("reason")),
+                str(found.get("said") or ""),
+            )
             return
-        packed, name = found["arrays"], f"{each.job}.npz"
+        packed = found["arrays"]
+        name = f"{each.job}.npz"
         try:
             if packed:
                 read_arrays(packed)
                 write_atomically(self._folder / layout.RESULTS / name, packed)
-            result = checks.built(b.BagResult, {
-                "bag": self._spec.name, "job": each.job, "attempt": each.attempt, "returned": found["returned"],
-                "seconds": found["seconds"], "arrays": name if packed else "", "bytes": len(packed),
-                "digest": hashlib.sha256(packed).hexdigest() if packed else "",
-                "said": str(found.get("said") or "")[-MOST_SAID:],
-            })  # fmt: skip
+            result = checks.built(
+                b.BagResult,
+                {
+                    "bag": self._spec.name,
+                    "job": each.job,
+                    "attempt": each.attempt,
+                    "returned": found["returned"],
+                    "seconds": found["seconds"],
+                    "arrays": name if packed else "",
+                    "bytes": len(packed),
+                    "digest": hashlib.sha256(packed).hexdigest() if packed else "",
+                    "said": str(found.get("said") or "")[-MOST_SAID:],
+                },
+            )
             fold(self.state, result)
         except ValueError as error:
             self._lost(each, "invalid", str(error), str(found.get("said") or ""))
@@ -288,8 +383,16 @@ class Driver:
     def _lost(self, each: _Attempt, why: Any, reason: str, said: str = "") -> None:
         self._attempts.pop(each.job, None)
         each.future.release()
-        self._tell(b.BagLost(bag=self._spec.name, job=each.job, attempt=each.attempt, why=why, reason=reason[:2000],
-                             said=said[-MOST_SAID:]))  # fmt: skip
+        self._tell(
+            b.BagLost(
+                bag=self._spec.name,
+                job=each.job,
+                attempt=each.attempt,
+                why=why,
+                reason=reason[:2000],
+                said=said[-MOST_SAID:],
+            )
+        )
 
     async def _propose(self, many: int) -> None:
         known = self.state
@@ -300,37 +403,64 @@ class Driver:
         chosen = await asyncio.to_thread(self._points, many)
         turn = 1 + max((job.batch for job in known.jobs.values()), default=-1)
         for each in chosen:
-            self._tell(b.BagProposed(
-                bag=self._spec.name, job=len(self.state.jobs), point=each.point, batch=turn, filling=each.filling,
-                predicted=each.predicted,
-            ))  # fmt: skip
+            self._tell(
+                b.BagProposed(
+                    bag=self._spec.name,
+                    job=len(self.state.jobs),
+                    point=each.point,
+                    batch=turn,
+                    filling=each.filling,
+                    predicted=each.predicted,
+                )
+            )
 
     def _points(self, many: int) -> list[Proposal]:
-        state, spec = self.state, self._spec
-        seconds = [(state.jobs[number].point, found.seconds)
-                   for number in state.results if (found := state.jobs[number].result)]  # fmt: skip
+        state = self.state
+        spec = self._spec
+        seconds = [
+            (state.jobs[number].point, found.seconds)
+            for number in state.results
+            if (found := state.jobs[number].result)
+        ]
         dollars = None
         if self._surrogate is not None and len(seconds) >= LEAST_RESULTS:
             dollars = expected_seconds(spec.space, seconds, spec.seed)
-        tolerances = spec.tolerances(state.outputs) if state.outputs else None
+        if state.outputs:
+            tolerances = spec.tolerances(state.outputs)
+        else:
+            tolerances = None
         # Where jobs fail for good nothing is ever learnt, and most would be.
         failed = [job for job in state.jobs.values() if job.phase == "failed"]
         return propose(
-            spec.space, self._surrogate, many, first=len(state.jobs), seed=spec.seed,
+            spec.space,
+            self._surrogate,
+            many,
+            first=len(state.jobs),
+            seed=spec.seed,
             in_flight=[job.point for job in (*state.running, *state.waiting, *failed)],
-            tolerances=tolerances, dollars=dollars,
-        )  # fmt: skip
+            tolerances=tolerances,
+            dollars=dollars,
+        )
 
     async def _learn(self) -> None:
         """Learn from all results so far, after those that are new were judged."""
-        state, spec = self.state, self._spec
-        before = state.learnt[-1].results if state.learnt else 0
+        state = self.state
+        spec = self._spec
+        if state.learnt:
+            before = state.learnt[-1].results
+        else:
+            before = 0
         fresh = [state.jobs[number] for number in state.results[before:]]
-        results = [(state.jobs[number].point, found.returned)
-                   for number in state.results if (found := state.jobs[number].result)]  # fmt: skip
+        results = [
+            (state.jobs[number].point, found.returned)
+            for number in state.results
+            if (found := state.jobs[number].result)
+        ]
         try:
             kind = "ensemble" if spec.surrogate == "ensemble" else None
-            self._surrogate = made = await asyncio.to_thread(learn, spec.space, results, kind, spec.seed)
+            self._surrogate = made = await asyncio.to_thread(
+                learn, spec.space, results, kind, spec.seed
+            )
             largest = await asyncio.to_thread(made.largest)
         except PlanError as error:
             log.warning("%s: %s", spec.name, error)
@@ -338,11 +468,21 @@ class Driver:
         header, arrays = stored.write(made)
         write_atomically(self._folder / layout.SURROGATE_ARRAYS, arrays)
         write_atomically(self._folder / layout.SURROGATE, header)
-        judged = judge([job.predicted for job in fresh], [job.result.returned for job in fresh if job.result])
-        self._tell(b.BagLearnt(
-            bag=spec.name, batch=max(job.batch for job in state.jobs.values()), results=len(results), model=made.kind,
-            judged=judged.judged, coverage=judged.coverage, residual=judged.residual, largest=largest,
-        ))  # fmt: skip
+        judged = judge(
+            [job.predicted for job in fresh], [job.result.returned for job in fresh if job.result]
+        )
+        self._tell(
+            b.BagLearnt(
+                bag=spec.name,
+                batch=max(job.batch for job in state.jobs.values()),
+                results=len(results),
+                model=made.kind,
+                judged=judged.judged,
+                coverage=judged.coverage,
+                residual=judged.residual,
+                largest=largest,
+            )
+        )
 
 
 async def serve(folder: Path, task: DaskTask) -> None:

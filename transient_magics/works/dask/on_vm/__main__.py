@@ -1,4 +1,6 @@
-"""`python -m transient_magics.works.dask.on_vm --folder DIRECTORY [--crashed JSON]`: be the part that is wanted."""
+"""`python -m transient_magics.works.dask.on_vm --folder DIRECTORY [--crashed JSON]`: be the part
+that is wanted.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def main() -> None:
     """Be that part until it is over; a second process that would ends at once."""
     parser = argparse.ArgumentParser(description="A part of a Dask cluster; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--crashed", default="[]", help="what became of the workers here before this one")
+    parser.add_argument(
+        "--crashed", default="[]", help="what became of the workers here before this one"
+    )
     given = parser.parse_args()
     folder: Path = given.folder.absolute()
     begin = process_record.wanted(folder)
@@ -33,7 +37,8 @@ def main() -> None:
         if task.part == "scheduler":
             asyncio.run(scheduler.serve(folder, task))
         elif not asyncio.run(worker.work(folder, task, json.loads(given.crashed))):
-            # Where the agent sent it, nothing asks for the code. Otherwise a task did, and that is its fault.
+            # Where the agent sent it, nothing asks for the code. Otherwise a task did, and that is
+            # its fault.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
     except TransientError as error:

@@ -1,8 +1,10 @@
-"""The parts that a VM has in Dask clusters: started, watched, adopted, and begun again where a worker's process ends.
+"""The parts that a VM has in Dask clusters: started, watched, adopted, and begun again where a
+worker's process ends.
 
-A worker that crashes (a signal, its memory, a code) is begun again, and what became of the one before is told to the
-scheduler by its successor: that alone makes a fault of it. After the notice of a preemption nothing is begun again and
-nothing is a fault. A scheduler is never begun again: what it knew is gone with it.
+A worker that crashes (a signal, its memory, a code) is begun again, and what became of the one
+before is told to the scheduler by its successor: that alone makes a fault of it. After the notice
+of a preemption nothing is begun again and nothing is a fault. A scheduler is never begun again:
+what it knew is gone with it.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ DRIVER = "transient_magics.works.bags.driver"
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MOST_STARTS = 100
 """In a row, of a worker that never lasts: by then more than ten minutes have passed."""
-_LASTING, _LOOK_SECONDS = 60.0, 0.5
-_TAIL, _MOST_SAID = 4000, 400
+_LASTING = 60.0
+_LOOK_SECONDS = 0.5
+_TAIL = 4000
+_MOST_SAID = 400
 
 
 class DaskPart(Part):
@@ -70,7 +74,10 @@ class DaskPart(Part):
         """Return the module of the part, and what became of the workers before."""
         record.clear_time_limit(self.folder)
         drives = bool(self.task.code) and self.task.part == "scheduler"
-        module = DRIVER if drives else __package__ or ""
+        if drives:
+            module = DRIVER
+        else:
+            module = __package__ or ""
         return module, ("--crashed", json.dumps(self._crashed))
 
     def environment(self) -> Mapping[str, str]:
@@ -91,7 +98,9 @@ class DaskPart(Part):
             gpu.cancel()
 
     def ended(self, how: Ended) -> bool:
-        """Report a crash. A scheduler is never started again: what it knew is gone, and a bag begins another one."""
+        """Report a crash. A scheduler is never started again: what it knew is gone, and a bag
+        begins another one.
+        """
         if reason := self._crash(how):
             crashed = DaskCrashed(dask=self.begin.work, vm=self.task.vm, reason=reason)
             self._lines.write(crashed.kind, told(crashed))
@@ -113,26 +122,37 @@ class DaskPart(Part):
         address = record.address(self.folder, how.pid)
         if address:  # so the scheduler has heard of those before
             self._crashed = []
-        # A task may end the process with code 0, too (`os._exit`): an orderly end is noted by the process itself.
+        # A task may end the process with code 0, too (`os._exit`): an orderly end is noted by the
+        # process itself.
         if record.has_ended_well(self.folder, how.pid) or (how.code == 0 and not address):
             return ""
         reason = how.reason or _said(how.code)
         if address:
             self._crashed = [{"worker": address, "process": how.pid, "cause": reason}]
         elif self.task.part == "worker":  # it never took part, which is reported once
-            words = f" ({_last_words(self.folder / LOG)})" if how.code and how.code > 0 else ""
-            reason = "" if self._unable else f"it does not come up: {reason}{words}"
+            if how.code and how.code > 0:
+                words = f" ({_last_words(self.folder / LOG)})"
+            else:
+                words = ""
+            if self._unable:
+                reason = ""
+            else:
+                reason = f"it does not come up: {reason}{words}"
             self._unable = True
         return reason
 
     def _report_unused_gpu(self, card: gpu_use.Card, seconds: float) -> None:
-        unused = DaskGpuUnused(dask=self.begin.work, vm=self.task.vm, gpu=card.name, seconds=round(seconds, 1))
+        unused = DaskGpuUnused(
+            dask=self.begin.work, vm=self.task.vm, gpu=card.name, seconds=round(seconds, 1)
+        )
         self._lines.write(unused.kind, told(unused))
 
     async def _keep_bounds(self, pid: int) -> str:
-        """Kill a worker that has more memory than it may have, or a job in it more time, and return why.
+        """Kill a worker that has more memory than it may have, or a job in it more time, and return
+        why.
 
-        Dask itself spills, then pauses, long before its memory is full. What the jobs of a bag print is kept short.
+        Dask itself spills, then pauses, long before its memory is full. What the jobs of a bag
+        print is kept short.
         """
         most = TERMINATE_SHARE * limit(self._spec)
         while True:
@@ -164,7 +184,9 @@ def _last_words(log: Path) -> str:
 def _said(code: int | None) -> str:
     if code is None:
         return "nobody knows how it ended"
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+    if code < 0:
+        return f"signal {-code}"
+    return f"exit code {code}"
 
 
 PART = DaskPart

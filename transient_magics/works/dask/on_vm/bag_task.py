@@ -1,6 +1,8 @@
-"""One attempt of a bag's job, in the worker on its VM: the function of the cell is called, what it returns is checked.
+"""One attempt of a bag's job, in the worker on its VM: the function of the cell is called, what it
+returns is checked.
 
-What goes wrong in it is an answer too, in plain values: nothing of the user's classes crosses to the driver.
+What goes wrong in it is an answer too, in plain values: nothing of the user's classes crosses to
+the driver.
 """
 
 # pyright: basic
@@ -39,7 +41,9 @@ from . import record, said
 from .worker import TAKEN
 
 _RARELY = 50.0
-"""Where no saving points are planned, a checkpoint is made when so many times as long has passed as the last took."""
+"""Where no saving points are planned, a checkpoint is made when so many times as long has passed as
+the last took.
+"""
 _LEAST_SECONDS = 10.0
 _MOST_REASON = 2000
 _ANSWER_SECONDS = 0.5
@@ -52,14 +56,21 @@ _made: dict[str, ModuleType] = {}
 
 
 class Checkpoint:
-    """What a job is given to save its state with. `load()`: what was saved last, arrays by name, or None.
+    """What a job is given to save its state with. `load()`: what was saved last, arrays by name, or
+    None.
 
-    `save(arrays)` is called as often as the job likes: it ships them when that is due, at the notice of a preemption at
-    once, else it does nothing. `due` says whether it would. Arrays are NumPy's, of numbers.
+    `save(arrays)` is called as often as the job likes: it ships them when that is due, at the
+    notice of a preemption at once, else it does nothing. `due` says whether it would. Arrays are
+    NumPy's, of numbers.
     """
 
-    def __init__(self, job: int, attempt: int, done: float, state: bytes, saves: Sequence[float]) -> None:
-        self._job, self._attempt, self._done, self._state = job, attempt, done, state
+    def __init__(
+        self, job: int, attempt: int, done: float, state: bytes, saves: Sequence[float]
+    ) -> None:
+        self._job = job
+        self._attempt = attempt
+        self._done = done
+        self._state = state
         self._saves = [*saves]
         self._worker = get_worker()
         self._taken: threading.Event = self._worker.extensions[TAKEN]
@@ -88,7 +99,9 @@ class Checkpoint:
         return now - self._last >= max(_LEAST_SECONDS, _RARELY * self._took)
 
     def save(self, arrays: Mapping[str, Any]) -> bool:
-        """Ship the arrays if that is due; whether it was. Raises ValueError for arrays that cannot be saved."""
+        """Ship the arrays if that is due; whether it was. Raises ValueError for arrays that cannot
+        be saved.
+        """
         if not self.due:
             return False
         began = time.monotonic()
@@ -96,9 +109,14 @@ class Checkpoint:
         done = self._done + began - self._began - self.saving
         packed = _packed(arrays)
         sync(
-            self._worker.loop, self._worker.scheduler.transient_saved, job=self._job, attempt=self._attempt, done=done,
-            seconds=time.monotonic() - began, data=packed,
-        )  # fmt: skip
+            self._worker.loop,
+            self._worker.scheduler.transient_saved,
+            job=self._job,
+            attempt=self._attempt,
+            done=done,
+            seconds=time.monotonic() - began,
+            data=packed,
+        )
         self._last = time.monotonic()
         self._took = self._last - began
         self.saving += self._took
@@ -108,14 +126,22 @@ class Checkpoint:
 
 
 def compute(
-    source: str, point: Mapping[str, Any], seed: int, job: int, attempt: int, done: float, state: bytes,
-    saves: Sequence[float], most: float = 0.0,
-) -> dict[str, Any]:  # fmt: skip
-    """Call the cell's function at the point. `seconds` of computing, the last that it `said`; and either what it
-    `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`.
+    source: str,
+    point: Mapping[str, Any],
+    seed: int,
+    job: int,
+    attempt: int,
+    done: float,
+    state: bytes,
+    saves: Sequence[float],
+    most: float = 0.0,
+) -> dict[str, Any]:
+    """Call the cell's function at the point. `seconds` of computing, the last that it `said`; and
+    either what it `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the
+    `reason`.
 
-    After `most` seconds (0: never) the VM's agent kills this process: not even `abort` arrives while the function
-    is in compiled code that holds the interpreter.
+    After `most` seconds (0: never) the VM's agent kills this process: not even `abort` arrives
+    while the function is in compiled code that holds the interpreter.
     """
     said.begin(_folder())
     with record.time_limit(_folder(), most), _event_loop():
@@ -144,14 +170,20 @@ def _folder() -> Path:
     return Path(os.environ[process_record.MARK])
 
 
-def _computed(source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint, done: float) -> dict[str, Any]:
+def _computed(
+    source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint, done: float
+) -> dict[str, Any]:
     began = time.monotonic()
     try:
         found = _function(source)(**_arguments(source, point, seed, checkpoint))
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises is told, and is the job's fault
         return {"fault": "raised", "reason": _said(error), "seconds": time.monotonic() - began}
     except SystemExit as error:
-        return {"fault": "raised", "reason": f"it called exit({error.code})", "seconds": time.monotonic() - began}
+        return {
+            "fault": "raised",
+            "reason": f"it called exit({error.code})",
+            "seconds": time.monotonic() - began,
+        }
     seconds = done + time.monotonic() - began - checkpoint.saving
     try:
         returned, arrays = _sorted(found)
@@ -185,20 +217,26 @@ def _function(source: str) -> Callable[..., Any]:
     return _made[digest].__dict__[_NAME]
 
 
-def _arguments(source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint) -> dict[str, Any]:
+def _arguments(
+    source: str, point: Mapping[str, Any], seed: int, checkpoint: Checkpoint
+) -> dict[str, Any]:
     import inspect
 
     takes = inspect.signature(_function(source)).parameters
     given = {"seed": seed, "checkpoint": checkpoint}
-    all_of_them = any(each.kind is each.VAR_KEYWORD for each in takes.values())
-    return {**point, **{name: value for name, value in given.items() if name in takes or all_of_them}}
+    all_of_them = any(take.kind is take.VAR_KEYWORD for take in takes.values())
+    return {
+        **point,
+        **{name: value for name, value in given.items() if name in takes or all_of_them},
+    }
 
 
 def _sorted(found: Any) -> tuple[dict[str, float], bytes]:
     """Numbers by name, and the other arrays. Raises ValueError with what is wrong."""
     if not isinstance(found, Mapping):
         raise ValueError(f"it returned {type(found).__name__}, not a dict of numbers")
-    numbers, arrays = dict[str, float](), dict[str, Any]()
+    numbers = dict[str, float]()
+    arrays = dict[str, Any]()
     for name, value in found.items():
         if not isinstance(name, str):
             raise ValueError(f"it returned something under {name!r:.80}, which is no name")
@@ -229,7 +267,12 @@ def _packed(arrays: Mapping[str, Any]) -> bytes:
 
 
 def _said(error: BaseException) -> str:
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)]
-    where = f" in line {frames[-1].lineno} of the cell" if frames else ""
+    frames = [
+        each for each in traceback.extract_tb(error.__traceback__) if is_of_cell(each.filename)
+    ]
+    if frames:
+        where = f" in line {frames[-1].lineno} of the cell"
+    else:
+        where = ""
     why = next((f"; {words}" for text, words in _EXPLAINED.items() if text in str(error)), "")
     return f"{type(error).__name__}{where}: {error}{why}"[:_MOST_REASON]

@@ -1,8 +1,9 @@
 """Whose fault it is that a worker is gone: pure.
 
-A scheduler sees a worker go and cannot know why: its VM may have been taken, or a task may have crashed it. So what
-was in hand then is remembered, and counts only once the VM, which lives, tells that the process crashed. No word comes
-from a VM that was taken. Dask's own count knows no difference and is not asked.
+A scheduler sees a worker go and cannot know why: its VM may have been taken, or a task may have
+crashed it. So what was in hand then is remembered, and counts only once the VM, which lives, tells
+that the process crashed. No word comes from a VM that was taken. Dask's own count knows no
+difference and is not asked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ _MOST_REMEMBERED = 1000
 
 
 class Faults:
-    """How often each task was in hand where a worker crashed. More than `allowed` times, and it has failed."""
+    """How often each task was in hand where a worker crashed. More than `allowed` times, and it has
+    failed.
+    """
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
@@ -29,7 +32,8 @@ class Faults:
             del self._in_hand[next(iter(self._in_hand))]
 
     def crashed(self, worker: str, process: int, cause: str) -> dict[Hashable, str]:
-        """Its VM says that it crashed. The tasks that have failed by now, each with the causes of all its crashes.
+        """Its VM says that it crashed. The tasks that have failed by now, each with the causes of
+        all its crashes.
 
         To be told twice of a process is to be told once.
         """
@@ -41,7 +45,9 @@ class Faults:
             causes = self._causes.setdefault(task, Counter())
             causes[cause] += 1
             if causes.total() > self.allowed:
-                failed[task] = ", ".join(f"{count} x {why}" for why, count in sorted(causes.items()))
+                failed[task] = ", ".join(
+                    f"{count} x {why}" for why, count in sorted(causes.items())
+                )
         return failed
 
     def failed(self, task: Hashable) -> None:

@@ -1,7 +1,7 @@
 """What the jobs of a bag print in a worker, and what they start does: the last of it, in a file.
 
-A file outlives a process that crashes, so its successor can say what the one before printed last. The worker's agent
-keeps it short meanwhile (`shorten`): a job may print more than a disk holds.
+A file outlives a process that crashes, so its successor can say what the one before printed last.
+The worker's agent keeps it short meanwhile (`shorten`): a job may print more than a disk holds.
 """
 
 # pyright: basic
@@ -23,11 +23,13 @@ _ENOUGH = 8 * MOST_SAID
 
 
 def take_over(folder: Path) -> None:
-    """From now on what this process and its children print goes into the folder's file; Dask's own log does not."""
+    """From now on what this process and its children print goes into the folder's file; Dask's own
+    log does not.
+    """
     log = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8")
-    for each in logging.getLogger("distributed").handlers:
-        if isinstance(each, logging.StreamHandler):
-            each.setStream(log)
+    for handler in logging.getLogger("distributed").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(log)
     file = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     for number in (1, 2):
         os.dup2(file, number)

@@ -1,8 +1,10 @@
-"""The scheduler of a Dask cluster, on the VM of the first parameter server, under the account that runs users' code.
+"""The scheduler of a Dask cluster, on the VM of the first parameter server, under the account that
+runs users' code.
 
-A worker under notice gets no new task, gives back those that it has not begun, and has `LEAVE_SECONDS` in which what
-only it knows is copied elsewhere and what it computes may end. Dask's own retirement has no limit, and does not wait
-for what is being computed. Then it is removed, and what did not fit is computed again.
+A worker under notice gets no new task, gives back those that it has not begun, and has
+`LEAVE_SECONDS` in which what only it knows is copied elsewhere and what it computes may end. Dask's
+own retirement has no limit, and does not wait for what is being computed. Then it is removed, and
+what did not fit is computed again.
 """
 
 # pyright: basic
@@ -34,9 +36,11 @@ from .setting import SETTINGS, security
 from .task import DaskTask
 
 ALONE_SECONDS = 60.0
-"""Without a client for so long it ends: nobody is left who could ask for what its VMs are paid for."""
+"""Without a client for so long it ends: nobody is left who could ask for what its VMs are paid for.
+"""
 FIRST_CLIENT_SECONDS = 300.0
-_LOOK_SECONDS, _MOVE_SECONDS = 1.0, 0.1
+_LOOK_SECONDS = 1.0
+_MOVE_SECONDS = 0.1
 _NEVER = 2**40
 """Dask's own count of failures, which knows no revocations, comes never so far."""
 
@@ -47,7 +51,8 @@ class VmScheduler(Scheduler):
     def __init__(self, lines: Lines, spec: DaskSpec, **options: Any) -> None:
         super().__init__(**options)
         self.allowed_failures = _NEVER
-        self._lines, self._name = lines, spec.name
+        self._lines = lines
+        self._name = spec.name
         self._faults = Faults(spec.allowed_failures)
         self._left: set[str] = set()
         self.born: dict[str, float] = {}
@@ -56,23 +61,34 @@ class VmScheduler(Scheduler):
         self.handlers["transient_leave"] = self.leave
         self.handlers["transient_crashed"] = self.crashed
 
-    async def remove_worker(self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True) -> Any:
+    async def remove_worker(
+        self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
+    ) -> Any:
         """As Dask's, with what it had in hand kept in mind."""
         ws = self.workers.get(address)
         if ws is not None and not expected:
             self._faults.gone(ws.address, [ts.key for ts in ws.processing])
-        return await super().remove_worker(address, stimulus_id=stimulus_id, expected=expected, close=close)
+        return await super().remove_worker(
+            address, stimulus_id=stimulus_id, expected=expected, close=close
+        )
 
     async def here(self, vm: str, born: float) -> None:
         """Told by a worker before it takes part: since when its VM runs."""
         self.born[vm] = born
 
     async def crashed(self, worker: str, process: int, cause: str) -> None:
-        """Told by the next worker of a VM, before it takes part: the one before did not end by itself."""
+        """Told by the next worker of a VM, before it takes part: the one before did not end by
+        itself.
+        """
         stimulus = f"transient-crashed-{time.time()}"
-        await self.remove_worker(worker, stimulus_id=stimulus)  # where its connection has not told so yet
+        await self.remove_worker(
+            worker, stimulus_id=stimulus
+        )  # where its connection has not told so yet
         failed = self._faults.crashed(worker, process, cause)
-        self.log_event("transient", {"action": "crashed", "worker": worker, "cause": cause, "failed": list(failed)})
+        self.log_event(
+            "transient",
+            {"action": "crashed", "worker": worker, "cause": cause, "failed": list(failed)},
+        )
         for key, causes in failed.items():
             self._fail(key, worker, causes, stimulus)
 
@@ -81,19 +97,33 @@ class VmScheduler(Scheduler):
         if ts is None or ts.state not in ("processing", "queued", "no-worker"):
             return  # it waits for what it needs, if for anything: the next crash decides
         gone = WorkerState(
-            address=worker, status=Status.closed, pid=0, name=worker, memory_limit=0, local_directory="", nanny=None,
+            address=worker,
+            status=Status.closed,
+            pid=0,
+            name=worker,
+            memory_limit=0,
+            local_directory="",
+            nanny=None,
             server_id="",
-        )  # fmt: skip
+        )
         error = KilledWorker(task=key, last_worker=gone, allowed_failures=self._faults.allowed)
         error.add_note(f"Its workers ended so: {causes}. VMs that were revoked are not among them.")
         recommended = self.transition(
-            key, "erred", exception=dumps(error), exception_text=f"{error} {causes}", cause=key, stimulus_id=stimulus
+            key,
+            "erred",
+            exception=dumps(error),
+            exception_text=f"{error} {causes}",
+            cause=key,
+            stimulus_id=stimulus,
         )
         self._faults.failed(key)
         self.transitions(recommended, stimulus_id=stimulus)
 
-    async def leave(self, worker: str, executing: Collection[Any] = (), seconds: float = LEAVE_SECONDS) -> None:
-        """Have the worker free of all that only it has, as far as that can be had within `seconds`, and remove it.
+    async def leave(
+        self, worker: str, executing: Collection[Any] = (), seconds: float = LEAVE_SECONDS
+    ) -> None:
+        """Have the worker free of all that only it has, as far as that can be had within `seconds`,
+        and remove it.
 
         `executing`: the tasks that it computes now.
         """
@@ -109,20 +139,30 @@ class VmScheduler(Scheduler):
         back: Any = {ts.key: "released" for ts in ws.processing if ts.key not in executing}
         self.transitions(back, stimulus_id=stimulus)
         seen = await self._move(ws, began + seconds)
-        here = {ts.key for ts in _only_there(ws)} if worker in self.workers else set(seen)
+        if worker in self.workers:
+            here = {ts.key for ts in _only_there(ws)}
+        else:
+            here = set(seen)
         moved = {key: size for key, size in seen.items() if key not in here and self._is_kept(key)}
         interrupted = sum(ts.run_spec is not None for ts in ws.processing)
         await self.remove_worker(worker, stimulus_id=stimulus, expected=True, close=False)
         event = DaskLeft(
-            dask=self._name, worker=str(ws.name), seconds=time.monotonic() - began, moved=len(moved),
-            moved_bytes=sum(moved.values()), lost=len(here), interrupted=interrupted,
-        )  # fmt: skip
+            dask=self._name,
+            worker=str(ws.name),
+            seconds=time.monotonic() - began,
+            moved=len(moved),
+            moved_bytes=sum(moved.values()),
+            lost=len(here),
+            interrupted=interrupted,
+        )
         self._lines.write(event.kind, told(event))
         self.log_event("transient", {"action": "left", **told(event)})
         self._left.discard(worker)
 
     async def _move(self, ws: WorkerState, deadline: float) -> dict[Any, int]:
-        """Copy what only it has until nothing is left, it is gone, or the time is over. All that it had so, by size."""
+        """Copy what only it has until nothing is left, it is gone, or the time is over. All that it
+        had so, by size.
+        """
         manager: ActiveMemoryManagerExtension = self.extensions["amm"]
         seen: dict[Any, int] = {}
         policy: RetireWorker | None = None
@@ -131,7 +171,9 @@ class VmScheduler(Scheduler):
             seen |= {ts.key: ts.get_nbytes() for ts in unique}
             if not unique and not ws.processing:
                 break
-            if unique and (policy is None or policy not in manager.policies):  # it takes itself away where it is done
+            if unique and (
+                policy is None or policy not in manager.policies
+            ):  # it takes itself away where it is done
                 policy = RetireWorker(ws.address)
                 manager.add_policy(policy)
                 manager.run_once()
@@ -151,7 +193,9 @@ class VmScheduler(Scheduler):
 
 
 def _only_there(ws: WorkerState) -> list[TaskState]:
-    return [ts for ts in ws.has_what if ts.who_has is not None and len(ts.who_has) == 1 and not ts.actor]
+    return [
+        ts for ts in ws.has_what if ts.who_has is not None and len(ts.who_has) == 1 and not ts.actor
+    ]
 
 
 Until = Callable[[Any, asyncio.Event], Awaitable[str]]
@@ -161,7 +205,9 @@ Until = Callable[[Any, asyncio.Event], Awaitable[str]]
 async def serve(
     folder: Path, task: DaskTask, kind: type[VmScheduler] = VmScheduler, until: Until | None = None
 ) -> None:
-    """Be the scheduler until it is told to end, has no client any more, or is ended by one; or by its own `until`."""
+    """Be the scheduler until it is told to end, has no client any more, or is ended by one; or by
+    its own `until`.
+    """
     dask.config.set(SETTINGS)
     separate_children()  # a client may run functions here, too
     lines = Lines(folder / layout.DASK_EVENTS)
@@ -171,11 +217,20 @@ async def serve(
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     with_dashboard = _has_bokeh()
     scheduler = kind(
-        lines, spec, host=task.address, port=0, protocol="tls", security=security(folder),
-        dashboard=with_dashboard, dashboard_address="127.0.0.1:0",
-    )  # fmt: skip
+        lines,
+        spec,
+        host=task.address,
+        port=0,
+        protocol="tls",
+        security=security(folder),
+        dashboard=with_dashboard,
+        dashboard_address="127.0.0.1:0",
+    )
     async with scheduler:
-        dashboard = scheduler.services.get("dashboard") if with_dashboard else None
+        if with_dashboard:
+            dashboard = scheduler.services.get("dashboard")
+        else:
+            dashboard = None
         port = int(scheduler.address.rpartition(":")[2])
         seen = dashboard.port if dashboard else 0
         serving = DaskServing(dask=spec.name, port=port, dashboard=seen, versions=versions())
@@ -187,14 +242,18 @@ async def serve(
 
 async def _until_over(scheduler: VmScheduler, over: asyncio.Event) -> str:
     """Why it is over, a clause."""
-    alone_since, patience = time.monotonic(), FIRST_CLIENT_SECONDS
+    alone_since = time.monotonic()
+    patience = FIRST_CLIENT_SECONDS
     while not over.is_set():
         if scheduler.status == Status.closed:
             return "a client shut it down"
         if scheduler.has_clients:
-            alone_since, patience = time.monotonic(), ALONE_SECONDS
+            alone_since = time.monotonic()
+            patience = ALONE_SECONDS
         elif time.monotonic() - alone_since > patience:
-            return "its client is gone" if patience == ALONE_SECONDS else "no client came"
+            if patience == ALONE_SECONDS:
+                return "its client is gone"
+            return "no client came"
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
                 await over.wait()

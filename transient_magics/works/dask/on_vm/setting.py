@@ -22,10 +22,19 @@ SETTINGS: dict[str, Any] = {
 
 
 def security(folder: Path) -> Any:
-    """The certificates in the folder, as Dask takes them. Host names are not in them: addresses of VMs change."""
+    """The certificates in the folder, as Dask takes them. Host names are not in them: addresses of
+    VMs change.
+    """
     from distributed.security import Security
 
-    ca, certificate, key = (str(folder / each) for each in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY))
-    own = {f"tls_{role}_{what}": path for role in ("client", "scheduler", "worker")
-           for what, path in (("cert", certificate), ("key", key))}  # fmt: skip
-    return Security(tls_ca_file=ca, require_encryption=True, tls_min_version=ssl.TLSVersion.TLSv1_3, **own)
+    ca, certificate, key = (
+        str(folder / each) for each in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY)
+    )
+    own = {
+        f"tls_{role}_{what}": path
+        for role in ("client", "scheduler", "worker")
+        for what, path in (("cert", certificate), ("key", key))
+    }
+    return Security(
+        tls_ca_file=ca, require_encryption=True, tls_min_version=ssl.TLSVersion.TLSv1_3, **own
+    )

@@ -22,7 +22,9 @@ class DaskTask:
     born: Amount = 0.0
     """Since when the VM runs, in seconds since 1970 (0: unknown)."""
     code: str = ""
-    """Of a bag, the name of the whole package's code: its driver is in that, and its jobs may import it."""
+    """Of a bag, the name of the whole package's code: its driver is in that, and its jobs may
+    import it.
+    """
 
     @classmethod
     def from_dict(cls, values: object) -> DaskTask:

@@ -1,7 +1,9 @@
-"""The worker of a Dask cluster on one VM: one process, which the VM's agent starts again where it crashes.
+"""The worker of a Dask cluster on one VM: one process, which the VM's agent starts again where it
+crashes.
 
-There is no nanny: the agent is what a nanny is, and more. It lives as long as the VM; as a process of its own it sees
-memory that grows while the interpreter is held; and it alone can tell a crash from a VM that goes.
+There is no nanny: the agent is what a nanny is, and more. It lives as long as the VM; as a process
+of its own it sees memory that grows while the interpreter is held; and it alone can tell a crash
+from a VM that goes.
 """
 
 # pyright: basic
@@ -37,15 +39,18 @@ from .task import DaskTask
 
 TAKEN = "transient-taken"
 """Of a worker's extensions: the event that is set at the notice."""
-_NICE, _OOM_SCORE = 5, "500"
-_REGISTER_SECONDS, _TELL_SECONDS = 60.0, 20.0
+_NICE = 5
+_OOM_SCORE = "500"
+_REGISTER_SECONDS = 60.0
+_TELL_SECONDS = 20.0
 
 
 async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) -> bool:
-    """Be the worker until its VM is taken or the scheduler has ended it; False where SIGTERM ended it before.
+    """Be the worker until its VM is taken or the scheduler has ended it; False where SIGTERM ended
+    it before.
 
-    `crashed` are the workers here before that did: the scheduler is told before this one takes part, or tasks that
-    crash workers would never be seen through.
+    `crashed` are the workers here before that did: the scheduler is told before this one takes
+    part, or tasks that crash workers would never be seen through.
     """
     dask.config.set(SETTINGS)
     separate_children()  # tasks may have pools of processes
@@ -55,11 +60,14 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
         run = RunFolder(folder)
-        await asyncio.to_thread(provide_packages, run)  # why it cannot be is not among what jobs print
+        await asyncio.to_thread(
+            provide_packages, run
+        )  # why it cannot be is not among what jobs print
         await asyncio.to_thread(gpu_use.insist, run.packages)
         said.take_over(folder)
     own = security(folder)
-    noticed, over = asyncio.Event(), asyncio.Event()
+    noticed = asyncio.Event()
+    over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     taken = threading.Event()
     """The same, for tasks."""
@@ -74,14 +82,23 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
         await _tell(scheduler, own, task, crashed, said.last(folder))
     (folder / "space").mkdir(exist_ok=True, mode=0o700)
     worker = Worker(
-        scheduler, name=task.vm, host=task.address, protocol="tls", security=own, dashboard=False,
-        nthreads=spec.threads or os.cpu_count() or 1, memory_limit=limit(spec), local_directory=str(folder / "space"),
+        scheduler,
+        name=task.vm,
+        host=task.address,
+        protocol="tls",
+        security=own,
+        dashboard=False,
+        nthreads=spec.threads or os.cpu_count() or 1,
+        memory_limit=limit(spec),
+        local_directory=str(folder / "space"),
         death_timeout=_REGISTER_SECONDS,
-    )  # fmt: skip
+    )
     worker.extensions[TAKEN] = taken
     async with worker:
         record.tell_address(folder, os.getpid(), worker.address)
-        waits = [asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())]
+        waits = [
+            asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())
+        ]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if noticed.is_set() and not over.is_set():
             await _leave(worker)
@@ -91,19 +108,27 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     return noticed.is_set() or not over.is_set()
 
 
-async def _tell(scheduler: str, own: Any, task: DaskTask, crashed: Sequence[dict[str, Any]], printed: str) -> None:
+async def _tell(
+    scheduler: str, own: Any, task: DaskTask, crashed: Sequence[dict[str, Any]], printed: str
+) -> None:
     async with rpc(scheduler, connection_args=own.get_connection_args("worker")) as say:
         await say.transient_here(vm=task.vm, born=task.born)
         for each in crashed:
             if printed:  # by the job of a bag
                 await say.transient_said(worker=each["worker"], said=printed)
-            await say.transient_crashed(worker=each["worker"], process=each["process"], cause=each["cause"])
+            await say.transient_crashed(
+                worker=each["worker"], process=each["process"], cause=each["cause"]
+            )
 
 
 async def _leave(worker: Worker) -> None:
-    """Have what only it has copied elsewhere; the scheduler keeps the time, and so do we, in case it does not."""
+    """Have what only it has copied elsewhere; the scheduler keeps the time, and so do we, in case
+    it does not.
+    """
     seconds = await asyncio.to_thread(notice_seconds) - NOTICE_SECONDS + LEAVE_SECONDS
     executing = [ts.key for ts in (*worker.state.executing, *worker.state.long_running)]
     with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(seconds + 2):
-            await worker.scheduler.transient_leave(worker=worker.address, executing=executing, seconds=seconds)
+            await worker.scheduler.transient_leave(
+                worker=worker.address, executing=executing, seconds=seconds
+            )

@@ -1,4 +1,6 @@
-"""What an agent does for the part of its VM in a job: the process that looks after the command, and its events."""
+"""What an agent does for the part of its VM in a job: the process that looks after the command, and
+its events.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from .task import JobTask
 
 
 class JobPart(Part):
-    """The supervisor of a job's command. Where it is killed, the command begins again in its folder as it was left."""
+    """The supervisor of a job's command. Where it is killed, the command begins again in its folder
+    as it was left.
+    """
 
     def __init__(self, folder: Path, begin: Begin) -> None:
         super().__init__(folder, begin)

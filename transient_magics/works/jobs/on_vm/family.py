@@ -1,4 +1,6 @@
-"""The processes of a job's command: all that it has started, also what has left its group or its session."""
+"""The processes of a job's command: all that it has started, also what has left its group or its
+session.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from pathlib import Path
 
 from ....runtime.process_record import marked
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_NICE, _OOM_SCORE = 5, "500"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_NICE = 5
+_OOM_SCORE = "500"
 
 
 def adopt_orphans() -> None:
@@ -22,8 +26,9 @@ def adopt_orphans() -> None:
 
 
 def in_child() -> Callable[[], None]:
-    """What a command's process does before it becomes the command: it ends with this process, gives way to what looks
-    after the VM, and is the first that the kernel takes where memory runs out."""
+    """What a command's process does before it becomes the command: it ends with this process, gives
+    way to what looks after the VM, and is the first that the kernel takes where memory runs out.
+    """
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork
 
     def prepare() -> None:
@@ -44,10 +49,13 @@ class Family:
     def members(self) -> list[int]:
         """Their numbers: those that bear the job's mark, and all descendants of this process."""
         parents = _parents()
-        ours, found = os.getpid(), set(marked(self._folder))
+        ours = os.getpid()
+        found = set(marked(self._folder))
         grew = True
         while grew:
-            more = {pid for pid, parent in parents.items() if parent == ours or parent in found} - found
+            more = {
+                pid for pid, parent in parents.items() if parent == ours or parent in found
+            } - found
             found |= more
             grew = bool(more)
         return sorted(found - {ours})
@@ -78,18 +86,28 @@ class Family:
     """The number of the command's own process."""
 
     def memory(self, most: int) -> int:
-        """The bytes that they have in memory, what several share counted once where it might be more than `most`."""
-        members, page = self.members(), os.sysconf("SC_PAGE_SIZE")
+        """The bytes that they have in memory, what several share counted once where it might be
+        more than `most`.
+        """
+        members = self.members()
+        page = os.sysconf("SC_PAGE_SIZE")
         resident = 0
         for pid in members:
             with suppress(OSError, ValueError, IndexError):
-                resident += int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * page
-        return resident if resident <= most else sum(map(_proportional, members))
+                resident += (
+                    int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * page
+                )
+        if resident <= most:
+            return resident
+        return sum(map(_proportional, members))
 
 
 def machine_memory() -> tuple[int, int]:
     """Bytes that this machine has, and that a process could still have."""
-    known = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+    known = dict(
+        line.split(":", 1)
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    )
     total, free = (int(known[name].split()[0]) << 10 for name in ("MemTotal", "MemAvailable"))
     return total, free
 

@@ -1,8 +1,9 @@
 """When a command receives SIGTERM for a preemption: pure.
 
-A rank has two sources: the notice of its own VM, and the controller's warning that a VM of the job leaves. Both give
-the moment at which a VM ends. The command receives SIGTERM `at_notice` seconds before that, on all VMs at the same
-moment: the first rank to end breaks the collectives of the others, and they could not save any more.
+A rank has two sources: the notice of its own VM, and the controller's warning that a VM of the job
+leaves. Both give the moment at which a VM ends. The command receives SIGTERM `at_notice` seconds
+before that, on all VMs at the same moment: the first rank to end breaks the collectives of the
+others, and they could not save any more.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ ON_ITS_WAY_SECONDS = 0.5
 class Notices:
     """What one rank has received, in seconds of its monotonic clock (infinite: nothing).
 
-    `own_end`: the end of its VM, by its own notice. `warned_end`: the end of a VM of the job, by the controller's
-    warning. `several`: the job has several ranks.
+    `own_end`: the end of its VM, by its own notice. `warned_end`: the end of a VM of the job, by
+    the controller's warning. `several`: the job has several ranks.
     """
 
     at_notice: float

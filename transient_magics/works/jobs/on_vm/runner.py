@@ -1,12 +1,15 @@
-"""The process that looks after one attempt of a job on its VM: prepare, start, watch, pack, end, tell.
+"""The process that looks after one attempt of a job on its VM: prepare, start, watch, pack, end,
+tell.
 
-It watches for the preemption notice itself, so that a job is told in time while there is no agent. `notice` says when
-the command receives SIGTERM for it; by SIGTERM to this process it receives one immediately. It then has
-`GRACE_SECONDS`, or its share of what the notice leaves; then the folder is packed as it is, and once more if it ends
-before `LAST_SECONDS` are over. All that the command has started ends with it.
+It watches for the preemption notice itself, so that a job is told in time while there is no agent.
+`notice` says when the command receives SIGTERM for it; by SIGTERM to this process it receives one
+immediately. It then has `GRACE_SECONDS`, or its share of what the notice leaves; then the folder is
+packed as it is, and once more if it ends before `LAST_SECONDS` are over. All that the command has
+started ends with it.
 
-Rank 0 packs its folder now and then, and at its end. The other ranks pack at their end what changed in theirs since the
-attempt began: what the rank that saved last wrote outlives the attempt, whichever rank that is.
+Rank 0 packs its folder now and then, and at its end. The other ranks pack at their end what changed
+in theirs since the attempt began: what the rank that saved last wrote outlives the attempt,
+whichever rank that is.
 """
 
 from __future__ import annotations
@@ -41,12 +44,17 @@ from .family import Family, adopt_orphans, in_child, machine_memory
 from .output import Output
 from .task import JobTask
 
-GRACE_SECONDS, LAST_SECONDS = 15.0, 24.0
-"""After SIGTERM: until the folder is packed in any case, and until all of the job has ended, of `NOTICE_SECONDS`. Where
-less of the notice is left, the same share of it."""
+GRACE_SECONDS = 15.0
+LAST_SECONDS = 24.0
+"""After SIGTERM: until the folder is packed in any case, and until all of the job has ended, of
+`NOTICE_SECONDS`. Where less of the notice is left, the same share of it.
+"""
 MASTER_PORT = 29_500
-_LOOK_SECONDS, _CLOSE_SECONDS, _NOTICE_LOOK_SECONDS = 1.0, 2.0, 0.1
-_FREE_SHARE, _BLAMED_SHARE = 0.02, 0.5
+_LOOK_SECONDS = 1.0
+_CLOSE_SECONDS = 2.0
+_NOTICE_LOOK_SECONDS = 0.1
+_FREE_SHARE = 0.02
+_BLAMED_SHARE = 0.5
 """A VM with less memory left than this share of its own ends a job that has more than that one."""
 _RIGHT_SECONDS = 30.0
 _TAIL = 2000
@@ -86,7 +94,10 @@ class Runner:
         loop.add_signal_handler(signal.SIGTERM, self._tell)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a VM that shuts down sends it along
         adopt_orphans()
-        duties = [asyncio.create_task(each) for each in (watch_preemption(self._on_notice), self._follow_notices())]
+        duties = [
+            asyncio.create_task(each)
+            for each in (watch_preemption(self._on_notice), self._follow_notices())
+        ]
         try:
             try:
                 self._spec = self._declared()
@@ -103,7 +114,9 @@ class Runner:
                 duty.cancel()
 
     def _on_notice(self) -> None:
-        """This VM is taken back. A process that looked after the job before may have written that already."""
+        """This VM is taken back. A process that looked after the job before may have written that
+        already.
+        """
         left = process_record.seconds_left(_notice_file(self._folder, self._begin.attempt))
         self._notices.own_end = time.monotonic() + min(left, self._notice_seconds)
         self._act_on_notices()
@@ -119,7 +132,9 @@ class Runner:
             await asyncio.sleep(min(until_due, _NOTICE_LOOK_SECONDS))
 
     def _act_on_notices(self) -> None:
-        """Write down the end that was announced, for the command to read, and tell it to end once that is due."""
+        """Write down the end that was announced, for the command to read, and tell it to end once
+        that is due.
+        """
         moment = time.monotonic()
         if self._notices.end == math.inf:
             return
@@ -143,7 +158,9 @@ class Runner:
 
     # --- before ------------------------------------------------------------------------------------------------------
     def _prepare(self) -> Mapping[str, str]:
-        """The folder in which the command runs, as it was left where this attempt began before; and its environment."""
+        """The folder in which the command runs, as it was left where this attempt began before; and
+        its environment.
+        """
         ready = self._folder / f"prepared-{self._begin.attempt}"
         if not ready.exists():
             for old in self._folder.glob("work-*"):
@@ -154,7 +171,9 @@ class Runner:
             if self._spec.cell:
                 shutil.copyfile(self._folder / layout.CELL, self._work / layout.CELL)
             if self._kept and self._task.kept:
-                shutil.rmtree(self._kept, ignore_errors=True)  # of the same name among what was sent along
+                shutil.rmtree(
+                    self._kept, ignore_errors=True
+                )  # of the same name among what was sent along
                 unpack(self._folder / layout.KEPT / layout.archive(self._task.kept), self._kept)
             elif self._kept:
                 self._kept.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -162,7 +181,11 @@ class Runner:
         if self._task.rank and self._task.kept:
             self._since = ready.stat().st_mtime_ns
         (self._folder / layout.KEPT).mkdir(exist_ok=True, mode=0o700)
-        there = [int(each.stem) for each in (self._folder / layout.KEPT).glob("*.tar") if each.stem.isdecimal()]
+        there = [
+            int(each.stem)
+            for each in (self._folder / layout.KEPT).glob("*.tar")
+            if each.stem.isdecimal()
+        ]
         self._number = max([self._task.kept, self._task.packed, *there])
         packages = RunFolder(self._folder)
         provide_packages(packages)
@@ -171,45 +194,69 @@ class Runner:
 
     @property
     def _kept(self) -> Path | None:
-        return self._work / self._spec.keep if self._spec.keep else None
+        if self._spec.keep:
+            return self._work / self._spec.keep
+        return None
 
     def _environment(self, packages: Path) -> dict[str, str]:
-        """The agent's, with what a program on several VMs wants to know, under the names that PyTorch reads."""
+        """The agent's, with what a program on several VMs wants to know, under the names that
+        PyTorch reads.
+        """
         begin = self._begin
         task = self._task
         given = {name: value for name, value in os.environ.items() if name not in _OURS}
         here = str(Path(sys.executable).parent)
         found = {
-            **given, "PATH": f"{here}:{given.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1",
-            "RANK": str(task.rank), "WORLD_SIZE": str(len(task.addresses)), "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": task.addresses[0], "MASTER_PORT": str(MASTER_PORT),
-            "TRANSIENT_ADDRESSES": ",".join(task.addresses), "TRANSIENT_JOB": begin.work,
-            "TRANSIENT_ATTEMPT": str(begin.attempt), "TRANSIENT_KEEP": str(self._kept or ""),
+            **given,
+            "PATH": f"{here}:{given.get('PATH', os.defpath)}",
+            "PYTHONUNBUFFERED": "1",
+            "RANK": str(task.rank),
+            "WORLD_SIZE": str(len(task.addresses)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": task.addresses[0],
+            "MASTER_PORT": str(MASTER_PORT),
+            "TRANSIENT_ADDRESSES": ",".join(task.addresses),
+            "TRANSIENT_JOB": begin.work,
+            "TRANSIENT_ATTEMPT": str(begin.attempt),
+            "TRANSIENT_KEEP": str(self._kept or ""),
             "TRANSIENT_NOTICE": str(_notice_file(self._folder, begin.attempt)),
-        }  # fmt: skip
+        }
         if packages.exists():
             found["PYTHONPATH"] = sysconfig.get_path("purelib", vars={"base": str(packages)})
             found["PATH"] = f"{packages / 'bin'}:{found['PATH']}"
         return {**found, **self._spec.environment, process_record.MARK: str(self._folder)}
 
     async def _start(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        self._output = Output(self._folder / layout.OUTPUT / layout.output(self._begin.attempt, self._task.rank))
+        self._output = Output(
+            self._folder / layout.OUTPUT / layout.output(self._begin.attempt, self._task.rank)
+        )
         if self._kept:
             known = self._task.kept and not self._task.rank
-            self._packed = await asyncio.to_thread(signature, self._kept) if known else {}
+            if known:
+                self._packed = await asyncio.to_thread(signature, self._kept)
+            else:
+                self._packed = {}
         process = self._spawn(environment)  # here: it is to end with this thread
         self._family.command = process.pid
         about = self._begin
-        started = JobStarted(job=about.work, attempt=about.attempt, rank=self._task.rank, kept=self._task.kept)
+        started = JobStarted(
+            job=about.work, attempt=about.attempt, rank=self._task.rank, kept=self._task.kept
+        )
         self._lines.write(started.kind, told(started))
         return process
 
     def _spawn(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["/bin/sh", "-c", self._spec.command],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            cwd=self._work, env=environment, start_new_session=True, preexec_fn=in_child(),
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._work,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=in_child(),
+        )
 
     # --- meanwhile ---------------------------------------------------------------------------------------------------
     async def _see_through(self, process: subprocess.Popen[bytes]) -> None:
@@ -218,7 +265,11 @@ class Runner:
         pump = asyncio.create_task(self._pump(process))
         duties = [
             asyncio.create_task(duty)
-            for duty in (self._pack_now_and_then(), self._watch_memory(), gpu_use.watch(self._report_unused_gpu))
+            for duty in (
+                self._pack_now_and_then(),
+                self._watch_memory(),
+                gpu_use.watch(self._report_unused_gpu),
+            )
         ]
         leaving = asyncio.create_task(self._told.wait())
         await asyncio.wait([ended, leaving], return_when=asyncio.FIRST_COMPLETED)
@@ -235,14 +286,18 @@ class Runner:
         pump.cancel()
         await self._pack(finished=code == 0 and not noticed)
         self._output.close()
-        self._exited(code, time.monotonic() - began, self._why, self._output.tail(_TAIL), noticed=noticed)
+        self._exited(
+            code, time.monotonic() - began, self._why, self._output.tail(_TAIL), noticed=noticed
+        )
 
     async def _leave(self) -> None:
         """Have it end: told once, packed in any case before its VM may be gone."""
         self._family.tell(signal.SIGTERM)
         self._family.tell(signal.SIGCONT)
         last = self._end - (NOTICE_SECONDS - LAST_SECONDS)
-        if not await self._gone_by(self._told_at + (last - self._told_at) * GRACE_SECONDS / LAST_SECONDS):
+        if not await self._gone_by(
+            self._told_at + (last - self._told_at) * GRACE_SECONDS / LAST_SECONDS
+        ):
             await self._pack()
             await self._gone_by(last)
 
@@ -255,7 +310,9 @@ class Runner:
         return False
 
     async def _pump(self, process: subprocess.Popen[bytes]) -> None:
-        """Until nobody can write any more: that is later than the end of the command, where its children go on."""
+        """Until nobody can write any more: that is later than the end of the command, where its
+        children go on.
+        """
         assert process.stdout
         handle = process.stdout.fileno()
         while True:
@@ -267,7 +324,11 @@ class Runner:
     def _report_unused_gpu(self, card: gpu_use.Card, seconds: float) -> None:
         begin = self._begin
         unused = JobGpuUnused(
-            job=begin.work, attempt=begin.attempt, rank=self._task.rank, gpu=card.name, seconds=round(seconds, 1)
+            job=begin.work,
+            attempt=begin.attempt,
+            rank=self._task.rank,
+            gpu=card.name,
+            seconds=round(seconds, 1),
         )
         self._lines.write(unused.kind, told(unused))
 
@@ -277,9 +338,11 @@ class Runner:
             await asyncio.shield(self._pack())
 
     async def _pack(self, *, finished: bool = False) -> None:
-        """Pack the folder that is kept, if anything in it is new; what stands in the way is told once.
+        """Pack the folder that is kept, if anything in it is new; what stands in the way is told
+        once.
 
-        Where the command has `finished`, what other ranks wrote is laid beside the files of rank 0, and replaces none.
+        Where the command has `finished`, what other ranks wrote is laid beside the files of rank 0,
+        and replaces none.
         """
         if self._kept is None:
             return
@@ -313,15 +376,21 @@ class Runner:
             packed = pack(
                 folder, kept / layout.archive(number), self._since
             )  # in the room of those that a newer one follows
-        self._number, self._packed = number, seen
+        self._number = number
+        self._packed = seen
         saved = 0.0
         if not aside:
             arrived = process_record.wanted_at(self._folder)
             saved = last_change(folder, self._since) + _clock_behind(self._task, arrived)
         told_of = JobPacked(
-            job=self._begin.work, attempt=self._begin.attempt, number=number, files=packed.files, bytes=packed.bytes,
-            digest=packed.digest, saved=max(saved, 0.0),
-        )  # fmt: skip
+            job=self._begin.work,
+            attempt=self._begin.attempt,
+            number=number,
+            files=packed.files,
+            bytes=packed.bytes,
+            digest=packed.digest,
+            saved=max(saved, 0.0),
+        )
         self._lines.write(told_of.kind, told(told_of))
         self._drop_archives(number - _ARCHIVES)
         if not packed.left_out:
@@ -346,18 +415,30 @@ class Runner:
             used = await asyncio.to_thread(self._family.memory, most)
             _, free = machine_memory()
             if used > most or (free < _FREE_SHARE * total and used > _BLAMED_SHARE * total):
-                has = f"it may have {_gb(most)} (--memory)" if self._spec.memory_bytes else f"this VM has {_gb(total)}"
+                if self._spec.memory_bytes:
+                    has = f"it may have {_gb(most)} (--memory)"
+                else:
+                    has = f"this VM has {_gb(total)}"
                 self._why = f"it needs more memory than there is: it had {_gb(used)}, and {has}"
                 await asyncio.to_thread(self._family.kill)
                 return
 
     # --- at the end --------------------------------------------------------------------------------------------------
-    def _exited(self, code: int | None, seconds: float, reason: str, tail: str, *, noticed: bool = False) -> None:
+    def _exited(
+        self, code: int | None, seconds: float, reason: str, tail: str, *, noticed: bool = False
+    ) -> None:
         about = self._begin
         exited = JobExited(
-            job=about.work, attempt=about.attempt, rank=self._task.rank, code=code, seconds=seconds, noticed=noticed,
-            preempted=self._notices.own_end < math.inf, reason=reason, tail=tail,
-        )  # fmt: skip
+            job=about.work,
+            attempt=about.attempt,
+            rank=self._task.rank,
+            code=code,
+            seconds=seconds,
+            noticed=noticed,
+            preempted=self._notices.own_end < math.inf,
+            reason=reason,
+            tail=tail,
+        )
         self._lines.write(exited.kind, told(exited))
         while self._lines.waiting:  # a full disk: nobody would ever hear of the end
             time.sleep(_LOOK_SECONDS)
@@ -371,17 +452,22 @@ def _notice_file(folder: Path, attempt: int) -> Path:
 
 
 def _clock_behind(task: JobTask, at: float) -> float:
-    """Return the seconds by which the clock of this VM is behind the controller's; 0 where it may be right.
+    """Return the seconds by which the clock of this VM is behind the controller's; 0 where it may
+    be right.
 
-    `at` is when the task arrived, by this VM's clock. It may have waited on its way, so only more than that counts.
+    `at` is when the task arrived, by this VM's clock. It may have waited on its way, so only more
+    than that counts.
     """
     behind = task.at - at
     return behind if task.at and abs(behind) > _RIGHT_SECONDS else 0.0
 
 
 async def _readable(handle: int, *, keep: bool = False) -> None:
-    """Wait until something can be read there, as it can of a process that has ended; then it is closed."""
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    """Wait until something can be read there, as it can of a process that has ended; then it is
+    closed.
+    """
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
     loop.add_reader(handle, ready.set)
     try:
         await ready.wait()
@@ -396,7 +482,9 @@ def _gb(count: int) -> str:
 
 
 def main() -> None:
-    """Look after the attempt that is wanted in the folder; a second process that would ends at once."""
+    """Look after the attempt that is wanted in the folder; a second process that would ends at
+    once.
+    """
     parser = argparse.ArgumentParser(description="Looks after a job; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
     folder: Path = parser.parse_args().folder.absolute()

@@ -18,12 +18,15 @@ class JobTask:
     kept: Count = 0
     """The number of the archive with which the folder begins (0: there is none)."""
     packed: Count = 0
-    """The number of the last archive that was reported, after which those of this attempt are numbered.
+    """The number of the last archive that was reported, after which those of this attempt are
+    numbered.
 
     It is not `kept` where that archive was lost with its machine.
     """
     at: Amount = 0.0
-    """The controller's clock, in seconds since 1970 (0: unknown). Ranks compare by it when they saved."""
+    """The controller's clock, in seconds since 1970 (0: unknown). Ranks compare by it when they
+    saved.
+    """
 
     @classmethod
     def from_dict(cls, values: object) -> JobTask:
