@@ -247,7 +247,7 @@ class TransientMagics(Magics):
         self.held[cluster.name] = cluster
 
     def _obey(self, command: Command, code: Code | None = None) -> Any:
-        from .obeying import obey
+        from .answers import obey
 
         return obey(self, command, code)
 
