@@ -1,0 +1,157 @@
+"""How a notebook shows what a verb answers, and how it waits.
+
+Handles are bound and kept, and their panels are shown; sentences are printed; any other value is
+the magic's own, which IPython shows (`answers` and `panels` have its HTML).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from IPython.display import display
+
+from .. import panels, places
+from ..cli import verbs
+from ..cli.answers import Begun, Deleted, Sentence
+from ..cli.arguments import Command
+from ..cli.options import Code
+from ..client import Cluster, Handle
+from ..errors import ClusterError
+
+if TYPE_CHECKING:
+    from ..client import Build, Preview
+
+
+class Notebook(Protocol):
+    """The magics of a notebook, with IPython's shell and the clusters that this process declared or
+    attached.
+    """
+
+    held: ClassVar[dict[str, Cluster]]
+    shell: Any
+
+    def keep(self, cluster: Cluster) -> None:
+        """Remember a cluster."""
+        ...
+
+
+@places.reporting()
+def obey(magics: Notebook, command: Command, code: Code | None = None) -> Any:
+    """Do what `command` says and return the magic's value. `code`: that of work that is declared."""
+    try:
+        if code is not None and command.verb != "help":
+            return _begin(magics, command, code)
+        match command.verb:
+            case "help":
+                display(command.values["help"])
+                return None
+            case "declare":
+                return _declare(magics, command)
+            case "attach":
+                return _attach(magics, command)
+            case "image build":
+                return _build(command)
+        answer = verbs.act(command)
+        if isinstance(answer, (Sentence, Iterator)):
+            return _print(magics, answer)
+    except KeyboardInterrupt:
+        raise ClusterError(
+            "Interrupted", fix="What was declared goes on: see %transient_cluster list."
+        ) from None
+    _bind(magics, command, answer)
+    return answer
+
+
+def _print(magics: Notebook, answer: Sentence | Iterator[Deleted | Sentence]) -> None:
+    for each in [answer] if isinstance(answer, Sentence) else answer:
+        if isinstance(each, Deleted):
+            magics.held.pop(each.cluster.name, None)
+        print(each, flush=True)
+
+
+def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
+    answer = verbs.act(command)
+    if isinstance(answer, Cluster):
+        _hold(magics, command, answer)
+        panels.show(answer)
+        if command.wait:
+            _wait(answer.wait, answer.name, fix=f"%transient_cluster delete {answer.name} ends it.")
+    return answer
+
+
+def _begin(magics: Notebook, command: Command, code: Code) -> Any:
+    """Declare work and show its panel. With --wait, wait for it; if it has output, print that
+    instead.
+    """
+    begun = verbs.begin(command, code)
+    if not isinstance(begun, Begun):
+        return begun
+    work = begun.work
+    _hold(magics, command, work)
+    if begun.promised:
+        print(begun.promised, flush=True)
+    prints = hasattr(work, "stream")
+    if not (command.wait and prints):
+        panels.show_handle(work)
+    if command.wait:
+        if prints:
+            wait = partial(_print_output, work)
+        else:
+            wait = work.wait
+        stop = f"%transient_stop {work.cluster.name} {work.name} ends it."
+        _wait(wait, f"{work.name} on {work.cluster.name}", fix=stop)
+    return work
+
+
+def _print_output(work: Any) -> None:
+    for output in work.stream():
+        print(output, end="", flush=True)
+    work.wait(timeout=5.0)
+
+
+def _attach(magics: Notebook, command: Command) -> Cluster:
+    cluster = verbs.act(command)
+    if cluster.followed:
+        print(f"Following {cluster.followed}.")
+    _hold(magics, command, cluster)
+    panels.show(cluster)
+    return cluster
+
+
+def _build(command: Command) -> Build:
+    build = verbs.act(command)
+    if not command.wait:
+        return build
+    print(f"{build.name} is being built.", flush=True)
+
+    def finish() -> None:
+        for step in build.steps():
+            print(f"  {step}", flush=True)
+        build.wait()
+
+    _wait(finish, f"the build of {build.name}", fix="%transient_image list shows how far it is.")
+    return build
+
+
+def _hold(magics: Notebook, command: Command, handle: Cluster | Handle[Any, Any]) -> None:
+    magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
+    _bind(magics, command, handle)
+
+
+def _bind(magics: Notebook, command: Command, value: Any) -> None:
+    """Give the value the name that `-o` says."""
+    if command.output:
+        _shell(magics).push({command.output: value}, interactive=False)
+
+
+def _shell(magics: Notebook) -> Any:
+    return magics.shell
+
+
+def _wait(wait: Callable[[], Any], what: str, *, fix: str) -> None:
+    try:
+        wait()
+    except KeyboardInterrupt:
+        raise ClusterError(f"Only the waiting was interrupted: {what} goes on", fix=fix) from None
