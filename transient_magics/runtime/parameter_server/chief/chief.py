@@ -37,7 +37,7 @@ from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, receiv
 from ...folder import Lines, RunFolder
 from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
 from ...role import Stopwatch, log
-from ...training import fingerprint
+from ...training import reproducibility
 from ...training.usercode import reason
 from .. import records, variables
 from ..records import Records, copy_before
@@ -482,7 +482,7 @@ class Chief:
                     events.Joined(connection, message.name, message.accelerator, message.number)
                 )
             case messages.Stepping():
-                program = fingerprint.parse(message.program)
+                program = reproducibility.parse_fingerprint(message.program)
                 self._happened(
                     events.Stepping(
                         connection, message.loss, message.samples, message.speed, program

@@ -28,7 +28,7 @@ from ...files.data_files import described
 from ...folder import RunFolder
 from ...programs.running import answer, ended
 from ...role import log
-from ...training import fingerprint
+from ...training import reproducibility
 from ...training.usercode import sentence
 from .events import EvaluationDone
 
@@ -93,7 +93,7 @@ async def evaluate(
         name: said[name] for name in ("batches", "examples", "complete", *_PART) if name in said
     }
     undefined = tuple(said.get("undefined", ()))
-    program = fingerprint.parse(said.get("program", ""))
+    program = reproducibility.parse_fingerprint(said.get("program", ""))
     return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
 
 
