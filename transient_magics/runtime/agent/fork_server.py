@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...protocol.messages import encode
-from ..protocol import DONE, decode
-from ..role import RUNTIME, Role, program, take_environment
+from ..role import DONE, RUNTIME, Role, decode, program, take_environment
 
 _PR_SET_PDEATHSIG = 1
 

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import CellError, DeclarationError
 from ..files import blocks, data_files
 from ..metadata import notice_seconds
-from ..protocol import DONE, FAILED, STUCK, UNFIT
-from ..role import Role, Stopwatch, log
+from ..role import DONE, FAILED, STUCK, UNFIT, Role, Stopwatch, log
 from ..tf.graph_mode import has_gpu
 from ..training.usercode import to_transient_error
 from .blocks import Blocks, BucketBlocks

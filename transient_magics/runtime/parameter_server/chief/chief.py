@@ -35,8 +35,7 @@ from ....protocol.vm_events import (
 from ...files import blocks, data_files
 from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
 from ...folder import Lines, RunFolder
-from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
-from ...role import Stopwatch, log
+from ...role import DONE, LONGEST_LINE, Stopwatch, host_and_port, log, token_fits
 from ...training import reproducibility
 from ...training.usercode import reason
 from .. import records, variables

@@ -34,7 +34,7 @@ from ....protocol.vm_events import (
     WorkerJoined,
     WorkerLeft,
 )
-from ...protocol import DONE, FAILED
+from ...role import DONE, FAILED
 from ...training.batching import Rule
 from ...training.reproducibility import fingerprint_difference
 from ..server_load import Shares
