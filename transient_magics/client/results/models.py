@@ -111,7 +111,7 @@ def _ask(
         answer_file = Path(temporary) / "outputs.npz"
         write_arrays(given_file, arrays)
         words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
-        ask_model(f"A prediction of {run.name}", *words)
+        run_model_program(f"A prediction of {run.name}", *words)
         return read_arrays(answer_file)
 
 
