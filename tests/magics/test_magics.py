@@ -232,7 +232,7 @@ def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
     )
     left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert left.stderr == (
-        "transient_magics: demo goes on (emulated, 2 VMs); `transient cluster delete demo` ends it.\n"
+        "transient_magics: demo is still running (emulated, 2 VMs); `transient cluster delete demo` ends it.\n"
     )
 
 
@@ -247,7 +247,7 @@ def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell, m
     with monkeypatch.context() as patched:
         patched.setattr(client.Cluster, "wait", interrupted)
         said = refused(shell, "%transient_cluster cpux1 --name demo --wait")
-    assert "Only the waiting was interrupted: demo goes on" in said
+    assert "Only the waiting was interrupted: demo continues" in said
     cluster = client.cluster("demo")
     assert cluster.wait(150).phase == "ready"
     cluster.delete()
