@@ -471,6 +471,8 @@ def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int
     """
     size = next(iter(shapes.values()))[0] or reading.batch_size(dataset)
     if (size or batch) is None:
+        size = reading.first_batch_size(dataset)
+    if (size or batch) is None:
         what = "input_fn's dataset is batched, and it is not known how large its batches are"
         raise DeclarationError(what, fix="Say batch_size = N in the cell.")
     if size and batch and size != batch:
