@@ -25,7 +25,6 @@ _UNUSED = ("use_ema", "loss_scale_factor", "gradient_accumulation_steps")
 _RULE = ("momentum", "nesterov", "beta_1", "beta_2", "epsilon", "rho", "centered")
 _FUSED = ("SGD", "Adam", "AdamW", "RMSprop")
 _UNSUPPORTED: Mapping[str, str] = {
-    "LossScaleOptimizer": "Use mixed_bfloat16 instead of mixed_float16.",
     "MultiOptimizer": "Compile the model with one optimizer for all variables.",
     "ScheduleFreeAdamW": "Use AdamW.",
 }
@@ -54,6 +53,11 @@ class KerasOptimizer:
             for name in (*_CLIPPED, *_UNUSED, *_RULE, "weight_decay", "amsgrad")
         }
         kind = type(optimizer).__name__
+        if kind == "LossScaleOptimizer":
+            raise DeclarationError(
+                "mixed_float16 needs its loss scaled, which is not supported on parameter servers",
+                fix="Use mixed_bfloat16.",
+            )
         if kind in _UNSUPPORTED:
             raise DeclarationError(
                 f"the Keras optimizer {kind} is not supported on parameter servers",
