@@ -1,4 +1,4 @@
-/* What a kernel sends: written by tools/page_types.py from transient_magics/panels/snapshot/contract.py. */
+/* What a kernel sends: written by tools/page_types.py from the package, see there. */
 
 export type Figure = number | null;
 export type Part = [string, string, number, number];

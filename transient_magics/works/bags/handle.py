@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...client.cluster_handle import Cluster
 from ...client.finding import find_work
 from ...client.handle import Handle
-from ...client.results.trials import frame_of
+from ...client.results.comparison import frame_of
 from ...client.shown import Log
 from ...errors import ClusterError, PlanError
 from ...journal import now
