@@ -80,7 +80,9 @@ KINDS: dict[str, Kind] = {
             needs_server=True,
             typed=("train",),
         ),
-        Kind("job", "jobs", "job.json", ("job",), "transient_magics.works.jobs", "Jobs", saves=True),
+        Kind(
+            "job", "jobs", "job.json", ("job",), "transient_magics.works.jobs", "Jobs", saves=True
+        ),
         Kind(
             "bag",
             "bags",

@@ -12,8 +12,8 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..client import Cluster, Handle, follower, foreground, text
-from ..client.following.identity import Identity
+from ..client import Cluster, Handle, focus, follower, text
+from ..client.folders import Identity
 from ..client.forecaster import ending
 from ..client.recorded_run import RecordedRun
 from ..journal import ClusterState, RunState, bill
@@ -236,8 +236,8 @@ def _show_on_cluster(work: Handle[Any, Any]) -> None:
         return
     known = state.works.get(work.name)
     if known is None or known in (
-        *foreground.trained(state),
-        *foreground.of_kind(state, work.kind),
+        *focus.trained(state),
+        *focus.of_kind(state, work.kind),
     ):
         show(work.cluster)
         return

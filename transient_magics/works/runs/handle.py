@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...client import commands, finding
+from ...client import commands, lookup
 from ...client.cluster_handle import Cluster
-from ...client.programs import fetch
+from ...client.commands import fetch
+from ...client.display_hook import Log, displayed
 from ...client.recorded_run import Metrics, RecordedRun
-from ...client.shown import Log, displayed
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
@@ -60,7 +60,7 @@ class Run(RecordedRun):
         the cluster were shrunk or revoked. Raises DeclarationError, and PlanError where the run
         does not train, or has no more workers than that.
         """
-        from ...client.planning.advice import advice
+        from ...client.planning.forecasts import advice
 
         return advice(self, question)
 
@@ -418,5 +418,5 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
     ClusterError
         No cluster is named, and several that are not deleted have such work.
     """
-    found = finding.find_work("run", name, cluster)
+    found = lookup.find_work("run", name, cluster)
     return Run(found.name, found.cluster)

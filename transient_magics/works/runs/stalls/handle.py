@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ....client import finding
+from ....client import lookup
 from ....client.cluster_handle import Cluster
 from ....client.folders import KnownRun
 from ....client.following.follower import follower
@@ -126,7 +126,7 @@ class Stalls(Handle["RunState", "Report"]):
 
     def _outcome(self, state: ClusterState, work: RunState) -> Report:
         """Return the report, and record it for later plans."""
-        from ....client.planning.learning import learn, store_of
+        from ....client.planning.workloads import learn, store_of
 
         known = KnownRun(self.cluster.directory, work)
         learn(store_of(known), known)
@@ -153,9 +153,9 @@ def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Sta
         if isinstance(cluster, Cluster):
             chosen = cluster
         else:
-            chosen = finding.cluster(cluster)
+            chosen = lookup.cluster(cluster)
     else:
-        chosen = finding.holding(measured)
+        chosen = lookup.holding(measured)
     if chosen is None:
         if name:
             what = f"There is no measurement of stalls {name}"
