@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from transient_magics.planner.measured import Observation, Record
-from transient_magics.planner.speeds.speed import capacity, cluster_speed, worker_speed
+from transient_magics.planner.run_records import Observation, Record
+from transient_magics.planner.speeds.throughput import capacity, cluster_speed, worker_speed
 from transient_magics.planner.speeds.workloads import Workload
 
 Array = NDArray[np.float64]

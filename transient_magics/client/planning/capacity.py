@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ...deadlines.seen import ON_DEMAND, zones_for
+from ...deadlines.situation import ON_DEMAND, zones_for
 from ...journal import ClusterState, known_states
 from ...spec import WORKER, ClusterSpec, RunSpec, render_duration
 from ...spec.measurement import Sighting, measurements

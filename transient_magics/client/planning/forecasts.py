@@ -21,8 +21,8 @@ from .revocations import emulated, foreseen
 
 if TYPE_CHECKING:
     from ...planner.forecast import Behind, Forecast
-    from ...planner.measured import Record
-    from ...planner.store import ModelStore
+    from ...planner.model_store import ModelStore
+    from ...planner.run_records import Record
     from ..following.cluster import BaseCluster
     from ..recorded_run import RecordedRun
 

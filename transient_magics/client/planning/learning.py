@@ -17,8 +17,8 @@ from ...spec import Source
 from ..folders import KnownRun
 
 if TYPE_CHECKING:
-    from ...planner.measured import Record
-    from ...planner.store import ModelStore
+    from ...planner.model_store import ModelStore
+    from ...planner.run_records import Record
 
 
 _BATCHES = ("batch", "batch_size")
@@ -36,7 +36,7 @@ def store_of(run: KnownRun) -> ModelStore:
 
 def store_for(spec: RunSpec, cell: bytes) -> ModelStore:
     """The same, of a run that may not be declared yet."""
-    from ...planner.store import ModelStore
+    from ...planner.model_store import ModelStore
 
     return ModelStore.of(spec, cell)
 
@@ -113,10 +113,10 @@ def _counted(run: KnownRun) -> Mapping[str, Any] | None:
 
 def record(run: KnownRun, *, whole: bool = False) -> Record:
     """What the run was measured at, until now; `whole`: without what deflated VMs were."""
-    from ...planner import measured
+    from ...planner import run_records
 
     rows = metrics.sample(run.directory / layout.METRICS)
-    told = measured.record(run.events(), rows, run.state.name, _counted(run), whole=whole)
+    told = run_records.record(run.events(), rows, run.state.name, _counted(run), whole=whole)
     return replace(told, mode=run.state.spec.mode, settings=settings(run))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...catalog import disk_speed
 from ...journal import ClusterState, RunState
-from ...planner.speeds.speed import kind_of, vcpus_of
+from ...planner.speeds.throughput import kind_of, vcpus_of
 from ...planner.stalls import parts as measured
 from ...planner.stalls.parts import Apart, Estimate, Part, Stalls, apart, by_kind
 from ...planner.stalls.terms import Place, Terms, advice, milliseconds
