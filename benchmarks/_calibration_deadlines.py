@@ -2,7 +2,7 @@
 often they are in time after a lasting drop of the speed. With noise, a VM may be too slow for any decision to help: on
 demand from the beginning more runs are late. So there are rows with the time that the lower end of the speed needs.
 
-Courses go through `deadlines.simulation`, the world that plans simulate too, on markets drawn from the chains of 2022, with
+Courses go through `deadlines.simulation`, as plans do, on markets drawn from the chains of 2022, with
 VMs that differ and speeds that drift. In the rows of drops, "above" is the share of runs that are late, 5 % at most.
 """
 

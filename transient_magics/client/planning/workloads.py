@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
-from ...journal import kept, metrics
+from ...journal import RunState, kept, metrics
+from ...kinds import load
 from ...protocol import layout
 from ...protocol.literals import value_text
 from ...protocol.run import RunSpec
@@ -106,8 +107,7 @@ def _is_home(run: KnownRun) -> bool:
 
 
 def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
-    from ..results.stalls import terms
-
+    terms = load(RunState.kind, "stalls.report").terms
     found = terms(kept(run.cluster / layout.JOURNAL).read(), run.state, _read_model(run))
     if found and found != store.stalls(source(run)).get(run.identity):
         store.keep_stalls(run.identity, found)
