@@ -132,14 +132,16 @@ class Data:
         input_fn: Callable[[str], Any],
         inputs: Sequence[Sequence[int | None]] = (),
         batch: int | None = None,
+        batched: bool | None = None,
     ) -> None:
         """Ask for the training data; `inputs` are the shapes of the model's, `batch` is declared if
-        it is.
+        it is. `batched`: whether a dataset's elements are batches (None: judged by `inputs`).
 
         Raises DeclarationError or TrainingError where they cannot be trained on.
         """
         self._input_fn = input_fn
         self._inputs = inputs
+        self._batched = batched
         self._kept: dict[str, Any] = {}
         """What was given as arrays, or outside of graphs, by mode."""
         self._layout: Layout | None = None
@@ -360,6 +362,8 @@ class Data:
     def _is_batched(self, given: Any) -> bool:
         if isinstance(given, _Arrays):
             return False
+        if self._batched is not None:
+            return self._batched
         features = [value for _, value in leaves(given.element_spec[0])]
         return reading.is_batched(given, [value.shape for value in features], self._inputs)
 
@@ -466,6 +470,8 @@ def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int
     if it does.
     """
     size = next(iter(shapes.values()))[0] or reading.batch_size(dataset)
+    if (size or batch) is None:
+        size = reading.first_batch_size(dataset)
     if (size or batch) is None:
         what = "input_fn's dataset is batched, and it is not known how large its batches are"
         raise DeclarationError(what, fix="Say batch_size = N in the cell.")

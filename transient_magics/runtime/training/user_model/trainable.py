@@ -41,6 +41,7 @@ from ..reproducibility import Generators, fingerprint_examples, seeded
 from ..trainable import Drawn, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_program
 from .data import Data, keep_as_constants
+from .fit import refuse_later_training
 from .keras_model import declared_only, refuse_callbacks
 from .structure import leaves, name_of, unique
 
@@ -58,14 +59,28 @@ class OwnModel:
         """Run the cell. Raises CellError, DeclarationError or TrainingError."""
         os.environ["KERAS_BACKEND"] = "tensorflow"
         keep_as_constants()
-        with declared_only(folder):
+        with declared_only(folder) as recorder:
             module = run_program(folder, spec)
-        if not callable(input_fn := getattr(module, "input_fn", None)):
-            raise DeclarationError("the cell defines no input_fn", fix=_needed())
-        _check_parameters(input_fn, "mode")
-        refuse_callbacks(module)
+        self.fit = fit = recorder.fit
+        batch = _batch_size(getattr(module, "batch_size", None))
         model_fn = getattr(module, "model_fn", None)
         model = getattr(module, "model", None)
+        input_fn = getattr(module, "input_fn", None)
+        if fit:
+            refuse_later_training(fit, folder.cell.read_text(encoding="utf-8"), vars(module))
+            if callable(input_fn) or callable(model_fn):
+                raise DeclarationError(
+                    "the cell calls model.fit and defines input_fn or model_fn",
+                    fix="Keep one of them.",
+                )
+            input_fn = fit.input_fn
+            model = fit.model
+            batch = fit.batch_size
+        elif not callable(input_fn):
+            raise DeclarationError("the cell trains no model", fix=_needed())
+        else:
+            _check_parameters(input_fn, "mode")
+            refuse_callbacks(module)
         if callable(model_fn):
             _check_parameters(model_fn, "features", "labels", "mode")
         elif model is None:
@@ -75,7 +90,7 @@ class OwnModel:
         else:
             inputs = [each.shape for each in getattr(model, "inputs", None) or ()]
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
-        self._data = Data(self._examples, inputs, _batch_size(getattr(module, "batch_size", None)))
+        self._data = Data(self._examples, inputs, batch, fit.batched if fit else None)
         self.batch = self._data.batch or _BATCH
         self.keras_model: KerasModel | None = None
         if callable(model_fn):
@@ -293,8 +308,8 @@ def _clipping(clip: Callable[[list[Any]], list[Any]] | None) -> Callable[[Pairs]
 
 def _needed() -> str:
     return (
-        "Without --model, the cell defines input_fn(mode), and model (a compiled Keras model) or "
-        "model_fn(features, labels, mode)."
+        "Without --model, the cell calls fit of a compiled Keras model, or defines input_fn(mode), "
+        "and model (a compiled Keras model) or model_fn(features, labels, mode)."
     )
 
 
