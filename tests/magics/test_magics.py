@@ -205,7 +205,7 @@ def said_in(element: ElementTree.Element) -> str:
         ("%transient_cluster k80x4 --naem a", DeclarationError, "Did you mean --name?"),
         ("%transient_cluster k80x$missing", DeclarationError, "'$missing' cannot be evaluated"),
         ("%transient_cluster status nope", ClusterError, "Unknown cluster 'nope'"),
-        ("%train " + TRAIN[8:], DeclarationError, "write %%train with two %"),
+        ("%train " + TRAIN[8:], DeclarationError, "Write %%train with two %"),
         (TRAIN + "\nimport os\nx = (\n", CellError, "cell line 3: '(' was never closed"),
         (TRAIN + "\nbatch\n", CellError, "cell line 2: 'batch' exists in this notebook"),
         (TRAIN + " \\\n  --mode async\nbatch\n", CellError, "cell line 3: 'batch'"),

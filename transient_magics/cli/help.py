@@ -51,12 +51,13 @@ def _option_cells(option: Option) -> str:
     if option.is_position:
         names = markup.code(option.metavar or option.name)
     else:
+        names = ", ".join(option.spellings)
         if option.takes_value and option.metavar:
-            value = f" {option.metavar}"
-        else:
-            value = ""
-        names = markup.code(", ".join(option.spellings) + value)
-    default = "required" if option.required else option.default
+            names += f" {option.metavar}"
+        names = markup.code(names)
+    default = option.default
+    if option.required:
+        default = "required"
     meaning = "<br/>".join(map(markup.escape, option.help.splitlines()))
     return markup.cells([names, meaning, markup.escape(default)])
 

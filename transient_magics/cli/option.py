@@ -149,9 +149,10 @@ def flag(
     Without `read` it is a switch.
     """
     spelled = tuple(flags.split())
-    long = (
-        spelled[-1].removeprefix("--").removeprefix("no-" if read is None else "").replace("-", "_")
-    )
+    long = spelled[-1].removeprefix("--")
+    if read is None:
+        long = long.removeprefix("no-")
+    long = long.replace("-", "_")
     return Option(
         name or long, spelled, help, read, metavar or long.rpartition("_")[2].upper(), **more
     )

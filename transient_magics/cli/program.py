@@ -155,7 +155,7 @@ def _read_source(command: Command) -> tuple[Command, str, Path]:
 
 
 def _begin(command: Command) -> None:
-    """Declare work. With `--wait`, show its output, or its events if it has no output, to its end."""
+    """Declare work. With `--wait`, show its output (or events) until it ends."""
     source = ""
     folder = None
     if command.verb in options.from_files():

@@ -1,8 +1,8 @@
 """The functions of the verbs, shared by cells and terminals.
 
 A function takes the values of a Command and returns a value with a text form; notebooks also have
-HTML or a panel of it. A verb with several answers returns an iterator. Nothing here prints, or waits
-for VMs and runs: `program` and `magics` choose how to show an answer, and how to wait.
+HTML or a panel of it. A verb with several answers returns an iterator. Nothing here prints, or
+waits for VMs and runs: `program` and `magics` choose how to show an answer, and how to wait.
 """
 
 from __future__ import annotations

@@ -26,10 +26,8 @@ from ..protocol import layout
 
 _OTHERS = ("work", "stop", "weather", "deflate", "measure", "lifetimes", "plan", "doctor")
 _MAGICS = "|".join(sorted({"cluster", "stalls", "image", "help", *_OTHERS, *WORK_MAGICS}))
-_LINE = re.compile(
-    rf"(?:^|=)\s*%{{1,2}}(?P<magic>transient_(?:{_MAGICS})|{'|'.join(WORK_MAGICS)})\s+(?P<rest>.*)$",
-    re.DOTALL,
-)
+_NAMES = rf"transient_(?:{_MAGICS})|{'|'.join(WORK_MAGICS)}"
+_LINE = re.compile(rf"(?:^|=)\s*%{{1,2}}(?P<magic>{_NAMES})\s+(?P<rest>.*)$", re.DOTALL)
 
 
 @context_matcher(identifier="transient_magics")

@@ -100,7 +100,7 @@ def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
 
 
 def _begin(magics: Notebook, command: Command, code: Code) -> Any:
-    """Declare work and show its panel. With `--wait`, wait for its end; print output if it has some."""
+    """Declare work and show its panel. With `--wait`, print its output (if any) until it ends."""
     begun = verbs.begin(command, code)
     if not isinstance(begun, Begun):
         return begun

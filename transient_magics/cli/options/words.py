@@ -192,7 +192,7 @@ DESCRIPTIONS = {
     "tensorboard": "Write a run's metrics and events for TensorBoard; a second call appends new "
     "ones.",
     "measure": "Measure capacity within a budget: request VMs in some zones at intervals and "
-    "delete them immediately. Without GPU, show the measurements. They are no forecast for other "
+    "delete them immediately. Without GPU, show the measurements. They do not predict other "
     "zones, hours or clouds.",
     "lifetimes": "Show lifetimes of transient VMs: the observed survival, formulas fitted to it, "
     "and the range in which each is reliable.",

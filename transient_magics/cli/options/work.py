@@ -147,7 +147,7 @@ def work_commands() -> Mapping[str, WorkCommand]:
 
 @cache
 def kind_of(verb: str) -> str:
-    """Return the name, for users, of the kind of work that a sub-command declares, such as `bag`."""
+    """Return the name of the kind of work that a sub-command declares, such as `bag`."""
     for kind, options in parts("options").items():
         if any(command.verb == verb for command in options.COMMANDS):
             return str(KINDS[kind])
