@@ -149,6 +149,7 @@ TEXTS = tf.data.Dataset.from_tensor_slices((["a", "b"] * 4, DATA[1]))
 FLIP = layers.RandomFlip()
 """
 TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "a constraint": (cell(("layers.Dense(2)", "layers.Dense(2, kernel_constraint='max_norm')")), {}),
     "features of any names": (
         cell(
             ("return DATA", 'return {name: np.ones((8, 1), "f") for name in NAMES}, DATA[1]'),
@@ -252,9 +253,7 @@ class Loaded(keras.utils.PyDataset):
         return DATA
 """.replace("SETS", SETS)
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "fit": (
-        cell(tail="model.fit(*DATA)"), {}, "cell line 14: model.fit in a cell would run separately in every process",
-    ),
+    "fit": (cell(tail="model.fit(*DATA)"), {}, "calls model.fit and defines input_fn or model_fn. Keep one"),
     "evaluate": (cell(tail="print(model.evaluate(*DATA))"), {}, "cell line 14: model.evaluate in a cell would run"),
     "callbacks": (
         cell(tail="stop = [keras.callbacks.EarlyStopping()]"), {},
@@ -268,10 +267,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "jit_compile": (cell((COMPILED, "'mse', jit_compile=True")), {}, "cell line 13: jit_compile=True of model.compile"),
     "train_step": (cell(("keras.Sequential([", "Own(["), head=OWN_STEP), {}, "Own.train_step is not called in a run"),
-    "constraint": (
-        cell(("layers.Dense(2)", "layers.Dense(2, kernel_constraint='max_norm')")), {},
-        "the constraint MaxNorm of sequential/dense/kernel is not supported on parameter servers",
-    ),
     "stateful": (
         cell(("layers.Dense(2)", "layers.Reshape((3, 1)), layers.GRU(2, stateful=True)")), {},
         "the layer gru is stateful",

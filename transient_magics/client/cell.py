@@ -94,7 +94,7 @@ def check(
             unread = {}
         _check_names(source, tree, notebook, line_offset, hparams and not own_model, params, unread)
         if own_model:
-            _check_own_model(source)
+            _check_own_model(source, tree)
             _check_params(source, tree, params, line_offset)
 
 
@@ -262,7 +262,9 @@ def _check_names(
         raise _missing_names(missing, notebook, line_offset, hparams, unread)
 
 
-def _check_own_model(source: str) -> None:
+def _check_own_model(source: str, tree: ast.Module) -> None:
+    if _calls_fit(tree):
+        return
     symbols = symtable.symtable(source, "cell", "exec").get_symbols()
     defined = {symbol.get_name() for symbol in symbols if _binds(symbol)}
     if "input_fn" not in defined or not {"model", "model_fn"} & defined:
@@ -272,9 +274,19 @@ def _check_own_model(source: str) -> None:
             missing = "model or model_fn"
         raise CellError(
             f"No --model is named, and the cell defines no {missing}",
-            fix="Name one of Tensor2Tensor (--model, --hparams-set, --problem), or define input_fn(mode) and model (a "
-            "compiled Keras model) or model_fn(features, labels, mode).",
+            fix="Name one of Tensor2Tensor (--model, --hparams-set, --problem), call fit of a compiled Keras model, or "
+            "define input_fn(mode) and model (a compiled Keras model) or model_fn(features, labels, mode).",
         )
+
+
+def _calls_fit(tree: ast.Module) -> bool:
+    """Return whether a method `fit` is called anywhere: only the run can tell whose it is."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "fit"
+        for node in ast.walk(tree)
+    )
 
 
 def _check_params(source: str, tree: ast.Module, params: Collection[str], line_offset: int) -> None:

@@ -64,6 +64,13 @@ _ASIDE = ("WARNING: ", "DEPRECATION: ", "[notice]", "hint: ", "note: ")
 """Beginnings of pip's lines that do not explain a failure."""
 
 
+class CellEnd(BaseException):
+    """Ends the execution of a cell early and without an error, as a recorded `model.fit` does.
+
+    It is no Exception, so that a cell's own `except Exception` does not catch it.
+    """
+
+
 def run_program(folder: RunFolder, spec: RunSpec) -> types.ModuleType:
     """Execute the cell of a run with the run's parameters and seed. Raises CellError."""
     return run_cell(folder.cell, folder.include, spec.line_offset, spec.params, spec.program_seed)
@@ -111,6 +118,8 @@ def run_cell(
     try:
         with seeded(seed):
             exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+    except CellEnd:
+        return module
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise

@@ -20,7 +20,7 @@ from typing import Any
 
 from ....errors import DeclarationError, TrainingError
 from ...tf.graph_mode import tensorflow
-from ..trainable import Pipeline, Sample
+from ..trainable import Sample, Pipeline
 from . import reading
 from .structure import INPUTS, LABELS, PARTS, WEIGHTS, Layout, is_named, leaves, mapped, name_of
 
@@ -144,6 +144,7 @@ class Data:
         input_fn: Callable[[str], Any],
         inputs: Sequence[Sequence[int | None]] = (),
         batch: int | None = None,
+        batched: bool | None = None,
     ) -> None:
         """Call input_fn for the training data.
 
@@ -155,6 +156,8 @@ class Data:
             Shapes of the model's inputs, batch dimension first; empty if they are unknown.
         batch
             The cell's `batch_size`, if it has one.
+        batched
+            Whether a dataset's elements are batches; None decides by `inputs`.
 
         Raises
         ------
@@ -163,6 +166,7 @@ class Data:
         """
         self._input_fn = input_fn
         self._inputs = inputs
+        self._batched = batched
         self._kept: dict[str, Any] = {}
         """Arrays, and datasets made outside of graphs, by mode."""
         self._layout: Layout | None = None
@@ -388,6 +392,8 @@ class Data:
     def _is_batched(self, given: Any) -> bool:
         if isinstance(given, _Arrays):
             return False
+        if self._batched is not None:
+            return self._batched
         features = [value for _, value in leaves(given.element_spec[0])]
         return reading.is_batched(given, [value.shape for value in features], self._inputs)
 
@@ -497,6 +503,8 @@ def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int
     Raises DeclarationError if it is unknown, or differs from the cell's `batch_size`.
     """
     size = next(iter(shapes.values()))[0] or reading.batch_size(dataset)
+    if (size or batch) is None:
+        size = reading.first_batch_size(dataset)
     if (size or batch) is None:
         what = "input_fn's dataset is batched, and its batch size is unknown"
         raise DeclarationError(what, fix="Set batch_size = N in the cell.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -22,13 +22,11 @@ from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
 from ..graph.state import keep
 from .data import Data
+from .fit import Recorder, recording
+from .keras_optimizer import KerasOptimizer
 from .structure import weight_names
 
-_CLIPPED = ("clipnorm", "global_clipnorm", "clipvalue")
-_UNUSED = ("weight_decay", "use_ema", "amsgrad", "loss_scale_factor", "gradient_accumulation_steps")
-_RULE = ("momentum", "nesterov", "beta_1", "beta_2", "epsilon", "rho", "centered")
-
-_TRAINING = ("fit", "evaluate", "train_on_batch", "test_on_batch")
+_TRAINING = ("evaluate", "train_on_batch", "test_on_batch")
 _STEPS = ("train_step", "test_step", "predict_step", "make_train_function", "make_test_function")
 
 
@@ -96,6 +94,9 @@ class KerasModel:
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
         self._seed = seed_generator.global_seed_generator().state
         self._names = dict(zip(map(id, model.weights), weight_names(model.weights), strict=True))
+        self._optimizer.build(
+            {self._names[id(weight)]: weight for weight in model.trainable_variables}
+        )
         variables = (*model.variables, *model.metrics_variables, self._seed)
         self._values = {id(variable): variable.numpy() for variable in variables}
 
@@ -233,190 +234,21 @@ def _zeros(kind: Any, shape: Any) -> Any:
     return numpy.zeros([2, *(size or 1 for size in shape.as_list())], kind.as_numpy_dtype)
 
 
-# The optimizer of a compiled Keras model as one of TensorFlow's version-1 optimizers.
-#
-# Those update a variable on its parameter server with one operation, so several workers can apply
-# gradients at the same time. Keras's own optimizers read, compute and assign, and would lose updates of
-# other workers in between. Only optimizers that compute the same in both ways are supported.
-#
-# If a batch uses a row of an embedding several times, its gradient here is the sum, for all optimizers
-# and modes. Keras on TensorFlow squares and clips the parts of that sum separately.
-
-
-class KerasOptimizer:
-    """An optimizer's rule, learning rate and clipping. Create it outside of any graph."""
-
-    def __init__(self, optimizer: Any) -> None:
-        """Read the optimizer. Raises DeclarationError if a run does not support it."""
-        self._optimizer = optimizer
-        # get_config would also serialise the schedule, which need not support that.
-        self._config = {
-            name: getattr(optimizer, name, None) for name in (*_CLIPPED, *_UNUSED, *_RULE)
-        }
-        kind = type(optimizer).__name__
-        if kind == "LossScaleOptimizer":
-            what = "mixed_float16 needs loss scaling, which is not supported on parameter servers"
-            raise DeclarationError(what, fix="Use mixed_bfloat16.")
-        if kind not in _RULES:
-            fix = (
-                f"Compile the model with {', '.join(_RULES)}, "
-                "or define model_fn with any optimizer of tf.compat.v1."
-            )
-            raise DeclarationError(
-                f"the Keras optimizer {kind} is not supported on parameter servers", fix=fix
-            )
-        if unused := [name for name in _UNUSED if self._config.get(name)]:
-            raise DeclarationError(
-                f"{unused[0]} of the Keras optimizer {kind} is not supported on parameter servers",
-                fix="Remove it.",
-            )
-        self._rule = _RULES[kind]
-        self._values = [(variable, variable.numpy()) for variable in optimizer.variables]
-
-    def parts(self) -> Mapping[str, Any]:
-        """Return the entries of a model_fn's answer that define the optimizer.
-
-        A learning rate schedule follows the global step.
-        """
-        tf = tensorflow()
-        keras = importlib.import_module("keras")
-        step = tf.train.get_or_create_global_step().read_value()
-        iterations = self._optimizer.iterations
-        values = [
-            (variable, step if variable is iterations else tf.constant(value))
-            for variable, value in self._values
-        ]
-        with keras.StatelessScope(state_mapping=values):
-            rate = tf.convert_to_tensor(self._optimizer.learning_rate)
-        return {
-            "optimizer": lambda rate: self._rule(rate, self._config),
-            "learning_rate": rate,
-            "clip": self._clip,
-        }
-
-    def _clip(self, gradients: list[Any]) -> list[Any]:
-        """Clip gradients as Keras does: with at most one of its three limits."""
-        tf = tensorflow()
-        config = self._config
-        if any(config.get(name) for name in _CLIPPED):
-            gradients = [_summed(tf, gradient) for gradient in gradients]
-        if limit := config.get("clipnorm"):
-            return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
-        if limit := config.get("global_clipnorm"):
-            return tf.clip_by_global_norm(gradients, limit)[0]
-        if limit := config.get("clipvalue"):
-            return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
-        return gradients
-
-
-def _summed(tf: Any, gradient: Any) -> Any:
-    """Return an embedding's gradient with one entry per row.
-
-    A synchronous step clips dense gradients, in which entries of the same row are already added.
-    """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, places = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
-
-
-def _sgd(rate: Any, config: Mapping[str, Any]) -> Any:
-    train = tensorflow().train
-    if not config["momentum"]:
-        return train.GradientDescentOptimizer(rate)
-
-    class Momentum(_dense(train.MomentumOptimizer)):
-        """TensorFlow's momentum that computes as Keras does.
-
-        Each gradient keeps the learning rate that it had.
-        """
-
-        def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-            from tensorflow.python.ops import gen_training_ops
-
-            kind = var.dtype.base_dtype
-            momentum = self.get_slot(var, "momentum")
-            rate, share = (
-                tensorflow().cast(value, kind)
-                for value in (self._learning_rate_tensor, self._momentum_tensor)
-            )
-            return gen_training_ops.resource_apply_keras_momentum(
-                var.handle,
-                momentum.handle,
-                rate,
-                grad,
-                share,
-                use_locking=False,
-                use_nesterov=self._use_nesterov,
-            )
-
-    return Momentum(rate, config["momentum"], use_nesterov=config["nesterov"], name="KerasMomentum")
-
-
-def _adam(rate: Any, config: Mapping[str, Any]) -> Any:
-    return tensorflow().train.AdamOptimizer(
-        rate, config["beta_1"], config["beta_2"], config["epsilon"]
-    )
-
-
-def _rmsprop(rate: Any, config: Mapping[str, Any]) -> Any:
-    class FromZero(_dense(tensorflow().train.RMSPropOptimizer)):
-        """RMSProp whose mean squares begin at zero, as in Keras, not at one."""
-
-        def _create_slots(self, var_list: Any) -> None:
-            slots = ["rms", "momentum"]
-            if self._centered:
-                slots.append("mg")
-            for variable in var_list:
-                for name in slots:
-                    self._zeros_slot(variable, name, self._name)
-
-    return FromZero(
-        rate, config["rho"], config["momentum"], config["epsilon"], centered=config["centered"]
-    )
-
-
-def _dense(optimizer: Any) -> Any:
-    """Return an optimizer that also updates rows without a gradient, as Keras does.
-
-    TensorFlow's rules leave such rows of an embedding unchanged.
-    """
-
-    class Dense(optimizer):
-        def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-            tf = tensorflow()
-            whole = tf.scatter_nd(
-                tf.expand_dims(indices, 1), grad, tf.shape(var, out_type=indices.dtype)
-            )
-            return self._resource_apply_dense(whole, var)
-
-    return Dense
-
-
-_RULES: Mapping[str, Callable[[Any, Mapping[str, Any]], Any]] = {
-    "SGD": _sgd,
-    "Adam": _adam,
-    "RMSprop": _rmsprop,
-}
-
-
 # Features of Keras without effect in a run, or with another one, are refused by name, never ignored.
 #
 # Workers compute the loss and the gradients of a model, and parameter servers apply its optimizer. No
-# Python code of the model runs in between: callbacks and a custom train_step are never called, and a
-# constraint cannot change weights after a step.
+# Python code of the model runs in between: callbacks and a custom train_step are never called.
 
 
 @contextlib.contextmanager
-def declared_only(folder: RunFolder) -> Iterator[None]:
-    """Let the cell define Keras models, but not train them.
+def declared_only(folder: RunFolder) -> Iterator[Recorder]:
+    """Let the cell define Keras models, and record its call of `fit` instead of training.
 
     Every process of a run executes the cell: each would train a copy and discard it. Arguments of
     `compile` that have no effect in a run are refused.
     """
     if not _may_use_keras(folder):
-        yield
+        yield Recorder()
         return
     kind: Any = importlib.import_module("keras").Model
     compiled = kind.compile
@@ -425,7 +257,7 @@ def declared_only(folder: RunFolder) -> Iterator[None]:
         def method(self: Any, *_: Any, **__: Any) -> Any:
             raise DeclarationError(
                 f"model.{name} in a cell would run separately in every process",
-                fix="Remove it: the run trains and evaluates the model on the data of input_fn.",
+                fix="Move it after model.fit, or remove it: the run trains and evaluates model.",
             )
 
         return method
@@ -440,7 +272,8 @@ def declared_only(folder: RunFolder) -> Iterator[None]:
         setattr(kind, name, refused(name))
     kind.compile = compile_
     try:
-        yield
+        with recording() as recorder:
+            yield recorder
     finally:
         for name, method in own.items():
             if method is None:
@@ -473,7 +306,7 @@ def _is_callback(value: object) -> bool:
 def refuse_model(model: Any) -> None:
     """Raise DeclarationError if the compiled `model` needs what a run does not support."""
     kind: Any = importlib.import_module("keras").Model
-    for name in (*_STEPS, *_TRAINING):
+    for name in (*_STEPS, *_TRAINING, "fit"):
         if getattr(type(model), name) is not getattr(kind, name):
             fix = "Override compute_loss, or define model_fn instead."
             raise DeclarationError(f"{type(model).__name__}.{name} is not called in a run", fix=fix)
@@ -499,10 +332,6 @@ def refuse_parts(model: Any, uneven: bool) -> None:
     `uneven`: workers have mini-batches of different sizes, whose gradients are weighted as means.
     """
     for weight in model.trainable_variables:
-        if getattr(weight, "constraint", None) is not None:
-            kind = type(weight.constraint).__name__
-            what = f"the constraint {kind} of {weight.path} is not supported on parameter servers"
-            raise DeclarationError(what, fix="Remove it, or use a regularizer.")
         if getattr(weight, "overwrite_with_gradient", False):
             raise DeclarationError(
                 f"{weight.path} is overwritten with its gradient (float8), which a run does not "

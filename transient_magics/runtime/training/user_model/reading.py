@@ -278,6 +278,17 @@ def size_of(dataset: Any) -> int:
         return int(_value(dataset.cardinality()))
 
 
+def first_batch_size(dataset: Any) -> int | None:
+    """Return the size of the first batch of a dataset made outside of the graph; else None."""
+    if not is_eager(dataset):
+        return None
+    modern = importlib.import_module("tensorflow")
+    with _where_made(dataset):
+        for element in dataset.take(1):
+            return int(modern.shape(modern.nest.flatten(element)[0])[0])
+    return None
+
+
 def shuffles(dataset: Any) -> bool:
     """Return whether the dataset shuffles its elements."""
     return any(_kind(node) == "_ShuffleDataset" for node in _chain(dataset))

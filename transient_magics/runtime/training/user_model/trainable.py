@@ -41,9 +41,10 @@ from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
 from ..reproducibility import Generators, fingerprint_examples, seeded
-from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
+from ..trainable import Sample, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_program
 from .data import Data, keep_as_constants
+from .fit import refuse_later_training
 from .keras_model import declared_only, refuse_callbacks
 from .structure import leaves, name_of, unique
 
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
 _BATCH = 32
 _REQUIRED = (
-    "Without --model, define input_fn(mode), and model (a compiled Keras model) or "
-    "model_fn(features, labels, mode)."
+    "Without --model, call fit of a compiled Keras model; or define input_fn(mode), and model "
+    "(a compiled Keras model) or model_fn(features, labels, mode)."
 )
 
 
@@ -65,15 +66,28 @@ class OwnModel:
         """Run the cell. Raises CellError, DeclarationError or TrainingError."""
         os.environ["KERAS_BACKEND"] = "tensorflow"
         keep_as_constants()
-        with declared_only(folder):
+        with declared_only(folder) as recorder:
             module = run_program(folder, spec)
-        input_fn = getattr(module, "input_fn", None)
-        if not callable(input_fn):
-            raise DeclarationError("the cell defines no input_fn", fix=_REQUIRED)
-        _check_parameters(input_fn, "mode")
-        refuse_callbacks(module)
+        self.fit = fit = recorder.fit
+        batch = _batch_size(getattr(module, "batch_size", None))
         model_fn = getattr(module, "model_fn", None)
         model = getattr(module, "model", None)
+        input_fn = getattr(module, "input_fn", None)
+        if fit:
+            refuse_later_training(fit, folder.cell.read_text(encoding="utf-8"), vars(module))
+            if callable(input_fn) or callable(model_fn):
+                raise DeclarationError(
+                    "the cell calls model.fit and defines input_fn or model_fn",
+                    fix="Keep one of them.",
+                )
+            input_fn = fit.input_fn
+            model = fit.model
+            batch = fit.batch_size
+        elif not callable(input_fn):
+            raise DeclarationError("the cell trains no model", fix=_REQUIRED)
+        else:
+            _check_parameters(input_fn, "mode")
+            refuse_callbacks(module)
         if callable(model_fn):
             _check_parameters(model_fn, "features", "labels", "mode")
         elif model is None:
@@ -82,7 +96,7 @@ class OwnModel:
         if not callable(model_fn):
             inputs = [tensor.shape for tensor in getattr(model, "inputs", None) or ()]
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
-        self._data = Data(self._examples, inputs, _batch_size(getattr(module, "batch_size", None)))
+        self._data = Data(self._examples, inputs, batch, fit.batched if fit else None)
         self.batch = self._data.batch or _BATCH
         self.keras_model: KerasModel | None = None
         if callable(model_fn):
