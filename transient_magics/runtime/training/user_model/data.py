@@ -20,7 +20,7 @@ from typing import Any
 
 from ....errors import DeclarationError, TrainingError
 from ...tf.graph_mode import tensorflow
-from ..trainable import Sample, Pipeline
+from ..trainable import Pipeline, Sample
 from . import reading
 from .structure import INPUTS, LABELS, PARTS, WEIGHTS, Layout, is_named, leaves, mapped, name_of
 

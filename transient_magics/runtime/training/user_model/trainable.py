@@ -41,7 +41,7 @@ from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
 from ..reproducibility import Generators, fingerprint_examples, seeded
-from ..trainable import Sample, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
+from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
 from ..usercode import run_program
 from .data import Data, keep_as_constants
 from .fit import refuse_later_training
