@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ...client.results.comparison import evaluated
 from ...errors import ClusterError
 from ...journal import ClusterState, StudyState, TrialState
 from ...trials import STATES, distributions, for_optuna
-from .comparison import evaluated
 from .trials import runs_of, value_of
 
 if TYPE_CHECKING:
