@@ -22,7 +22,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
 
 import pytest
@@ -125,13 +124,22 @@ def read_at_start() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(("LD_", "PYTHON"))}
 
 
+class _Forking:
+    """The module `subprocess`, but for `Popen`, which forks controllers."""
+
+    def __init__(self, controllers: Controllers) -> None:
+        self.Popen = controllers.popen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+
 @contextlib.contextmanager
 def forked() -> Iterator[None]:
     """Fork the controllers that this process starts in this context."""
     controllers = Controllers()
     with pytest.MonkeyPatch.context() as patch:
-        instead = SimpleNamespace(Popen=controllers.popen, DEVNULL=subprocess.DEVNULL)
-        patch.setattr(commands, "subprocess", instead)
+        patch.setattr(commands, "subprocess", _Forking(controllers))
         try:
             yield
         finally:

@@ -127,15 +127,15 @@ def test_links_are_included_as_what_they_lead_to_and_count_with_its_size(
         "project/.env", "project/code/main.py", "project/code/run.sh", "project/data/rows.csv", "project/readme",
     }  # fmt: skip
     assert os.access(target / "project" / "code" / "run.sh", os.X_OK)
-    with pytest.raises(DeclarationError, match="Two of the included files and folders are called 'project'"):
+    with pytest.raises(DeclarationError, match="Two of the included files and folders have the name 'project'"):
         copy([str(project)], target)
     with (elsewhere / "large").open("wb") as file:
         file.truncate(300 * 2**20)
-    with pytest.raises(DeclarationError, match=r"'.*/project/data/large' makes the included files larger than 200 MB"):
+    with pytest.raises(DeclarationError, match=r"With '.*/project/data/large', the included files are larger than 200 MB"):
         included(["project"], tmp_path)
     (elsewhere / "large").unlink()
     monkeypatch.setattr(payload, "MOST_FILES", 5)
-    with pytest.raises(DeclarationError, match="makes the included files more than 5"):
+    with pytest.raises(DeclarationError, match="more than 5 files are included"):
         included(["project"], tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_links_without_an_end_and_links_to_nothing_are_refused_by_name(tmp_path:
         included(["loopy"], tmp_path)
     (tmp_path / "loopy" / "a" / "up").unlink()
     (tmp_path / "loopy" / "a" / "gone").symlink_to("nowhere")
-    with pytest.raises(DeclarationError, match=r"'.*/loopy/a/gone' is a link to nothing"):
+    with pytest.raises(DeclarationError, match=r"'.*/loopy/a/gone' is a broken link"):
         included(["loopy"], tmp_path)
 
 
@@ -157,7 +157,7 @@ def test_the_limit_holds_while_files_grow(tmp_path: Path, monkeypatch: pytest.Mo
     paths = included(["growing"], tmp_path)
     (tmp_path / "growing" / "log").write_bytes(bytes(101))
     (tmp_path / "sent").mkdir()
-    with pytest.raises(DeclarationError, match=r"'.*/growing/log' makes the included files larger than"):
+    with pytest.raises(DeclarationError, match=r"With '.*/growing/log', the included files are larger than"):
         copy(paths, tmp_path / "sent")
     assert sum(path.stat().st_size for path in (tmp_path / "sent").rglob("*") if path.is_file()) <= 100
 
@@ -176,9 +176,9 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
     for params, said in (
         (
             {"units": "--param", "lrr": "--over"},
-            "--over gives 'lrr', which the cell does not read: use one name in both.",
+            "--over sets 'lrr', which the cell does not read: use the same name in both.",
         ),
-        ({"rate": "--param"}, "--param gives 'rate', which the cell does not read: use one name in both."),
+        ({"rate": "--param"}, "--param sets 'rate', which the cell does not read: use the same name in both."),
         ({"batch_size": "--over"}, "Import it in the cell, or define it there."),
     ):
         with pytest.raises(CellError) as refused:

@@ -191,7 +191,7 @@ def test_what_a_notebook_shows_is_whole_and_its_prices_are_no_formulas(shell: In
     assert not [element for element in shown.iter() if "$" in (element.tail or "")]
     if "--dry-run" in code:
         assert next(line for line in map(said_in, shown) if line.startswith("$")).endswith(".")
-        assert "Ends by itself" in said_in(shown)
+        assert "It would be deleted automatically" in said_in(shown)
 
 
 def said_in(element: ElementTree.Element) -> str:
