@@ -107,7 +107,7 @@ def test_mistakes_are_one_sentence_and_nothing_is_begun(home: Path) -> None:
     assert "There are no measurements" in str(tm.measure())
     for values, said in (
         ({}, "needs --zones and --budget"),
-        ({"zones": [OPEN], "budget": 0.001}, "One look into 1 zone could cost"),
+        ({"zones": [OPEN], "budget": 0.001}, "One request in 1 zone may cost"),
         ({"zones": ["us-east1-x"], "budget": 1.0}, "unknown zone"),
         ({"zones": ["us-west3-b"], "budget": 1.0, "gpu": "p100"}, "us-west3-b has no P100"),
         ({"zones": [OPEN], "budget": 1.0, "gpu": "t5"}, "^Unknown GPU 't5'"),
