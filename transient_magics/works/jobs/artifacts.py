@@ -16,7 +16,7 @@ from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
 from ...protocol.job import MOST_KEPT_BYTES
-from ...runtime.files.archive import look_through, newest, numbers, overlay, path_of
+from ...runtime.files.archive import check, newest, numbers, overlay, path_of
 
 MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
 """Bytes of the folder that a job keeps, with the names of its files."""
@@ -28,9 +28,7 @@ CUT = "[transient] what was said here did not come from the VM"
 def archive(told: JobPacked | JobKept) -> Artifact:
     """The archive that was told of: of plain files, with the digest that was told."""
     file = f"{layout.JOBS}/{told.job}/{layout.KEPT}/{layout.archive(told.number)}"
-    return Artifact(
-        f"folder of {told.job}", (file,), MOST_ARCHIVE, told.digest, told.bytes, look_through
-    )
+    return Artifact(f"folder of {told.job}", (file,), MOST_ARCHIVE, told.digest, told.bytes, check)
 
 
 def output(job: str, attempt: int, rank: int) -> Artifact:
