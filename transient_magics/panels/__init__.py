@@ -8,7 +8,7 @@ which a cluster is put together. The front end is in `widgets/`.
 from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .lifetimes import lifetimes_html
-from .plan import bag_plan_html, plan_html, search_html, show_search
+from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, status
 from .snapshot.view import view
 from .stalls import stalls_html
@@ -16,7 +16,6 @@ from .twin.panel import html
 from .work import show_handle
 
 __all__ = [
-    "bag_plan_html",
     "bundle",
     "comparison_html",
     "declare",

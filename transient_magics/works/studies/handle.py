@@ -15,7 +15,6 @@ from ...client.cluster_handle import Cluster
 from ...client.finding import find_work
 from ...client.following.cluster import until_home
 from ...client.handle import Handle
-from ...client.results.for_optuna import optuna_study
 from ...client.results.trials import (
     Configurations,
     best_of,
@@ -32,6 +31,7 @@ from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ..runs.handle import Run
+from .optuna_study import optuna_study
 
 if TYPE_CHECKING:
     import optuna

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ...client.results.comparison import evaluated
+from ...client.results.trials import runs_of, value_of
 from ...errors import ClusterError
 from ...journal import ClusterState, StudyState, TrialState
-from ...trials import STATES, distributions, for_optuna
-from .comparison import evaluated
-from .trials import runs_of, value_of
+from .sampling import STATES, distributions, for_optuna
 
 if TYPE_CHECKING:
     import optuna
