@@ -400,7 +400,8 @@ def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     monkeypatch.setattr(record, "_MOST_BYTES", 50_000)
     program = (
         "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import record\n"
-        "folder = Path(sys.argv[1]); record.capture_output(folder); print('of the job before'); record.clear_output(folder)\n"
+        "folder = Path(sys.argv[1]); record.capture_output(folder)\n"
+        "print('of the job before'); record.clear_output(folder)\n"
         "for line in range(5000): print(f'line {line:06}')\n"
         "record.shorten_output(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
     )

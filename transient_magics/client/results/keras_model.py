@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
-from ...runtime.files.arrays import read
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
-from ...runtime.training.user_model.structure import rebuilt, weight_names
-from ...runtime.training.usercode import provide_packages, run_program, told
-from ..programs import ask_model
+from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
+from ...runtime.training.usercode import provide_packages, run_program, to_transient_error
+from ..commands import run_model_program
 from .models import serving_words, with_checkpoint
 
 if TYPE_CHECKING:
@@ -64,10 +63,10 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
-        answer = ask_model(
+        answer = run_model_program(
             f"The model of {run.name}", *serving_words(which, None), "weights", str(arrays)
         )
-        values = read(arrays)
+        values = read_arrays(arrays)
     weights = {name: values[f"weight {name}"] for name in answer["weights"]}
     return which[1], weights, rebuilt(answer["given"], values)
 
@@ -81,7 +80,7 @@ def _built(folder: RunFolder, example: Any) -> Any:
             model = run_program(folder, spec).model
             model(example, training=False) if model._call_has_training_arg else model(example)
     except Exception as error:
-        raise told(error, spec.line_offset) from error
+        raise to_transient_error(error, spec.line_offset) from error
     return model
 
 

@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
 from ...protocol import layout
-from ...runtime.files.arrays import read, write
 from ...runtime.files.checkpoints import Checkpoints
-from ...runtime.training.user_model.structure import INPUTS, is_named, leaves, name_of, unique
-from ..programs import ask_model, fetch
+from ...runtime.training.user_model.structure import (
+    INPUTS,
+    is_named,
+    leaves,
+    name_of,
+    read_arrays,
+    unique,
+    write_arrays,
+)
+from ..commands import fetch, run_model_program
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -102,10 +109,10 @@ def _ask(
         which = with_checkpoint(run, Path(temporary), checkpoint)
         given_file = Path(temporary) / "inputs.npz"
         answer_file = Path(temporary) / "outputs.npz"
-        write(given_file, arrays)
+        write_arrays(given_file, arrays)
         words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
-        ask_model(f"A prediction of {run.name}", *words)
-        return read(answer_file)
+        run_model_program(f"A prediction of {run.name}", *words)
+        return read_arrays(answer_file)
 
 
 def _is_structure(inputs: Any, *, own: bool) -> bool:
@@ -134,7 +141,7 @@ def export(
         fresh.rmdir()  # so much for the place: TensorFlow makes it anew
         with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
             which = with_checkpoint(run, Path(temporary), checkpoint)
-            ask_model(
+            run_model_program(
                 f"The export of {run.name}", *serving_words(which, data_dir), "export", str(fresh)
             )
         _refuse_full(target)

@@ -235,7 +235,7 @@ def import_all(arguments: list[str]) -> None:
     A zygote of the emulator calls this once, and `main` in each process that it forks, where
     everything is imported.
     """
-    from ..training.define import preload
+    from ..training.loading import preload
 
     take_environment()
     registered = _parser().parse_args(arguments).kind == "registered"

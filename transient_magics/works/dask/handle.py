@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Self
 
-from ...client.following.identity import Identity
+from ...client.folders import Identity
 from ...client.handle import Handle
 from ...errors import ClusterError, DeclarationError, TransientError, install_extra
 from ...journal import DaskState

@@ -36,7 +36,7 @@ from ...files import blocks, data_files
 from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
 from ...folder import Lines, RunFolder
 from ...role import DONE, LONGEST_LINE, Stopwatch, host_and_port, log, token_fits
-from ...training import fingerprint
+from ...training import reproducibility
 from ...training.usercode import reason
 from .. import records, variables
 from ..records import Records, copy_before
@@ -481,7 +481,7 @@ class Chief:
                     events.Joined(connection, message.name, message.accelerator, message.number)
                 )
             case messages.Stepping():
-                program = fingerprint.parse(message.program)
+                program = reproducibility.parse_fingerprint(message.program)
                 self._happened(
                     events.Stepping(
                         connection, message.loss, message.samples, message.speed, program

@@ -29,7 +29,7 @@ from ...files.checkpoints import Checkpoints, path_of
 from ...files.data_files import described
 from ...folder import RunFolder
 from ...role import RUNTIME, decode, log
-from ...training import fingerprint
+from ...training import reproducibility
 from ...training.usercode import sentence
 from .events import EvaluationDone
 
@@ -94,7 +94,7 @@ async def evaluate(
         name: said[name] for name in ("batches", "examples", "complete", *_PART) if name in said
     }
     undefined = tuple(said.get("undefined", ()))
-    program = fingerprint.parse(said.get("program", ""))
+    program = reproducibility.parse_fingerprint(said.get("program", ""))
     return EvaluationDone(step, said["metrics"], undefined=undefined, program=program, **told)
 
 
