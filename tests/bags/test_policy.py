@@ -14,7 +14,7 @@ from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Planner
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, LifetimeModel, Weibull, drawn
-from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.lifetimes.sources import published_lifetimes
 from transient_magics.works.bags.policy.placement import (
     Expectations,
     Free,

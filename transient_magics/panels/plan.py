@@ -16,7 +16,7 @@ from .. import client
 from ..errors import TransientError
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
 from .snapshot.axes import MANY, ticks
-from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
+from .static.markup import COLOURS, FAINT, FONT, escape, row, table
 
 if TYPE_CHECKING:
     from ..planner.deadlines.cost import DeadlineCost

@@ -148,7 +148,7 @@ class BagPlan:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from ...panels.twin.markup import COLOURS, FAINT, FONT, escape, row, table
+        from ...panels.static.markup import COLOURS, FAINT, FONT, escape, row, table
 
         cheapest = f"<span style='color:{COLOURS['good']}'>●</span>"
         lines = [row(("", *(escape(title.capitalize()) for title in HEADER)), "th")]
@@ -277,7 +277,7 @@ def _bag(
     """
     from ...catalog.published import LAST_HOUR, startup
     from ...planner.lifetimes.kaplan_meier import Capped
-    from ...planner.lifetimes.published import stand_in
+    from ...planner.lifetimes.sources import stand_in
     from .policy.simulate import Bag
 
     gpu = group.accelerator
@@ -361,7 +361,7 @@ def _between(row: BagRow, what: str, words: Callable[[float], str]) -> str:
 
 def _in_two_lines(cell: str) -> str:
     """Return HTML of `6.91 (6.1 to 8.02)` with the range on a line of its own: a narrow table."""
-    from ...panels.twin.markup import FAINT, escape
+    from ...panels.static.markup import FAINT, escape
 
     mean, _, between = cell.partition(" (")
     if not between:

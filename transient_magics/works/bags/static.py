@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ...client import text
 from ...client.text import number
 from ...panels.snapshot.axes import Axis, ticks
-from ...panels.twin.frame import Box, frame
-from ...panels.twin.markup import COLOURS, FAINT, attribute, escape, row, table
+from ...panels.static.charts import Box, frame
+from ...panels.static.markup import COLOURS, FAINT, attribute, escape, row, table
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 from .words import section_words
@@ -150,7 +150,7 @@ def _axis(sent: Mapping[str, Any]) -> Axis:
 
 
 def _form(state: str, x: float, y: float, r: float) -> str:
-    """As widgets/bags.js draws it."""
+    """As widgets/bag.js draws it."""
     at = f"M{x:.1f} {y:.1f}m"
     match state:
         case "running":

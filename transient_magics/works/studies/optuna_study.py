@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ...client.results.comparison import evaluated
-from ...client.results.trials import runs_of, value_of
 from ...errors import ClusterError
 from ...journal import ClusterState, StudyState, TrialState
 from .sampling import STATES, distributions, for_optuna
+from .trials import runs_of, value_of
 
 if TYPE_CHECKING:
     import optuna

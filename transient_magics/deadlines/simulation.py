@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
+from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..journal.deadlines import DeadlineState
 from ..protocol.machines import render_machines
 from .decisions import Verdict, decide
-from .seen import (
+from .situation import (
     LACKS,
     LASTS,
     ON_DEMAND,
@@ -26,9 +28,10 @@ from .seen import (
     SPOT,
     Kind,
     Market,
-    Seen,
+    Situation,
     Workers,
     counts,
+    seconds_of,
 )
 from .speeds import Speeds
 
@@ -37,6 +40,17 @@ Capacity = Callable[[float], int]
 _LEAST_START = 0.7  # of the longest, which is the one that is counted with
 _READ = 30.0  # seconds between two looks at the speeds
 _LATEST = 3.0  # deadlines: a run that is not done by then never is
+
+COURSES = 200
+"""How many make a band."""
+_DECISIONS = 120  # in what is left: a controller decides far more often
+# a chance is never shown as surer; the share of courses that end on either side of a band
+_SURE = 0.99
+_TAIL = 0.05
+_LATEST_END = 4.0  # times as long as it may take: a course that is not done by then ends at `FAR`
+_HELD = 0.03  # a worker makes others' steps longer by this share: four in the mean of CM-DARE's rows (ICDCS 2020)
+FAR = 1e11
+"""When a course ends whose end is not simulated: seconds since 1970."""
 
 
 def _undisturbed(_: float) -> float:
@@ -57,7 +71,7 @@ class Vm:
 
 
 @dataclass
-class World:
+class Simulation:
     """A run of `work` steps until the second `deadline`. `speed`: steps per second of workers by
     GPU.
 
@@ -93,7 +107,7 @@ class World:
     """Whether GPUs make no difference to speeds, as on the emulator."""
     overlaps: bool = True
     seed: int = 0
-    decide: Callable[[Seen], Verdict] = field(default_factory=lambda: decide)
+    decide: Callable[[Situation], Verdict] = field(default_factory=lambda: decide)
     now: float = 0.0
     step: float = 0.0
     saved: float = 0.0
@@ -110,7 +124,7 @@ class World:
     most_on_demand: int = 0
     requested: int = 0
 
-    def run(self) -> World:
+    def run(self) -> Simulation:
         """To the end of its work, saved."""
         for _ in self.periods():
             pass
@@ -166,7 +180,7 @@ class World:
                 read = self.now
                 measured = Speeds(blocks, self.confidence, alike=self.alike, rate=self.rate)
             verdict = self.decide(
-                Seen(
+                Situation(
                     self.now,
                     self.deadline,
                     -int(self.saved - self.work),
@@ -280,3 +294,153 @@ class World:
                     factor = 1.0
                 found.append(Vm(kind, ready, self.now, factor, f"vm-{self.requested}"))
         return found
+
+
+# How likely a run with a deadline is in time, and when it ends: simulated, by the decisions that govern it. Pure.
+#
+# Each course continues from what is seen: capacity comes and goes as it may by what was met of it, and VMs that start
+# take their time. The speed is as far off as its error says, VMs that take over differ from those that were measured,
+# and so do other numbers of workers. Spells with capacity are exponential and those without have Lomax's distribution
+# (see `market`). How long they are in the mean is uncertain, with a gamma prior on their rate.
+
+
+def end(seen: Situation, chance: random.Random) -> float:
+    """When the run ends, in one course that may come of this."""
+    return next(moment for moment in course(seen, chance) if moment is not None)
+
+
+def course(seen: Situation, chance: random.Random) -> Iterator[float | None]:
+    """Simulate a course period by period: None after each, and at last the end.
+
+    A course of many workers takes longer than a controller may be busy with it at once.
+    """
+    span = _span(seen)
+    # The measured speed is that of the mean of the measured VMs: others differ from each other, and
+    # from that mean.
+    measured = [_effect(seen, chance) for _ in range(max(seen.speeds.vms, 1))]
+    rest = max(
+        seconds_of(
+            seen.steps - seen.unsaved, seen.speeds.mean(counts(seen.working or seen.workers))
+        ),
+        1.0,
+    )
+    faster = math.exp(seen.speeds.drift(rest) * chance.gauss(0, 1))
+    speeds = seen.speeds.scaled(faster, min(chance.expovariate(1 / _HELD), 0.5))
+    usual = math.exp(-statistics.fmean(measured))
+
+    def speed(workers: Mapping[str, int]) -> float:
+        return usual * speeds.mean(workers)
+
+    def unchanged(later: Situation) -> Verdict:
+        return Verdict(later.workers)
+
+    world = Simulation(
+        capacity=_capacity(seen, span, chance),
+        deadline=seen.deadline,
+        work=seen.steps,
+        speed=speed,
+        kinds=seen.kinds,
+        declared=seen.workers,
+        most=seen.most,
+        kept=seen.kept,
+        begin=seen.begin,
+        save=seen.end / 2,
+        period=max(span / _DECISIONS, seen.period),
+        money=seen.money,
+        rate=LASTS / seen.life,
+        varies=0.0,
+        differ=seen.speeds.differ,
+        speeds=speeds,
+        overlaps=seen.overlaps,
+        seed=chance.getrandbits(32),
+        decide=decide if seen.acts else unchanged,
+        now=seen.now,
+        latest=seen.now + _LATEST_END * span,
+        step=seen.unsaved,
+        since=seen.since,
+        vms=_vms(seen, measured, chance),
+        market=seen.market,
+        known=DeadlineState(began=(seen.began, seen.steps - seen.train_steps)),
+    )
+    yield from world.periods()
+    yield world.now if world.step >= world.work else FAR
+
+
+def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, float]]:
+    """How many of these courses are in time, as a share, and between which moments nine of ten end."""
+    ordered = sorted(ends)
+    # One more of n lies between the k-th and the k-th last with the probability (n + 1 - 2 k) / (n
+    # + 1).
+    outer = max(round(_TAIL * (len(ordered) + 1)), 1)
+    in_time = sum(end <= deadline for end in ordered) / len(ordered)
+    return min(in_time, _SURE), (ordered[outer - 1], ordered[-outer])
+
+
+def _span(seen: Situation) -> float:
+    """Seconds until the deadline, or for all that is left to make where that is longer."""
+    fastest = max(seen.speeds.mean({kind.gpu: seen.most}) for kind in seen.kinds)
+    return max(seen.deadline - seen.now, seen.begin + seconds_of(seen.steps, fastest))
+
+
+def _effect(seen: Situation, chance: random.Random) -> float:
+    """How much a VM adds to the logarithmic speed."""
+    return seen.speeds.differ * chance.gauss(0, 1)
+
+
+def _vms(seen: Situation, measured: Sequence[float], chance: random.Random) -> list[Vm]:
+    """The VMs that are there, which are of those that were `measured`, and those that come."""
+    found: list[Vm] = []
+    effects = iter(measured)
+    for kind, count in seen.workers.items():
+        here = min(seen.working.get(kind, 0), count)
+        for _ in range(here):
+            effect = next(effects, None)
+            if effect is None:
+                effect = _effect(seen, chance)
+            found.append(Vm(kind, seen.now, seen.now, math.exp(effect)))
+        for _ in range(count - here):
+            factor = math.exp(_effect(seen, chance))
+            if kind[1] == ON_DEMAND and seen.begun < seen.begin:
+                found.append(
+                    Vm(kind, seen.now + seen.begun, seen.now - seen.begin + seen.begun, factor)
+                )
+            elif kind[1] == SPOT and seen.market.open:
+                found.append(Vm(kind, seen.now + seen.start, seen.now, factor))
+    return found
+
+
+def _capacity(seen: Situation, span: float, chance: random.Random) -> Capacity:
+    """Spot capacity from now on."""
+    market = seen.market
+    at = seen.now
+    opened = seen.market.open
+    # The prior of a rate has the shape 1, for markets differ: the chains of `prior.csv` have mean
+    # spells of 0.5 to 9 h with capacity, and of 0.5 to 15 h without.
+    lasts = (
+        market.lasts
+        * market.spells[0]
+        / chance.gammavariate(market.spells[0] - PRIOR_SPELLS + 1, 1.0)
+    )
+    lacks = (
+        market.lacks
+        * market.spells[1]
+        / chance.gammavariate(market.spells[1] - PRIOR_SPELLS + 1, 1.0)
+    )
+    changes: list[float] = []
+    until = seen.now + _LATEST_END * span
+    age = market.age
+    while at < until:
+        at += chance.expovariate(1 / lasts) if opened else _lacking(lacks, age, chance)
+        changes.append(at)
+        opened = not opened
+        age = 0.0
+    return _alternating(market, changes, seen.most + 1)
+
+
+def _lacking(mean: float, age: float, chance: random.Random) -> float:
+    """Seconds that a spell without capacity takes on from an age: Lomax, with the shape 3/2."""
+    return (mean / 2 + age) * ((1 - chance.random()) ** (-2 / 3) - 1)
+
+
+def _alternating(market: Market, changes: Sequence[float], most: int) -> Callable[[float], int]:
+    return lambda now: most if (bisect(changes, now) % 2 == 0) == market.open else 0

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..sections import Sections, sections_html
-from .chart import HEIGHT, WIDTH, chart
+from ..snapshot.curves import bar_words
+from .charts import SPARKLINE_HEIGHT, SPARKLINE_WIDTH, sparkline
 from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
-from .split import split_html
 
 TONES = {
     "ready": "good",
@@ -53,6 +53,18 @@ _FULL = "fill"
 _OUTLINE = "fill='none' stroke"
 _CALM = ("ready", "training")
 _SAID = ("steps/s", "workers", "loss")  # by the run's sentence
+
+PART_COLOURS = {
+    "input": "#d98e04",
+    "pull": "#3f83c8",
+    "compute": "#2a9d5c",
+    "push": "#a05fc7",
+    "barrier": "#cf4436",
+    "rest": "#7d8186",
+}
+"""As widgets/split.js has them."""
+_WIDTH = 240
+_HEIGHT = 10
 
 
 def html(
@@ -160,7 +172,7 @@ def _curves(curves: Mapping[str, Any]) -> str:
     for title, name, from_zero in both:
         pairs = zip(curves["time"], curves[name], strict=True)
         drawn.append(
-            _chart(chart(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero))
+            _chart(sparkline(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero))
         )
     return "".join(drawn) + split_html(curves.get("split"))
 
@@ -177,14 +189,15 @@ def _chart(chart: Mapping[str, Any]) -> str:
     if not chart["path"]:
         return ""
     marks = "".join(
-        f"<path d='M{x} 0V{HEIGHT}' stroke='{COLOURS['bad']}' stroke-dasharray='2'/>"
+        f"<path d='M{x} 0V{SPARKLINE_HEIGHT}' stroke='{COLOURS['bad']}' stroke-dasharray='2'/>"
         for x in chart["marks"][:20]
     )
     return (
-        f"<span style='display:inline-block;margin-right:24px'><svg width='{WIDTH}' height='{HEIGHT}' role='img' "
-        f"aria-label='{attribute(chart['title'])}'><path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' "
-        f"stroke-width='1.5' stroke-linecap='round'/>{marks}</svg><br/><span style='{FAINT}'>{escape(chart['title'])}, "
-        f"{chart['low']} to {chart['high']}</span></span>"
+        f"<span style='display:inline-block;margin-right:24px'><svg width='{SPARKLINE_WIDTH}' "
+        f"height='{SPARKLINE_HEIGHT}' role='img' aria-label='{attribute(chart['title'])}'>"
+        f"<path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' stroke-width='1.5' "
+        f"stroke-linecap='round'/>{marks}</svg><br/><span style='{FAINT}'>"
+        f"{escape(chart['title'])}, {chart['low']} to {chart['high']}</span></span>"
     )
 
 
@@ -268,3 +281,47 @@ def _events(events: Iterable[Mapping[str, Any]]) -> str:
     if lines:
         return f"<div style='{FAINT};font-size:12px'>{lines}</div>"
     return ""
+
+
+# Where the time of a step goes, in a stored notebook: a stacked bar of each worker.
+
+
+def split_html(split: Mapping[str, Any] | None) -> str:
+    """The bars of `snapshot.split`, all by one scale, with a key of the parts that are seen; empty
+    for none.
+    """
+    if not split:
+        return ""
+    longest = max(sum(bar["parts"]) for bar in split["bars"])
+    seen = [
+        name
+        for at, name in enumerate(split["names"])
+        if any(bar["parts"][at] for bar in split["bars"])
+    ]
+    key = " ".join(
+        f"<span style='color:{PART_COLOURS[name]}'>■</span> {escape(name)}" for name in seen
+    )
+    rows = [
+        row([_split_bar(bar, split["names"], longest), escape(bar_words(bar))])
+        for bar in split["bars"]
+    ]
+    if split["more"]:
+        more = f" · and {split['more']} more"
+    else:
+        more = ""
+    head = f"Where a step's time goes, {escape(split['words'])}{more}"
+    return f"<div style='margin-top:4px'><div style='{FAINT}'>{head}</div>{table(rows)}<div>{key}</div></div>"
+
+
+def _split_bar(bar: Mapping[str, Any], names: list[str], longest: float) -> str:
+    x = 0.0
+    drawn = []
+    for name, part in zip(names, bar["parts"], strict=True):
+        width = part / longest * _WIDTH
+        if width >= 0.25:
+            drawn.append(
+                f"<rect x='{x:.1f}' width='{width:.1f}' height='{_HEIGHT}' fill='{PART_COLOURS[name]}'/>"
+            )
+        x += width
+    label = attribute(bar_words(bar))
+    return f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='{label}'>{''.join(drawn)}</svg>"

@@ -25,7 +25,7 @@ from ..protocol.measures.step_parts import step_parts
 from ..spec import CONTROLLER, Source
 from ..spec.image import image_of
 from .simulate import Startup
-from .speeds.speed import Waits, kind_of
+from .speeds.throughput import Waits, kind_of
 
 CROSSING = frozenset(
     {

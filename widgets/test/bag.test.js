@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { form, place, pointWords, valueOf } from "../bags.js";
+import { form, place, pointWords, valueOf } from "../bag.js";
 
 const even = { name: "density", output: false, kind: "even", low: 0.3, high: 0.9, choices: [], named: [] };
 const choice = { ...even, name: "kind", kind: "choice", choices: ["a", "bb", "c", "d"] };

@@ -7,12 +7,11 @@ reads with keys or with a screen reader has the same values as a table, which op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ...client.text import number
-from ..snapshot.axes import ticks
-from ..snapshot.thinning import thinned
+from ..snapshot.axes import pieces, thinned, ticks
 from .markup import COLOURS, FAINT, attribute, escape, row, table
 
 WIDTH = 364
@@ -32,6 +31,12 @@ OTHER = COLOURS["quiet"], ""
 """How lines look that are not."""
 
 Point = tuple[float, float]
+
+SPARKLINE_WIDTH = 300
+SPARKLINE_HEIGHT = 40
+
+Named = Iterable[tuple[float, str]]
+"""Places on an axis, from 0 to 1, and what stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,4 +203,115 @@ def _best(line: Line, place: Callable[[Point], Point]) -> str:
     return (
         f"<g>{said}<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{line.look[0]}'/>"
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='none' stroke='{line.look[0]}' stroke-width='1.4'/></g>"
+    )
+
+
+# Small charts as SVG paths: values over time go in, a path and the places of revocations come out.
+#
+# Coordinates lie in a box of WIDTH by HEIGHT that whoever draws it stretches to the room there is.
+
+
+def sparkline(
+    title: str,
+    points: Sequence[tuple[float, float | None]],
+    marks: Iterable[float] = (),
+    *,
+    from_zero: bool,
+) -> dict[str, object]:
+    """A chart of (time, value) `points` with vertical `marks` at moments; empty `path` with fewer
+    than two values.
+
+    The path is interrupted where a value is None.
+    """
+    known = [(time, value) for time, value in points if value is not None]
+    if len(known) < 2:
+        return {"title": title, "path": "", "marks": [], "low": "", "high": ""}
+    first = known[0][0]
+    last = known[-1][0]
+    values = [value for _, value in known]
+    if from_zero:
+        low = 0.0
+    else:
+        low = min(values)
+    high = max(values)
+    width = (last - first) or 1.0
+    height = (high - low) or 1.0
+
+    def place(time: float, value: float) -> str:
+        x = (time - first) / width * SPARKLINE_WIDTH
+        y = SPARKLINE_HEIGHT - 2 - (value - low) / height * (SPARKLINE_HEIGHT - 4)
+        return f"{x:.0f} {y:.1f}"
+
+    path = "".join(
+        "M"
+        + "L".join(place(time, value) for time, value in line)
+        + ("h0" if len(line) == 1 else "")
+        for line in pieces(points, len(known))
+    )
+    inside = [
+        round((time - first) / width * SPARKLINE_WIDTH, 1)
+        for time in marks
+        if first <= time <= last
+    ]
+    return {"title": title, "path": path, "marks": inside, "low": _short(low), "high": _short(high)}
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+# Axes around a picture of points or cells, as SVG: where a place from 0 to 1 is, round values, names.
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a picture is, in pixels."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def x(self, at: float) -> float:
+        """Across, of a place from 0 (left) to 1."""
+        return self.left + at * self.width
+
+    def y(self, at: float) -> float:
+        """Down, of a place from 0 (at the bottom) to 1."""
+        return self.top + (1 - at) * self.height
+
+
+def frame(
+    box: Box, across: Named, up: Named, name: str, over: str = "", *, lines: bool = True
+) -> str:
+    """The axes of a box; `name` stands below the right end of the one, `over` above the upper end
+    of the other.
+
+    `lines`: at the height of each value that is named.
+    """
+    bottom = box.top + box.height
+    right = box.left + box.width
+    parts = [_stroke_path(f"M{box.left:g} {box.top:g}V{bottom:g}H{right:g}", 0.4)]
+    for at, words in up:
+        y = box.y(at)
+        parts += [_stroke_path(f"M{box.left:g} {y:.1f}H{right:g}", 0.15)] if lines else []
+        parts.append(_label(box.left - 6, y + 4, words, "end"))
+    for at, words in across:
+        x = box.x(at)
+        parts += [
+            _stroke_path(f"M{x:.1f} {bottom:g}v4", 0.5),
+            _label(x, bottom + 16, words, "middle"),
+        ]
+    parts.append(_label(right, bottom + 31, name, "end"))
+    parts += [_label(box.left, box.top - 5, over, "start")] if over else []
+    return "".join(parts)
+
+
+def _stroke_path(path: str, opacity: float) -> str:
+    return f"<path d='{path}' fill='none' stroke='currentColor' opacity='{opacity:g}'/>"
+
+
+def _label(x: float, y: float, words: str, anchor: str) -> str:
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' opacity='.7'>{escape(words)}</text>"
     )

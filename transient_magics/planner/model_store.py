@@ -21,10 +21,10 @@ from ..errors import PlanError, StoreError
 from ..files import write_atomically
 from ..protocol.run import RunSpec
 from ..spec import Source
-from .measured import Observation, Record
-from .speeds import families
+from .run_records import Observation, Record
+from .speeds import throughput
 from .speeds.fitting import BY_PEAK_ERROR, Cell, fit
-from .speeds.speed import SERVICE_ERROR, gpu_of, service_by_size, waiting
+from .speeds.throughput import SERVICE_ERROR, gpu_of, service_by_size, waiting
 from .speeds.workloads import PLACES, Estimate, Workload
 from .stalls.terms import Terms
 
@@ -291,4 +291,6 @@ def family_of(model: str) -> str:
     """The family of networks that was measured to which a Tensor2Tensor model belongs by its name;
     empty: to none.
     """
-    return next((family for family in families.families() if family.replace("-", "_") in model), "")
+    return next(
+        (family for family in throughput.families() if family.replace("-", "_") in model), ""
+    )

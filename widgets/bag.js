@@ -6,7 +6,7 @@
  */
 
 import { money, number } from "./figures.js";
-import { OWN_KEYS, TONES, asking, choice, element, fact, keyed, sections, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, TONES, asking, choice, element, fact, keyed, sectionList, setAttribute, setText } from "./page.js";
 
 const PHASES = { ...TONES, running: "busy", stopped: "quiet" };
 const STATES = { done: "good", running: "busy", waiting: "quiet", lost: "warn", failed: "bad", skipped: "quiet" };
@@ -270,6 +270,6 @@ function legend(state) {
 }
 
 /** All bags that the panel shows: `update(bags)`. */
-export function bagSections(send) {
-  return sections("transient-studies", (bag) => bagSection(send, bag));
+export function sections(send) {
+  return sectionList("transient-studies", (bag) => bagSection(send, bag));
 }

@@ -57,7 +57,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Situation:
     """What a decision follows from. Seconds and US dollars; `now` and `deadline` since 1970.
 
     `steps` are left behind the last durable save, `unsaved` of them are made; `end`: from the last
