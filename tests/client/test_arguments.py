@@ -408,7 +408,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--model resnet", "needs --train-steps"),
+        ("--model resnet", "needs --hparams-set and --problem too"),
         ("--model resnet --train-steps 5", "needs --hparams-set and --problem too"),
         ("--train-steps 5 --eval-batches 0", "--eval-batches takes a whole number from 1 on, or all, not '0'"),
         ("--train-steps 5 --eval-every x", "a whole number of steps from 1 on, or end, not 'x'"),
