@@ -19,12 +19,12 @@ from ...catalog import (
 )
 from ...catalog.traces import DAYS, GOOGLE_H100_2025, Trace, drawn, read_traces
 from ...errors import DeclarationError, PlanError, unknown
+from ...kinds import load
 from ...spec import Source, WorkerGroup, parse_groups
 from ...spec.units import parse_deadline
 from ..cell import listed
 from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
-from .bag_plans import BagPlan, bag_plan
 from .revocations import foreseen
 from .workloads import (
     alike,
@@ -40,11 +40,11 @@ from .workloads import source as run_source
 
 if TYPE_CHECKING:
     from ...planner.efficiency import TargetSteps
-    from ...planner.measured import Record
+    from ...planner.model_store import ModelStore
     from ...planner.plan import Plan
+    from ...planner.run_records import Record
     from ...planner.search import Search
     from ...planner.speeds.workloads import Workload
-    from ...planner.store import ModelStore
     from ...protocol.run import RunSpec
 
 _OWN = "the cell's model"
@@ -95,7 +95,7 @@ def plan(
     policy: str | None = None,
     save_time: float | None = None,
     seed: int = 0,
-) -> Plan | Search | BagPlan:
+) -> Plan | Search | Any:
     """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters
     of the catalog, of one GPU or of two (of `gpus`, else of all with a known speed that Google
     sells, at list prices).
@@ -120,15 +120,15 @@ def plan(
     taken with. `max_cost` in US dollars. `finish_by`: what that deadline costs, and others, of one
     SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on the
     `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a
-    `bag`, `jobs` and what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or
-    PlanError.
+    `bag`, `jobs` and what follows are those of `works.bags.plans.bag_plan`, whose plan it returns.
+    Raises DeclarationError, ClusterError or PlanError.
     """
     if bag:
         if workload or model or cell or source or train_steps is not None or target is not None:
             raise DeclarationError(
                 "A bag has jobs, and no workload", where="--bag", fix="Give --jobs and --job-time."
             )
-        return bag_plan(
+        return load("bag", "plans").bag_plan(
             spec,
             jobs=jobs,
             job_time=job_time,
@@ -145,8 +145,8 @@ def plan(
     if jobs is not None or job_time is not None:
         raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
     from ...planner.efficiency import Accuracies
-    from ...planner.measured import own_starts
     from ...planner.plan import make_plan
+    from ...planner.run_records import own_starts
     from ...planner.search import search
 
     within = _within(finish_by, spec, availability)
@@ -391,8 +391,8 @@ def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> W
     """Return the counted workload of a model that trained on the emulator only, for a plan for
     Compute Engine.
     """
+    from ...planner.model_store import family_of
     from ...planner.speeds.workloads import counted_workload
-    from ...planner.store import family_of
 
     sizes = {
         "parameters": max((record.parameters for record in records.values()), default=0),
@@ -409,8 +409,8 @@ def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> W
 
 def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload:
     """What its graph tells of a model that never ran on this machine for long enough."""
+    from ...planner.model_store import family_of
     from ...planner.speeds.workloads import counted_workload
-    from ...planner.store import family_of
 
     return counted_workload(
         spec.model or _OWN, count_graph(source, spec, include), family_of(spec.model)
@@ -536,7 +536,7 @@ def _model(name: str) -> str:
 def _like(machine_type: str, gpus: tuple[str, ...], disk: str) -> Any:
     """What all clusters of a search are declared with. Raises DeclarationError."""
     from ...planner.choices import Choice
-    from ...planner.measured import own_starts
+    from ...planner.run_records import own_starts
 
     if machine_type and not gpus:
         what = "A search in one machine needs to know with which GPUs"

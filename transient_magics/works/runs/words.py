@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ...client.text.states import to_agree_words
 from ...client.text.words import count, evaluated_words, number, scores_words, size, time_words
-from ...deadlines.outlook import FAR
+from ...deadlines.simulation import FAR
 from ...journal import ClusterState, Cost, Event, RunState, events
 from ...protocol.checks import plain
 from ...protocol.run import RunSpec

@@ -11,7 +11,7 @@ from ....catalog import disk_speed
 from ....client import text
 from ....journal import ClusterState, RunState
 from ....kinds import load
-from ....planner.speeds.speed import kind_of, vcpus_of
+from ....planner.speeds.throughput import kind_of, vcpus_of
 from ....planner.stalls import parts as measured
 from ....planner.stalls.parts import Apart, Estimate, Part, Stalls, apart, by_kind
 from ....planner.stalls.terms import Place, Terms, advice, milliseconds
