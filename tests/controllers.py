@@ -151,9 +151,9 @@ def _import_all() -> None:
     from transient_magics import kinds
     from transient_magics.cloud.calling import clients
     from transient_magics.controller import __main__, cluster
-    from transient_magics.controller.placement import mirror
+    from transient_magics.controller.remote_controller import proxy
 
-    del __main__, cluster, mirror
+    del __main__, cluster, proxy
     kinds.having("conduct")
     clients.preload()
     gc.collect()

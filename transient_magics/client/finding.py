@@ -76,7 +76,9 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
         or (places.cluster(parse_name(name, "the cluster's name")) / layout.SPEC).exists()
     )
     if name is not None and not known and (project or emulator.running()):
-        found = Path(ask("attach", "Attaching", name, *([project] if project else []))["folder"])
+        found = Path(
+            ask("queries", "Attaching", "attach", name, *([project] if project else []))["folder"]
+        )
         commands.start_controller(found)
     attached = cluster(name)
     current.hold(attached)
