@@ -1,4 +1,4 @@
-# make demo | notebooks | gallery | test | quick | nightly | mutants | docs | lab | lint | light | package: each sets up what it needs from nothing but Python 3.11, make and git.
+# make demo | notebooks | gallery | test | quick | nightly | mutants | docs | tree | lab | lint | light | package: each sets up what it needs from nothing but Python 3.11, make and git.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A text file that the package opens in the locale's encoding is an error in tests (filterwarnings in pyproject.toml).
 PYTEST := PYTHONWARNDEFAULTENCODING=1 $(BIN)/python -m pytest
 
-.PHONY: demo notebooks gallery test quick nightly mutants docs light package lint lab venv browser bench lock clean
+.PHONY: demo notebooks gallery test quick nightly mutants docs light package lint tree lab venv browser bench lock clean
 .DEFAULT_GOAL := demo
 
 venv: $(READY)
@@ -53,6 +53,10 @@ lab: $(FRONT)
 
 lint: $(READY)
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/pyright && $(BIN)/lint-imports --no-cache && $(BIN)/python tools/modules.py --check && $(BIN)/python tools/style.py --check && $(BIN)/python tools/bundle.py check
+
+# The folders of the code and what each is for: `make -s tree`.
+tree: $(READY)
+	@$(BIN)/python tools/modules.py --tree
 
 browser: $(READY)
 	@$(BIN)/python tests/browser/ensure_chromium.py

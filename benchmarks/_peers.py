@@ -73,11 +73,11 @@ def first_step(folder: Path, imports: str) -> None:
     """Train one step of the run whose declaration and data are in `folder`, and print when it was applied."""
     tf = import_models(imports)
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.training.define import define
     from transient_magics.runtime.training.graph.step import training_graph
+    from transient_magics.runtime.training.loading import load_model
 
     run = RunFolder(folder)
-    trainable = define(run, run.spec(), str(run.data))
+    trainable = load_model(run, run.spec(), str(run.data))
     addresses = {"ps": ["127.0.0.1:2290"], "worker": ["127.0.0.1:2291"]}
     servers = [tf.train.Server(addresses, job_name=role, task_index=0) for role in addresses]
     with tf.Graph().as_default():
@@ -102,8 +102,8 @@ def task(folder: Path, places: list[str], role: str, index: int, imports: str = 
         import_models(imports)
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.step import training_graph
+    from transient_magics.runtime.training.loading import import_tensorflow, load_model
 
     spec = RunSpec.from_dict(json.loads((folder / "run.json").read_text(encoding="utf-8")))
     tf = import_tensorflow(spec)
@@ -114,7 +114,7 @@ def task(folder: Path, places: list[str], role: str, index: int, imports: str = 
     target = tf.train.Server(addresses, job_name=role, task_index=index, config=config)
     if role == "ps":
         target.join()
-    trainable = define(RunFolder(folder), spec, str(folder / f"data-{index}"))
+    trainable = load_model(RunFolder(folder), spec, str(folder / f"data-{index}"))
     if not trainable.has_records():
         trainable.generate(str(folder / f"data-{index}"), str(folder / f"tmp-{index}"))
     with tf.Graph().as_default():
@@ -158,8 +158,8 @@ def keras_trial(cell: Path, steps: int, rate: float) -> None:
 def bare_trial(folder: Path, port: int, role: str) -> None:
     """Run one task of the bare script."""
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.step import training_graph
+    from transient_magics.runtime.training.loading import import_tensorflow, load_model
 
     spec = RunFolder(folder).spec()
     tf = import_tensorflow(spec)
@@ -167,7 +167,7 @@ def bare_trial(folder: Path, port: int, role: str) -> None:
     server = tf.train.Server(addresses, job_name=role, task_index=0)
     if role == "ps":
         server.join()
-    trainable = define(RunFolder(folder), spec, str(folder))
+    trainable = load_model(RunFolder(folder), spec, str(folder))
     placed = tf.train.replica_device_setter(cluster=addresses, worker_device="/job:worker/task:0")
     with tf.Graph().as_default():
         with tf.device("/job:worker/task:0/cpu:0"):

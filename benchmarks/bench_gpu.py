@@ -108,11 +108,11 @@ def _graph(tf: Any, trainable: Any, device: Any) -> tuple[Any, Any, Any, Any]:
 
 def _defined(folder: Path) -> tuple[Any, Any]:
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.training.define import define, import_tensorflow
+    from transient_magics.runtime.training.loading import import_tensorflow, load_model
 
     spec = RunFolder(folder).spec()
     tf = import_tensorflow(spec)
-    trainable = define(RunFolder(folder), spec, str(folder / "data"))
+    trainable = load_model(RunFolder(folder), spec, str(folder / "data"))
     if not trainable.has_records():
         trainable.generate(str(folder / "data"), str(folder / "tmp"))
     return tf, trainable

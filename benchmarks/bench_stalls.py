@@ -287,8 +287,8 @@ def split_stalls(folder: Path, rounds: int, steps: int) -> None:
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.tf import placement
-    from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.worker import build
+    from transient_magics.runtime.training.loading import import_tensorflow, load_model
     from transient_magics.runtime.worker.meter import moments, parts
 
     declared = {"name": "run-1", "train_steps": 1000, "token": "0123456789abcdef"}
@@ -297,7 +297,7 @@ def split_stalls(folder: Path, rounds: int, steps: int) -> None:
     sys.modules["bench_stalls"] = sys.modules[__name__]  # that of the cell
     spec, server, own = RunSpec.from_dict(declared), free_address(), free_address()
     tf = import_tensorflow(spec)
-    trainable = define(RunFolder(folder), spec, str(folder))
+    trainable = load_model(RunFolder(folder), spec, str(folder))
     with subprocess.Popen([sys.executable, "-c", SERVER, server], stderr=subprocess.DEVNULL) as process:
         try:
             link = Relay(server)
@@ -370,15 +370,15 @@ def split_cost(folder: Path, pairs: int, seconds: float) -> None:
     from transient_magics.protocol.run import RunSpec
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.tf import placement
-    from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.worker import build
+    from transient_magics.runtime.training.loading import import_tensorflow, load_model
     from transient_magics.runtime.worker.meter import moments, parts
 
     (folder / "run.json").write_text(json.dumps(SPEC), encoding="utf-8")
     (folder / "cell.py").write_text(CELL, encoding="utf-8")
     spec, server, own = RunSpec.from_dict(SPEC), free_address(), free_address()
     tf = import_tensorflow(spec)
-    trainable = define(RunFolder(folder), spec, str(folder))
+    trainable = load_model(RunFolder(folder), spec, str(folder))
     made = []
     with subprocess.Popen([sys.executable, "-c", SERVER, server], stderr=subprocess.DEVNULL) as process:
         try:

@@ -312,7 +312,7 @@ class Course:
                 case Tell(trial, state, value, reason):
                     self._record(events.StudyTold(study="s", trial=trial, state=state, value=value, reason=reason))
                 case End(reason):
-                    self._record(events.StudyEnded(study="s", reason=reason))
+                    self._record(events.WorkStopping(work="s", of="study", reason=reason))
                 case Ask(trial):
                     names = self._spec.run_names(trial)
                     self._record(events.StudyAsked(study="s", trial=trial, params=self._point(trial), runs=names))

@@ -309,8 +309,8 @@ def networks(options: argparse.Namespace) -> None:
 def task(folder: Path, role: str, count: int) -> None:
     """Be this task; the worker prints the steps per second of each turn, elsewhere and here."""
     from transient_magics.runtime.folder import RunFolder
-    from transient_magics.runtime.training.define import define, import_tensorflow
     from transient_magics.runtime.training.graph.step import training_graph
+    from transient_magics.runtime.training.loading import import_tensorflow, load_model
 
     spec = RunFolder(folder).spec()
     tf = import_tensorflow(spec)
@@ -318,7 +318,7 @@ def task(folder: Path, role: str, count: int) -> None:
     server = tf.train.Server(addresses, job_name=role, task_index=0)
     if role == "ps":
         server.join()
-    trainable = define(RunFolder(folder), spec, str(folder))
+    trainable = load_model(RunFolder(folder), spec, str(folder))
     worker = "/job:worker/task:0"
     places = [tf.train.replica_device_setter(cluster=addresses, worker_device=worker), f"{worker}/cpu:0"]
     sessions: list[tuple[Any, Any, Any]] = []

@@ -49,3 +49,11 @@ def test_no_module_hides_a_public_name() -> None:
     # The import system binds a submodule in its package, also over a function of that name.
     modules_of_that_name = [name for name in tm.__all__ if find_spec(f"transient_magics.{name}") is not None]
     assert all(isinstance(getattr(tm, name), ModuleType) for name in modules_of_that_name)
+
+
+def test_the_tree_has_a_line_with_a_purpose_for_every_folder() -> None:
+    lines = modules.tree().splitlines()
+    assert len(lines) > 60
+    assert [line for line in lines if not line[35:].strip()] == []
+    assert any(line.startswith("transient_magics/ ") for line in lines)
+    assert any(line.startswith("      chief/") for line in lines)

@@ -1,12 +1,15 @@
 """Count the modules of the packages, and list the small ones with one importer and the import cycles.
 
-Imports for type checkers and imports in functions count. An `__init__.py` counts as an importer, but not as a module.
+`--tree` prints the folders instead, each with the first sentence of its `__init__.py`. Imports for type checkers and
+imports in functions count. An `__init__.py` counts as an importer, but not as a module.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
+import textwrap
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +39,11 @@ def main() -> None:
     """Print the tables. Exits with 1 if `--check` is given and there is a cycle."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only list the cycles, and fail if there are any")
+    parser.add_argument("--tree", action="store_true", help="print the folders and what they are for")
     values = parser.parse_args()
+    if values.tree:
+        print(tree())
+        return
     sys.path.insert(0, str(ROOT))
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     found = cycles(graph)
@@ -97,6 +104,25 @@ def report(modules: list[Module]) -> str:
     for module in small(modules):
         rows.append(f"{module.name}: {module.lines} lines, imported by {module.importers[0]}")
     return "\n".join(rows)
+
+
+def tree(root: Path = ROOT, packages: tuple[str, ...] = PACKAGES) -> str:
+    """Return the folders below `root` that are packages, one line each, with the purpose of each."""
+    rows: list[str] = []
+    for package in packages:
+        for path in sorted((root / package).rglob("__init__.py")):
+            folder = path.parent.relative_to(root)
+            indent = "  " * (len(folder.parts) - 1)
+            count = sum(module.name != "__init__.py" for module in path.parent.glob("*.py"))
+            rows.append(f"{indent + folder.name + '/':<30}{count:>3}  {purpose(path)}")
+    return "\n".join(rows)
+
+
+def purpose(path: Path) -> str:
+    """Return the first paragraph of a module's docstring, in at most 110 characters."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(docstring.partition("\n\n")[0].split())
+    return textwrap.shorten(paragraph, 110, placeholder=" ...")
 
 
 if __name__ == "__main__":

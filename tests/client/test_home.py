@@ -97,7 +97,7 @@ def test_who_waits_for_a_study_has_the_metrics_of_its_trials(cluster: Cluster) -
         events.WorkDeclared(of="run", work=trial.name, spec=RUN.without_token()),
         events.TrainStarted(run=trial.name, step=0), events.TrainFinished(run=trial.name, step=10),
         events.StudyTold(study="s", trial=0, state="complete", value=0.9),
-        events.StudyEnded(study="s", reason="its limit"),
+        events.WorkStopping(work="s", of="study", reason="its limit"),
     )  # fmt: skip
     coming = later(lambda: come(trial))
     best = Study("s", cluster).wait(60)
@@ -185,7 +185,7 @@ def test_who_waits_for_a_bag_has_what_was_learnt_last(cluster: Cluster) -> None:
         e.BagBegan(bag="bag-1", dask="bag-1-1"), *computed,
         b.BagLearnt(bag="bag-1", batch=0, results=8, model="gp"),
         b.BagLearnt(bag="bag-1", batch=1, results=16, model="gp"),
-        e.BagEnded(bag="bag-1", state="finished", reason="all of it is computed"),
+        events.WorkEnded(work="bag-1", of="bag", state="finished", reason="all of it is computed"),
     )  # fmt: skip
     put(bag, *surrogate(8))
     coming = later(lambda: put(bag, *surrogate(16)))

@@ -125,7 +125,7 @@ def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_
             job="job-1", attempt=1, rank=0, code=0, seconds=1.0, noticed=False, reason="", tail="works\ndone at 312"
         )  # fmt: skip
         output.write_text("begins\nworks\n", encoding="utf-8")
-        ended = events.JobEnded(job="job-1", state="finished", code=0, reason="", tail="")
+        ended = events.WorkEnded(work="job-1", of="job", state="finished")
         told = [kept(job, "of 242", 1), kept(job, "of 312", 2), exited, ended]
         newest = job.directory / layout.KEPT / layout.archive(2)
         there = newest.rename(tmp_path / "there")
@@ -172,7 +172,7 @@ def test_what_does_not_come_from_the_vm_of_the_controller_is_no_older_state_inst
             assert (job.fetch(tmp_path / "running") / "model").read_text(encoding="utf-8") == "of 242", (
                 "the newest that is here"
             )
-            journal.append(events.JobEnded(job="job-1", state="finished", code=0, reason="", tail=""))
+            journal.append(events.WorkEnded(work="job-1", of="job", state="finished"))
         with pytest.raises(ClusterError, match=r"The last of what job-1 kept is on controller-0 .*/1\.tar"):
             job.fetch(tmp_path / "got")
         assert not (tmp_path / "got").exists()

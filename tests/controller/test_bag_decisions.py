@@ -33,7 +33,7 @@ from transient_magics.protocol.study import parse_space
 from transient_magics.works.bags import artifacts as of_bags
 from transient_magics.works.bags import conduct
 from transient_magics.works.bags.conduct import Bags, _Follower
-from transient_magics.works.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Say, dask_name, decide
+from transient_magics.works.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Stop, dask_name, decide
 from transient_magics.works.dask.conduct import Dasks
 
 Block = list[tuple[int, bytes]]
@@ -55,7 +55,7 @@ def dask(number: int, *, over: bool = False) -> list[Event]:
         e.BagBegan(bag="bag-1", dask=name),
         events.WorkDeclared(of="dask", work=name, spec=spec.to_dict()),
     ]
-    return [*told, events.DaskEnded(dask=name, state="failed", reason="its VM is gone")] if over else told
+    return [*told, events.WorkEnded(work=name, of="dask", state="failed", reason="its VM is gone")] if over else told
 
 
 def decided(*told: Event, cost: float = 0.0, now: float = 100.0) -> object:
@@ -104,19 +104,21 @@ def test_its_dask_clusters_have_names_that_nothing_else_has() -> None:
 def test_it_ends_when_its_driver_says_so_and_its_vms_are_free() -> None:
     assert decided(*dask(1), *COMPUTED, now=12.0) is None, "the scheduler ends by itself"
     assert decided(*dask(1), *COMPUTED) == EndDask("bag-1-1", "its bag is over")
-    ended = events.DaskEnded(dask="bag-1-1", state="finished", reason="its bag is over")
+    ended = events.WorkEnded(work="bag-1-1", of="dask", state="finished", reason="its bag is over")
     assert decided(*dask(1), *COMPUTED, ended) == End("finished", "all 2 results are there")
 
 
 def test_it_is_stopped_and_has_limits_of_its_own() -> None:
-    assert decided(*dask(1), cost=1.0) == Say("it has cost $1.00, and may cost $1.00", limit=True)
-    assert decided(*dask(1), now=7300.0) == Say("it has taken 2 hours, as many as it may", limit=True)
-    asked = e.BagEnding(bag="bag-1", reason="it was stopped")
+    assert decided(*dask(1), cost=1.0) == Stop("it has cost $1.00, and may cost $1.00", state="finished")
+    assert decided(*dask(1), now=7300.0) == Stop("it has taken 2 hours, as many as it may", state="finished")
+    asked = events.WorkStopping(work="bag-1", of="bag", reason="it was stopped")
     assert decided(*dask(1), asked) == EndDask("bag-1-1", "it was stopped")
-    ended = events.DaskEnded(dask="bag-1-1", state="finished", reason="it was stopped")
+    ended = events.WorkEnded(work="bag-1-1", of="dask", state="finished", reason="it was stopped")
     assert decided(*dask(1), asked, ended) == End("stopped", "it was stopped")
     assert decided(asked) == End("stopped", "it was stopped"), "before it began"
-    limit = e.BagEnding(bag="bag-1", reason="it has cost $1.00, and may cost $1.00", limit=True)
+    limit = events.WorkStopping(
+        work="bag-1", of="bag", reason="it has cost $1.00, and may cost $1.00", state="finished"
+    )
     assert decided(*dask(1), limit, ended) == End("finished", limit.reason)
 
 
@@ -129,7 +131,7 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     assert bag.heard == 10 * 10**9 + 10**9
     with pytest.raises(JournalError, match="there is no job 7"):
         fold(state_of(*dask(1)), b.BagStarted(bag="bag-1", job=7, attempt=1, vm="worker-0", age=0.0))
-    over = state_of(*dask(1), *COMPUTED, e.BagEnded(bag="bag-1", state="finished", reason="done"))
+    over = state_of(*dask(1), *COMPUTED, events.WorkEnded(work="bag-1", of="bag", state="finished", reason="done"))
     assert over.active_bags == []
     assert over.of(DeclaredBag)["bag-1"].over
 
@@ -371,8 +373,8 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
     for event in (
         *dask(1), events.DaskBegan(dask="bag-1-1", vm="ps-0"),
         events.DaskClosed(dask="bag-1-1", reason="its bag is over"),
-        *([e.BagEnding(bag="bag-1", reason="it was stopped")] if stopped else []),
-        events.DaskEnded(dask="bag-1-1", state="finished", reason="its bag is over"),
+        *([events.WorkStopping(work="bag-1", of="bag", reason="it was stopped")] if stopped else []),
+        events.WorkEnded(work="bag-1-1", of="dask", state="finished", reason="its bag is over"),
     ):  # fmt: skip
         recorder.record(event)
     bags = Bags(tmp_path, recorder, lambda vm: cast("Any", link), {"dask": Dasks(tmp_path, recorder, lambda vm: None)})

@@ -64,7 +64,7 @@ def test_it_has_workers_beside_runs_and_jobs_and_gives_them_back() -> None:
     job = events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "true", workers=2).to_dict())
     state = leased(after(state, job))
     assert state.leases == {0: "dask-1", 1: "dask-1"}, "nothing is taken from it"
-    state = leased(after(state, events.DaskEnded(dask="dask-1", state="finished")))
+    state = leased(after(state, events.WorkEnded(work="dask-1", of="dask", state="finished")))
     assert state.leases == {0: "job-1", 1: "job-1"}
     assert state.of(DaskState)["dask-1"].over
     assert leased(cluster(wanted=9)).leases == {0: "dask-1", 1: "dask-1", 2: "dask-1"}, "it does with fewer"
@@ -87,10 +87,10 @@ def test_it_begins_on_the_first_parameter_server_and_ends_with_it() -> None:
     gone = after(state, events.VmDeleted(vm="ps-0", reason="it is gone"))
     [stop] = decide(gone.of(DaskState)["dask-1"], gone, NOBODY, AT)
     assert isinstance(stop, Stop)
-    assert stop.failed
+    assert stop.state == "failed"
     crashed = after(state, events.DaskCrashed(dask="dask-1", vm="ps-0", reason="signal 9"))
     assert decide(crashed.of(DaskState)["dask-1"], crashed, NOBODY, AT) == [
-        Stop("its scheduler ended: signal 9", failed=True)
+        Stop("its scheduler ended: signal 9", "failed")
     ]
     alone = after(state, events.DaskClosed(dask="dask-1", reason="its client is gone"))
     assert decide(alone.of(DaskState)["dask-1"], alone, NOBODY, AT) == [Stop("its client is gone")]
@@ -100,7 +100,9 @@ def test_its_vms_are_free_when_they_say_so_or_a_while_later() -> None:
     state = leased(cluster())
     serving = events.DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
     state = after(state, events.DaskBegan(dask="dask-1", vm="ps-0"), serving,
-                  events.DaskStopping(dask="dask-1", reason="its client was closed"))  # fmt: skip
+                  events.WorkStopping(
+                      work="dask-1", of="dask", reason="its client was closed", state="finished"
+                  ))  # fmt: skip
     dask = state.of(DaskState)["dask-1"]
     some, every = frozenset({"ps-0", "worker-0"}), frozenset({"ps-0", "worker-0", "worker-1"})
     assert decide(dask, state, some, dask.stopping_at + 1) == []
@@ -119,7 +121,7 @@ def test_a_vm_tells_what_is_its_own() -> None:
     crashed = line(kind="dask.crashed", vm="worker-0", reason="memory")
     assert isinstance(from_dask(crashed, "dask-1", "worker-0", False, about, about), events.DaskCrashed)
     for wrong, vm, schedules in (
-        (left, "worker-0", False), (crashed, "worker-1", False), (line(kind="dask.ended"), "ps-0", True),
+        (left, "worker-0", False), (crashed, "worker-1", False), (line(kind="work.ended"), "ps-0", True),
         (line(kind="dask.serving", port=70_000, dashboard=0, versions={}), "ps-0", True),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=r"not this VM's|does not tell|port"):

@@ -333,7 +333,10 @@ def test_a_vm_that_its_bag_gives_up_is_replaced_where_that_can_be_and_a_job_wait
     assert alone.decisions() == [], "no job waits for one"
     alone.happens(b.BagLost(bag="bag-1", job=0, attempt=1, why="revoked"))
     assert alone.decisions() == [request("worker-2", 1, "k80")]
-    alone.happens(bags.BagEnded(bag="bag-1", state="finished"), events.DaskEnded(dask="bag-1-1", state="finished"))
+    alone.happens(
+        events.WorkEnded(work="bag-1", of="bag", state="finished"),
+        events.WorkEnded(work="bag-1-1", of="dask", state="finished"),
+    )
     assert alone.decisions() == [], "nobody needs it"
     assert trains(alone).decisions() == [request("worker-2", 1, "k80")]
 

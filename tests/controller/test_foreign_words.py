@@ -195,7 +195,7 @@ def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is
             == state.of(DeclaredBag)["bag-1"].reason
             == "this machine has not declared it so"
         )
-        assert "its keys were lost" in cast("events.DaskStopping", state.of(DaskState)["dask-1"].stop).reason
+        assert "its keys were lost" in cast("events.WorkStopping", state.of(DaskState)["dask-1"].stop).reason
 
 
 @pytest.mark.parametrize("noted", [True, False])

@@ -81,10 +81,12 @@ class Cluster:
                             job=job.name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
                         ))  # fmt: skip
                     case Stopping():
-                        self.record(events.JobStopping(job=job.name, reason=decision.reason, failed=decision.failed))
+                        self.record(events.WorkStopping(
+                            work=job.name, of="job", reason=decision.reason, state=decision.state
+                        ))  # fmt: skip
                     case End():
-                        self.record(events.JobEnded(
-                            job=job.name, state=decision.state, code=decision.code, reason=decision.reason
+                        self.record(events.WorkEnded(
+                            work=job.name, of="job", state=decision.state, reason=decision.reason
                         ))  # fmt: skip
         return made
 
@@ -121,7 +123,7 @@ def test_a_job_is_done_when_its_command_ends_well() -> None:
     cluster.start("worker-0")
     assert cluster.look() == []
     cluster.exit("worker-0")
-    assert cluster.look() == [End("finished", 0)]
+    assert cluster.look() == [End("finished")]
     cluster.look()
     assert not cluster.state.leases, "its worker is free again"
     assert idle_seconds(Situation(cluster.time + 10.0, cluster.state)) > 0
@@ -191,7 +193,18 @@ def test_a_command_that_fails_is_tried_as_often_as_was_said() -> None:
     assert cluster.look() == [Interrupt("its command ended with code 3", failed=True)]
     assert cluster.look() == [Begin(("worker-0",))]
     cluster.exit("worker-0", -11)
-    assert cluster.look() == [End("failed", -11, "its command was ended by signal 11")]
+    assert cluster.look() == [End("failed", "its command was ended by signal 11")]
+    assert cluster.job().code == -11
+
+
+def test_a_job_on_several_vms_has_the_exit_code_of_the_rank_that_failed() -> None:
+    cluster = Cluster(2)
+    cluster.declare(workers=2)
+    cluster.look()
+    cluster.exit("worker-1", 1)
+    cluster.exit("worker-0", 143, noticed=True)
+    assert cluster.look() == [End("failed", "its command ended with code 1")]
+    assert cluster.job().code == 1
 
 
 def test_of_several_vms_one_that_goes_ends_all_and_failures_for_want_of_it_count_for_nothing() -> None:
@@ -272,7 +285,7 @@ def test_a_command_that_finishes_during_the_notice_is_done_and_one_whose_rank_wa
         assert cluster.look() == [Interrupt("worker-1 was revoked")]
     else:
         cluster.exit("worker-0", 0)
-        assert cluster.look() == [End("finished", 0)]
+        assert cluster.look() == [End("finished")]
 
 
 def test_a_job_waits_for_as_many_workers_as_it_wants_and_one_that_wants_too_many_holds_up_nobody() -> None:
@@ -284,7 +297,7 @@ def test_a_job_waits_for_as_many_workers_as_it_wants_and_one_that_wants_too_many
     assert set(cluster.state.leases.values()) == {"both"}
     for vm in ("worker-0", "worker-1"):
         cluster.exit(vm, name="both")
-    assert End("finished", 0) in cluster.look()
+    assert End("finished") in cluster.look()
     assert cluster.look() == [Begin(("worker-0",))]
     assert cluster.job("huge").phase == "declared"
 
@@ -307,10 +320,10 @@ def test_who_is_stopped_is_told_and_one_that_is_not_heard_of_has_ended_all_the_s
     cluster = Cluster(1)
     cluster.declare()
     cluster.look()
-    cluster.record(events.JobStopping(job="job-1", reason="stopped by the user"))
+    cluster.record(events.WorkStopping(work="job-1", of="job", reason="stopped by the user"))
     assert cluster.look() == [StopOn("worker-0")]
     cluster.time += int(STOP_SECONDS)
-    assert cluster.look() == [End("stopped", None, "stopped by the user")]
+    assert cluster.look() == [End("stopped", "stopped by the user")]
 
 
 def test_the_limit_on_its_time_counts_over_all_attempts_and_is_a_failure() -> None:
@@ -325,7 +338,7 @@ def test_the_limit_on_its_time_counts_over_all_attempts_and_is_a_failure() -> No
     cluster.start("worker-1")
     cluster.time += 60
     [stopping] = cluster.look()
-    assert stopping == Stopping("it has run for 1m 40s, its limit (--job-timeout)", failed=True) or stopping.failed
+    assert stopping == Stopping("it has run for 2 min, its limit (--job-timeout)", "failed")
     assert cluster.look() == [StopOn("worker-1")]
     cluster.exit("worker-1", -15, noticed=True)
     [ended] = cluster.look()
@@ -357,7 +370,7 @@ def test_jobs_end_before_the_limits_of_their_cluster_so_that_what_they_keep_come
     assert cluster.look() == []
     [stopping] = cluster.look()
     assert stopping.reason.startswith("its cluster's limits end it in ")
-    assert not stopping.failed
+    assert stopping.state == "stopped"
     assert cluster.look() == [StopOn("worker-0")]
     cluster.exit("worker-0", 0, noticed=True)
     assert [each.state for each in cluster.look()] == ["stopped"]
@@ -386,7 +399,7 @@ def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_t
         if what == "declare" and len(cluster.state.of(JobState)) < 4:
             cluster.declare(f"more-{len(cluster.state.of(JobState))}")
         elif what == "stop" and not job.over and not job.stop and which == 0:
-            cluster.record(events.JobStopping(job="job-1", reason="stopped by the user"))
+            cluster.record(events.WorkStopping(work="job-1", of="job", reason="stopped by the user"))
         elif what == "again":
             assert replay(cluster.history, ClusterState(phase="ready", ready_at=1000.0)) == cluster.state
         elif what in ("start", "exit", "fail", "notice", "revoke") and vm:

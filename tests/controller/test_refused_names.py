@@ -15,7 +15,6 @@ from transient_magics.controller.cluster import Controller
 from transient_magics.controller.record import Recorder
 from transient_magics.errors import NameTakenError, UnknownWorkError
 from transient_magics.journal import Journal, events, read, replay
-from transient_magics.journal.bags.events import BagEnded
 from transient_magics.kinds import KINDS
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Stop
@@ -62,10 +61,10 @@ def test_a_waiting_run_whose_name_is_taken_is_reported_and_never_fails_other_wor
 
 ENDED: dict[str, events.Event] = {
     "run": events.TrainFinished(run="night", step=10),
-    "study": events.StudyEnded(study="night"),
-    "job": events.JobEnded(job="night", state="finished"),
-    "bag": BagEnded(bag="night", state="finished"),
-    "dask": events.DaskEnded(dask="night", state="finished"),
+    "study": events.WorkStopping(work="night", of="study"),
+    "job": events.WorkEnded(work="night", of="job", state="finished"),
+    "bag": events.WorkEnded(work="night", of="bag", state="finished"),
+    "dask": events.WorkEnded(work="night", of="dask", state="finished"),
 }
 
 

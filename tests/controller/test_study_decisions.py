@@ -82,7 +82,7 @@ class Simulated:
                     told = {"state": decision.state, "value": decision.value, "reason": decision.reason}
                     self.record(events.StudyTold(study="s", trial=decision.trial, **told))
                 case End():
-                    self.record(events.StudyEnded(study="s", reason=decision.reason))
+                    self.record(events.WorkStopping(work="s", of="study", reason=decision.reason))
                 case Ask(trial):
                     self.record(
                         events.StudyAsked(
@@ -236,7 +236,7 @@ def test_a_limit_in_the_middle_stops_what_trains_and_waits_for_the_last_evaluati
     assert list(there.state.of(RunState)) == ["s-0-0", "s-0-1", "s-1-0", "s-1-1"]
     for run in ("s-0-0", "s-0-1", "s-1-0"):
         there.record(events.TrainMade(run=run, step=100))
-    there.record(events.StudyEnded(study="s", reason="its limit of $1 is spent"))
+    there.record(events.WorkStopping(work="s", of="study", reason="its limit of $1 is spent"))
     there.look()
     assert [trial.state for trial in there.study.trials.values()] == ["running", "stopped"]
     stops = decide(there.study, there.state, 4, there.time)
@@ -423,7 +423,7 @@ def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     stopped.look(), stopped.look(), stopped.step()
     stopped.record(events.TrainFinished(run="s-0", step=10, stopped=True))
     assert Tell(0, "stopped", reason="stopped by the user") in stopped.look()
-    stopped.record(events.StudyEnded(study="s", reason="stopped by the user"))
+    stopped.record(events.WorkStopping(work="s", of="study", reason="stopped by the user"))
     stopped.until_over()
     assert all(run.over for run in stopped.state.of(RunState).values())
 

@@ -619,7 +619,7 @@ def test_what_a_controller_on_a_vm_did_by_its_orders_survives() -> None:
                 events.WorkDeclared(of="run", work="brought", spec={"train_steps": 9}),
                 events.WorkDeclared(of="job", work="job-1", spec=JOB),
                 events.JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
-                events.JobEnded(job="job-1", state="finished", code=0),
+                events.WorkEnded(work="job-1", of="job", state="finished"),
             ],
         )
         with taken_back(directory) as controller:

@@ -165,7 +165,7 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
     second = folder_of("m-k80x2")[1]
     assert turn.waited_for(places.cluster("c")) is None, "a cluster of the user's waits for nobody"
     assert turn.turn(study, spec, began + 60) == Waits("m goes on on c first")
-    happened("c", events.StudyEnded(study="m"))
+    happened("c", events.WorkStopping(work="m", of="study"))
     assert isinstance(turn.turn(study, second, began + 60), Comes)
     assert turn.turn(study, spec, began + 60) == Waits("m has not begun on m-k80x2")
     own = folder_of("m-k80x2")[2]
@@ -180,7 +180,7 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
         events.VmDeleted(vm="worker-0", reason="m is over", time=int(1e9 * (began + 600 + 3600))),
     )  # fmt: skip
     assert turn.turn(study, spec, began + 60) == Waits("m goes on on m-k80x2 first")
-    happened("m-k80x2", events.StudyEnded(study="m"))
+    happened("m-k80x2", events.WorkStopping(work="m", of="study"))
     assert turn.turn(study, spec, began + 60) == Waits("m-k80x2 is deleted first")
     happened("m-k80x2", events.ClusterDeleting(reason="m is over"), events.ClusterDeleted())
     found = turn.turn(study, spec, began + 2 * 3600)
@@ -198,7 +198,10 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ([events.StudyEnded(study="m", reason="stopped by the user")], "m ended on c: stopped by the user"),
+        (
+            [events.WorkStopping(work="m", of="study", reason="stopped by the user")],
+            "m ended on c: stopped by the user",
+        ),
         (
             [events.ClusterDeleting(reason="asked by the user"), events.ClusterDeleted()],
             "m ended on c: its cluster was",
@@ -224,7 +227,7 @@ def test_a_cluster_of_a_studys_own_goes_with_it(three: tuple[StudySpec, ClusterS
     happened("m-k80x2", *declared[1:])
     state = replay(read(places.cluster("m-k80x2") / layout.JOURNAL))
     assert not any(isinstance(each, BeginDeletion) for each in decide_cluster(Situation(spec.declared_at + 9, state)))
-    happened("m-k80x2", events.StudyEnded(study="m", reason="stopped by the user"))
+    happened("m-k80x2", events.WorkStopping(work="m", of="study", reason="stopped by the user"))
     state = replay(read(places.cluster("m-k80x2") / layout.JOURNAL))
     assert decide_cluster(Situation(spec.declared_at + 9, state)) == [BeginDeletion("m is over")]
 
@@ -232,7 +235,7 @@ def test_a_cluster_of_a_studys_own_goes_with_it(three: tuple[StudySpec, ClusterS
 def test_the_command_stop_ends_a_study_on_the_clusters_whose_turns_are_to_come(
     started: list[str], three: tuple[StudySpec, ClusterSpec]
 ) -> None:
-    happened("c", events.StudyEnded(study="m"))
+    happened("c", events.WorkStopping(work="m", of="study"))
     started.clear()
     assert str(verbs.act(parse("stop", ["c", "m"]))).startswith("m ")
     assert started == ["begin m-k80x2", "begin m-k80x3"]

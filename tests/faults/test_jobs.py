@@ -214,7 +214,7 @@ def test_ranks_of_a_collective_go_on_from_the_last_save_on_an_idle_worker_until_
         assert int(begun[2].split()[-1]) == resumed, "what was kept was there again"
         assert (job.state.failures, job.state.interruptions) == (0, 2)
         assert not [event for event in cluster.events("job.interrupted") if getattr(event, "failed", True)]
-        assert isinstance(cluster.events("job.ended")[-1], events.JobEnded)
+        assert isinstance(cluster.events("work.ended")[-1], events.WorkEnded)
     finally:
         cluster.delete(PATIENCE)
 

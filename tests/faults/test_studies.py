@@ -106,7 +106,7 @@ def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_
         trials = study.trials()
         assert list(trials["trial"]) == list(range(len(trials)))
         assert set(trials["state"]) <= {"complete", "stopped"}
-        (ended,) = cluster.events("study.ended")
+        (ended,) = cluster.events("work.stopping")
         made = [each.run for each in cluster.events("train.made") if isinstance(each, events.TrainMade)
                 and each.seq < ended.seq]  # fmt: skip
         complete = {run for run, how in zip(trials["runs"].str[0], trials["state"], strict=True) if how == "complete"}

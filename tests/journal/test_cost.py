@@ -98,7 +98,7 @@ def by_hand() -> Story:
     story.lease(50, {0: "job-1", 1: "run-1"})
     story.end_run("run-1", 65)
     story.lease(65.1, {0: "job-1"})
-    story.tell(events.JobEnded(job="job-1", state="finished", code=0), 80)
+    story.tell(events.WorkEnded(work="job-1", of="job", state="finished"), 80)
     story.lease(80.1, {})
     return story
 

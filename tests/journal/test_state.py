@@ -294,13 +294,15 @@ def test_a_study_is_its_trials_and_the_best_of_those_that_are_complete() -> None
             events.StudyAsked(study="lr", trial=trial, params={"lr": 0.1 * (trial + 1)}, runs=(f"lr-{trial}",))
         )
         if trial == 2:
-            history.append(events.StudyEnded(study="lr", time=SECOND))
+            history.append(events.WorkStopping(work="lr", of="study", time=SECOND))
             assert not replay(numbered(history)).of(StudyState)["lr"].over
             history.append(events.StudyExtended(study="lr", trials=9))
         history.append(events.StudyTold(study="lr", trial=trial, state=state, value=value))  # type: ignore[arg-type]
     twice = events.StudyTold(study="lr", trial=0, state="failed")
     out_of_turn = events.StudyAsked(study="lr", trial=9, params={}, runs=())
-    state = replay(numbered([*history, twice, out_of_turn, events.StudyEnded(study="lr", reason="x", time=SECOND)]))
+    state = replay(
+        numbered([*history, twice, out_of_turn, events.WorkStopping(work="lr", of="study", reason="x", time=SECOND)])
+    )
     study = state.of(StudyState)["lr"]
     assert study.wanted == 5, "a grid has no more points"
     assert (list(study.trials), study.over, study.reason) == ([0, 1, 2, 3], True, "x")

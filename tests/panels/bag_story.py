@@ -126,7 +126,7 @@ class BagStory:
             number += 1
         if over:
             say(end, b.BagStopped(bag=name, why="counted" if results >= spec.jobs else "converged"))
-            say(end + 1, e.BagEnded(bag=name, state="finished", reason="the surrogate is good enough"))
+            say(end + 1, events.WorkEnded(work=name, of="bag", state="finished", reason="the surrogate is good enough"))
 
     def _propose(self, number: int, at: float, results: int) -> dict[str, Any]:
         point: dict[str, Any] = {}

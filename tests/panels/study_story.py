@@ -76,7 +76,7 @@ class StudyStory:
                 ended = events.StudyTold(study=spec.name, trial=trial, state=state, value=told_value, reason=why)  # type: ignore[arg-type]
                 say(ends, ended)
         if over:
-            say(max(at for at, _ in self._at) - BEGAN + 1, events.StudyEnded(study=spec.name))
+            say(max(at for at, _ in self._at) - BEGAN + 1, events.WorkStopping(work=spec.name, of="study"))
 
     def _params(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -77,7 +77,7 @@ def test_a_job_says_where_it_runs_since_when_it_is_kept_and_what_it_costs() -> N
 def test_what_is_not_kept_stays_said_when_the_job_is_over() -> None:
     unkept = events.JobUnkept(job="job-1", attempt=1, reason="it cannot be packed: No space left on device")
     exited = events.JobExited(job="job-1", attempt=1, rank=0, code=0)
-    state = state_of(unkept, exited, events.JobEnded(job="job-1", state="finished", code=0))
+    state = state_of(unkept, exited, events.WorkEnded(work="job-1", of="job", state="finished"))
     (job,) = lines_of(view(state, bill(state, 200.0), 200.0), "job")
     assert "finished; its folder is not brought here: it cannot be packed: No space left on device" in job["words"]
     assert state.of(JobState)["job-1"].unkept
@@ -100,7 +100,7 @@ def dask(name: str, bag: str = "") -> list[events.Event]:
 
 
 def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its_dashboard_is() -> None:
-    ended = events.JobEnded(job="job-1", state="finished", code=0)
+    ended = events.WorkEnded(work="job-1", of="job", state="finished")
     leased = events.ClusterLeased(ports={}, workers={"0": "dask-1", "1": "dask-1"})
     serving = events.DaskServing(dask="dask-1", port=8786, dashboard=8787, versions={})
     taken = [

@@ -139,7 +139,7 @@ def test_a_drivers_line_is_let_in_as_it_was_told() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        line(proposed(0), bag="bag-2"), line(proposed(0), time=2 * NOW), line(proposed(0), kind="job.ended"),
+        line(proposed(0), bag="bag-2"), line(proposed(0), time=2 * NOW), line(proposed(0), kind="work.ended"),
         line(proposed(0), kind="cluster.declared", spec={}), line(proposed(0), kind=["bag.proposed"]),
         line(proposed(0), job=-1), line(proposed(0), point={"../up": 1}), line(proposed(0), point={"a": {"b": 1}}),
         line(proposed(0), point={f"a{each}": 1 for each in range(99)}),

@@ -15,21 +15,21 @@ import numpy
 
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
 from transient_magics.runtime.training.examples import iterator_of
-from transient_magics.runtime.training.fingerprint import of_weights
 from transient_magics.runtime.training.graph.step import training_graph
+from transient_magics.runtime.training.loading import load_model
+from transient_magics.runtime.training.reproducibility import fingerprint_weights
 
 READ = 40
 
 
 def observed(folder: RunFolder) -> dict[str, Any]:
     """What the cell has drawn, the model's initial weights, and noise of examples by number, for each session."""
-    tf, trainable = tensorflow(), define(folder, folder.spec(), str(folder.data))
+    tf, trainable = tensorflow(), load_model(folder, folder.spec(), str(folder.data))
     cell: Any = sys.modules["transient_cell"]
     with tf.Graph().as_default():
         training_graph(trainable, trainable.placeholders())
-        program = {**trainable.fingerprint(), **of_weights(tf.get_default_graph())}
+        program = {**trainable.fingerprint(), **fingerprint_weights(tf.get_default_graph())}
     with tf.Graph().as_default():
         pipeline = trainable.training_pipeline()
         iterator = iterator_of(pipeline.dataset)

@@ -18,7 +18,7 @@ import time
 from multiprocessing.context import ForkContext
 from typing import Any
 
-from transient_magics.runtime.children import separate_children
+from transient_magics.runtime.role import separate_children
 
 
 def double(value: int) -> int:

@@ -15,7 +15,6 @@ import numpy
 from tests.runtime.saved_run import STEP, saved
 from tests.runtime.test_own_cells import COMPILED, NESTED, ODD_NAMES, TWINS, cell
 from transient_magics.client.results import keras_model
-from transient_magics.runtime.files import arrays
 from transient_magics.runtime.programs import serve
 from transient_magics.runtime.training.user_model import structure
 
@@ -48,15 +47,15 @@ def used(place: Path, text: str) -> dict[str, Any]:
     theirs = [value.numpy() for _, value in structure.leaves(model(features, training=False))]
 
     given, answered = place / "inputs.npz", place / "outputs.npz"
-    arrays.write(given, inputs)
+    structure.write_arrays(given, inputs)
     serve.predict(folder, spec, STEP, None, given, answered)
-    ours = arrays.read(answered)
+    ours = structure.read_arrays(answered)
     serve.export(folder, spec, STEP, None, place / "exported")
     served = tensorflow.saved_model.load(str(place / "exported")).signatures["serving_default"]
     exported = served(**{name: tensorflow.constant(value) for name, value in inputs.items()})
 
     answer = serve.weights(folder, spec, STEP, given)
-    values = arrays.read(given)
+    values = structure.read_arrays(given)
     weights = [values[f"weight {name}"] for name in answer["weights"]]
     example = structure.rebuilt(answer["given"], values)
     before = [weight.numpy() for weight in model.weights]

@@ -72,7 +72,7 @@ def _ended(
 
 def main() -> None:
     """Fork for every request, and answer with the exit code."""
-    from transient_magics.runtime.training.define import preload
+    from transient_magics.runtime.training.loading import preload
 
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -63,13 +63,13 @@ def compared(model: str, hparams_set: str, problem: str, found: Any) -> None:
 def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.programs.evaluate import evaluate
-    from transient_magics.runtime.training.define import define
+    from transient_magics.runtime.training.loading import load_model
 
     (place / "cell.py").write_text(CELL, encoding="utf-8")
     declared = {"name": "run-1", "train_steps": STEPS[-1], "eval_batches": 0, **names}
     (place / "run.json").write_text(json.dumps(declared), encoding="utf-8")
     folder = RunFolder(place)
-    trainable = define(folder, folder.spec(), str(folder.data))
+    trainable = load_model(folder, folder.spec(), str(folder.data))
     trainable.generate(str(folder.data), str(place / "temporary"))
     _train(trainable, folder)
     theirs, batches = _by_tensor2tensor(trainable, folder)

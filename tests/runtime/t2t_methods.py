@@ -26,8 +26,8 @@ from transient_magics.runtime.training.graph.step import (  # noqa: E402
     applied,
     pushed,
 )
-from transient_magics.runtime.training.t2t import graph as t2t_graph  # noqa: E402
 from transient_magics.runtime.training.t2t import optimizer, registry  # noqa: E402
+from transient_magics.runtime.training.t2t import trainable as t2t_graph  # noqa: E402
 from transient_magics.runtime.training.trainable import Objective  # noqa: E402
 
 SPEC = RunSpec("run-1", 1000, "m", "basic_fc_small", "p")

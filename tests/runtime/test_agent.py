@@ -18,7 +18,7 @@ from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, until
 from transient_magics.runtime.agent import agent as agent_module
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.folder import RunFolder
-from transient_magics.runtime.programs import running
+from transient_magics.runtime.parameter_server.chief import programs
 from transient_magics.runtime.worker.gpu import likely_reason
 
 DECLARATION = {"name": "run-1", "model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1, "token": "t"}
@@ -199,7 +199,7 @@ def test_a_program_beside_a_run_is_forked_and_ends_with_its_caller(room: Machine
     folder = RunFolder(room.run_folder("vm"))
     folder.logs.mkdir(exist_ok=True)
     given = ("--run", str(folder.path))
-    assert asyncio.run(running.answer_of_fork(folder, "evaluate", given)) is None, "there is no fork server"
+    assert asyncio.run(programs.answer_of_fork(folder, "evaluate", given)) is None, "there is no fork server"
 
     room.say("vm", {**WARM, "own": True})
     caller = subprocess.Popen(["sleep", "600"])
@@ -213,14 +213,14 @@ def test_a_program_beside_a_run_is_forked_and_ends_with_its_caller(room: Machine
     until(lambda: not Path(f"/proc/{pid}").exists(), "its end")
 
     folder.cell.write_text("import sys\nraise ValueError(f\"imported: {'ker' 'as' in sys.modules}\")", encoding="utf-8")
-    said = asyncio.run(running.answer_of_fork(folder, "evaluate", given))
+    said = asyncio.run(programs.answer_of_fork(folder, "evaluate", given))
     assert said is not None
     assert "imported: True" in json.loads(said)["error"], "a cell's Keras is there"
 
     folder.cell.write_text("import keras, random\nraise ValueError(f'drawn: {random.random()}')", encoding="utf-8")
-    drawn = asyncio.run(running.answer_of_fork(folder, "evaluate", given))
+    drawn = asyncio.run(programs.answer_of_fork(folder, "evaluate", given))
     assert drawn is not None
-    plain = asyncio.run(running.answer("evaluate", *given, log=folder.logs / "plain.log", limit=600))
+    plain = asyncio.run(programs.answer("evaluate", *given, log=folder.logs / "plain.log", limit=600))
     assert "drawn: 0." in plain["error"]
     assert json.loads(drawn) == plain, "what follows from a seed is the same in a process that was not forked"
 

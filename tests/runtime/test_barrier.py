@@ -6,19 +6,19 @@ import pytest
 
 from tests.runtime.test_chief_state import Story
 from transient_magics.runtime.parameter_server.chief import events as events
-from transient_magics.runtime.training.step_rules import Looks, needed
+from transient_magics.runtime.training.step_rules import PollSchedule, gradients_needed
 
 
 @pytest.mark.parametrize(
     ("live", "backup", "gradients"), [(3, 0, 3), (2, 0, 2), (3, 1, 2), (1, 0, 1), (0, 0, 1), (2, 2, 1), (1, 5, 1)]
 )
 def test_a_step_takes_the_live_workers_but_the_backups_and_at_least_one(live: int, backup: int, gradients: int):
-    assert needed(live, backup) == gradients
+    assert gradients_needed(live, backup) == gradients
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.25, 3.0])
 def test_looks_are_few_and_come_late_by_a_tenth_of_a_step(seconds: float):
-    looks = Looks()
+    looks = PollSchedule()
     for _ in range(40):
         times = looked(looks, seconds)
         looks.happened(times[-1])
@@ -27,13 +27,13 @@ def test_looks_are_few_and_come_late_by_a_tenth_of_a_step(seconds: float):
 
 
 def test_a_step_that_is_suddenly_short_is_seen_soon():
-    looks = Looks()
+    looks = PollSchedule()
     for _ in range(40):
         looks.happened(3.0)
     assert looked(looks, 0.1)[-1] <= 0.15 + 1e-6
 
 
-def looked(looks: Looks, seconds: float) -> list[float]:
+def looked(looks: PollSchedule, seconds: float) -> list[float]:
     """When somebody looks for what happens after `seconds`."""
     times = [looks.pause(0.0)]
     while times[-1] < seconds:

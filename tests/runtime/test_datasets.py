@@ -10,7 +10,7 @@ import pytest
 
 from tests.runtime import programs
 from transient_magics.protocol.measures.step_parts import examples_words, part_words
-from transient_magics.runtime.files import arrays
+from transient_magics.runtime.training.user_model import structure
 from transient_magics.runtime.training.user_model.structure import Layout, unique
 
 pytestmark = [pytest.mark.training, pytest.mark.slow]
@@ -87,8 +87,8 @@ def test_arrays_of_any_names_go_through_a_file(tmp_path: Path) -> None:
 
     for names in (("x", "labels"), ("file", "größe (cm)"), ("names", "a/b")):
         given = {name: numpy.arange(number + 2) for number, name in enumerate(names)}
-        arrays.write(tmp_path / "some.npz", given)
-        read = arrays.read(tmp_path / "some.npz")
+        structure.write_arrays(tmp_path / "some.npz", given)
+        read = structure.read_arrays(tmp_path / "some.npz")
         assert {name: array.tolist() for name, array in read.items()} == {
             name: array.tolist() for name, array in given.items()
         }

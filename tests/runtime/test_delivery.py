@@ -14,7 +14,7 @@ from tests.runtime.machine_room import until
 from transient_magics.protocol.chief_messages import Checkpoint, File, read_first
 from transient_magics.protocol.messages import encode
 from transient_magics.runtime.files.checkpoints import Checkpoints, Saved, deliver, received_checkpoint
-from transient_magics.runtime.protocol import decode
+from transient_magics.runtime.role import decode
 
 STEP = 40
 

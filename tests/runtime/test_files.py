@@ -17,7 +17,7 @@ from transient_magics.protocol.chief_messages import read_fetch, read_first
 from transient_magics.protocol.jsonl import append
 from transient_magics.protocol.messages import encode
 from transient_magics.protocol.run import RunSpec
-from transient_magics.runtime import protocol
+from transient_magics.runtime import role
 from transient_magics.runtime.files import data_files
 from transient_magics.runtime.files.checkpoints import (
     MOST_VOCABULARY_BYTES,
@@ -154,7 +154,7 @@ async def test_records_are_copied_whole_and_a_damaged_copy_is_fetched_again(tmp_
     files = data_files.make(source, lambda directory, _: (directory / "train-0").write_bytes(content) and None)
 
     async def chief(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        assert protocol.token_fits(read_first(await reader.readline()).token, "secret")
+        assert role.token_fits(read_first(await reader.readline()).token, "secret")
         writer.write(encode({"ok": True, "files": files}))
         while line := await reader.readline():
             await data_files.serve(source, files, read_fetch(line).name, writer)
@@ -171,10 +171,10 @@ async def test_records_are_copied_whole_and_a_damaged_copy_is_fetched_again(tmp_
 
 
 def test_a_token_must_be_the_run_s_own():
-    assert protocol.token_fits("abc", "abc")
+    assert role.token_fits("abc", "abc")
     for given in ("", "abd", "ab", "abcd", "äbc"):
-        assert not protocol.token_fits(given, "abc")
-    assert not protocol.token_fits("", "")
+        assert not role.token_fits(given, "abc")
+    assert not role.token_fits("", "")
 
 
 def stored(step: int, *names: str) -> list[tuple[str, int, str]]:

@@ -105,7 +105,7 @@ from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 from transient_magics.runtime.training.graph.worker import build
 
 folder, tf = RunFolder(Path(sys.argv[1])), tensorflow()

@@ -52,7 +52,7 @@ from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 from transient_magics.runtime.training.graph import variables, worker
 
 folder = RunFolder(Path(sys.argv[1]))

@@ -18,7 +18,7 @@ from transient_magics.runtime.parameter_server.chief import events
 from transient_magics.runtime.parameter_server.chief.state import ChiefState
 from transient_magics.runtime.parameter_server.chief.workers import Roster
 from transient_magics.runtime.role import environment
-from transient_magics.runtime.training import fingerprint
+from transient_magics.runtime.training import reproducibility
 
 PROJECT = Path(__file__).parents[2]
 
@@ -165,9 +165,9 @@ def test_a_run_ends_where_a_worker_or_the_evaluation_executes_another_program() 
     import numpy
 
     labels = numpy.arange(1000) % 7
-    here = fingerprint.of_examples("eval", {"labels": labels})
-    shuffled = fingerprint.of_examples("eval", {"labels": numpy.random.default_rng(0).permutation(labels)})
-    alike = fingerprint.of_examples("eval", {"labels": labels + 1e-9})
+    here = reproducibility.fingerprint_examples("eval", {"labels": labels})
+    shuffled = reproducibility.fingerprint_examples("eval", {"labels": numpy.random.default_rng(0).permutation(labels)})
+    alike = reproducibility.fingerprint_examples("eval", {"labels": labels + 1e-9})
     for other, fails in ((shuffled, True), (alike, False), ({}, False), ({"training": "80"}, False)):
         state = chief()
         assert not state.handle(events.Built({**here, "training": "80"}), 1.0)
@@ -198,13 +198,13 @@ def test_a_fingerprint_is_read_whatever_the_arrays_hold_and_nothing_else_is() ->
         "flags": numpy.array([True, False]),
         "empty": numpy.zeros((2, 0)),
     }
-    sent = {**fingerprint.of_examples("eval", odd), **fingerprint.of_examples("train", odd)}
-    assert fingerprint.parse(json.dumps(sent)) == sent
-    assert not fingerprint.difference(sent, sent)
-    assert fingerprint.parse("") == {}
+    sent = {**reproducibility.fingerprint_examples("eval", odd), **reproducibility.fingerprint_examples("train", odd)}
+    assert reproducibility.parse_fingerprint(json.dumps(sent)) == sent
+    assert not reproducibility.fingerprint_difference(sent, sent)
+    assert reproducibility.parse_fingerprint("") == {}
     for other in ("[]", '{"a": "b"}', '{"training": 3}', '{"evaluation": "[1]"}', '{"evaluation": "no JSON"}', "{"):
         with pytest.raises(ValueError, match=r"."):
-            fingerprint.parse(other)
+            reproducibility.parse_fingerprint(other)
 
 
 def chief_that_saw(program: dict[str, str]) -> dict[str, Any]:

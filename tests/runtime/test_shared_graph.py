@@ -43,7 +43,7 @@ from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.file import GraphFile, written
 from transient_magics.runtime.training.graph.worker import build
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
@@ -98,7 +98,7 @@ from pathlib import Path
 from transient_magics.runtime.files.data_files import make
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.file import written
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
@@ -220,7 +220,7 @@ from transient_magics.runtime.files.data_files import make
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.graph.file import GraphFile, written
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()

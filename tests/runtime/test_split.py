@@ -152,7 +152,7 @@ from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 from transient_magics.runtime.training.graph.worker import build
 from transient_magics.runtime.worker.meter import moments, parts
 
@@ -223,7 +223,7 @@ from tests.runtime.seeded_steps import here
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 from transient_magics.runtime.training.graph.worker import build
 from transient_magics.runtime.worker.meter import moments
 

@@ -19,7 +19,7 @@ from transient_magics.runtime.agent import supervise
 from transient_magics.runtime.agent.agent import Agent
 from transient_magics.runtime.agent.starting import Program, spawn
 from transient_magics.runtime.agent.supervise import RoleProcess
-from transient_magics.runtime.role_record import Record, lock_file
+from transient_magics.runtime.process_record import RoleRecord, lock_file
 
 PLACE = "127.0.0.1:1"
 DECLARATION = {"name": "run-1", "train_steps": 1, "token": "t"}
@@ -49,7 +49,7 @@ class Supervised:
         """Until the process has said that it is the role."""
         async with asyncio.timeout(60):
             place = lock_file(self.role.folder.logs, "worker-1")
-            while (known := Record.read(place)) is None or known.pid != pid:  # noqa: ASYNC110
+            while (known := RoleRecord.read(place)) is None or known.pid != pid:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 

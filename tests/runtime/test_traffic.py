@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transient_magics.runtime.agent.traffic import counted
+from transient_magics.runtime.agent.agent import network_bytes
 
 COUNTERS = """\
 Inter-|   Receive                                               |  Transmit
@@ -14,6 +14,6 @@ docker0:   2000      20    0    0    0     0          0         0  300000   400 
 
 
 def test_traffic_is_the_bytes_of_all_interfaces_but_the_loopback() -> None:
-    sent, received = counted(COUNTERS)
+    sent, received = network_bytes(COUNTERS)
     assert sent == 7_300_000
     assert received == 5_002_000

@@ -21,7 +21,7 @@ from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.step import training_graph
 from transient_magics.runtime.training.graph.step import cross_once
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
+from transient_magics.runtime.training.loading import define
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()

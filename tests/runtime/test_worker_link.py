@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from transient_magics.protocol.messages import encode
-from transient_magics.runtime.protocol import STUCK
+from transient_magics.runtime.role import STUCK
 from transient_magics.runtime.worker import __main__ as worker
 from transient_magics.runtime.worker.chief_link import ChiefLink
 

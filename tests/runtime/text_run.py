@@ -21,12 +21,12 @@ def main() -> None:
     from transient_magics.runtime.files.checkpoints import Checkpoints
     from transient_magics.runtime.folder import RunFolder
     from transient_magics.runtime.tf.graph_mode import tensorflow
-    from transient_magics.runtime.training.define import define
+    from transient_magics.runtime.training.loading import load_model
 
     folder = RunFolder(Path(sys.argv[1]))
     spec = folder.spec()
     numpy.random.seed(7)
-    trainable = define(folder, spec, str(folder.data))
+    trainable = load_model(folder, spec, str(folder.data))
     trainable.generate(str(folder.data), str(folder.path / "temporary"))
     trainable.prepare()
     tf = tensorflow()

@@ -16,9 +16,9 @@ import numpy as np
 from tests.runtime.test_other_runs import REVERSE, TEXT
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.define import define
 from transient_magics.runtime.training.examples import Regrouped
 from transient_magics.runtime.training.graph.step import training_graph
+from transient_magics.runtime.training.loading import load_model
 from transient_magics.runtime.training.trainable import Trainable
 
 EXACT = (
@@ -79,7 +79,7 @@ def main() -> None:
     (folder.path / "run.json").write_text(json.dumps(declared), encoding="utf-8")
     folder.cell.write_text(REVERSE + MASKED * masked, encoding="utf-8")
     spec = folder.spec()
-    trainable = define(folder, spec, str(folder.data))
+    trainable = load_model(folder, spec, str(folder.data))
     tf = tensorflow()
     trainable.generate(str(folder.data), str(folder.data / "tmp"))
     batches = uneven(tf, trainable)

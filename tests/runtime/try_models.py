@@ -211,10 +211,10 @@ def hparams_set(model: str) -> str:
 def step(folder: Any, spec: Any, sizes: Mapping[str, int]) -> None:
     """One training step on random examples, with no hparam of `sizes` above what is said there."""
     from transient_magics.runtime.tf.graph_mode import tensorflow
-    from transient_magics.runtime.training.define import define
     from transient_magics.runtime.training.graph.step import training_graph
+    from transient_magics.runtime.training.loading import load_model
 
-    trainable, tf = define(folder, spec, str(folder.data)), tensorflow()
+    trainable, tf = load_model(folder, spec, str(folder.data)), tensorflow()
     hparams = trainable._definition.hparams
     for name, value in CHANGES.get(spec.model, {}).items():
         assert name in hparams, name

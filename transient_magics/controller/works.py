@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from ..errors import ClusterError, TrainingError
-from ..journal import ClusterState, Event, VmState
+from ..journal import ClusterState, Event, VmState, events
 from ..journal.declared import read_declaration, waiting
 from ..kinds import KINDS
 from ..protocol import layout
@@ -45,8 +45,14 @@ class Spec(Protocol):
         """Return the declaration with these values. Raises ValueError."""
         ...
 
+    def to_dict(self) -> dict[str, object]:
+        """Return its values."""
+        ...
+
 
 _Spec = TypeVar("_Spec", bound=Spec)
+EndState = Literal["finished", "failed", "stopped"]
+"""The state of work that is over."""
 
 
 class WithPackages(Protocol):
@@ -114,6 +120,10 @@ class Works(ABC, Generic[_Spec]):
     """The name of the kind in `kinds.KINDS`."""
     spec_class: type[_Spec]
     """The class of its declarations."""
+    stopped_as: ClassVar[EndState] = "stopped"
+    """The state of work after it was stopped."""
+    stopped_because: ClassVar[str] = STOPPED_BY_USER
+    """Why work stops if its user stops it, a clause."""
     most_event_bytes: ClassVar[int] = 16 * 2**20
     """The most that is read of the events that VMs report under one allowance, in bytes."""
 
@@ -148,24 +158,30 @@ class Works(ABC, Generic[_Spec]):
     # What each kind defines
 
     @abstractmethod
-    def declared(self, name: str, spec: _Spec) -> Event:
-        """Return the event by which the work begins."""
-
-    @abstractmethod
-    def failed(self, name: str, reason: str) -> Event:
-        """Return the event by which work that is not over fails."""
-
-    @abstractmethod
-    async def stop(self, name: str, reason: str = "") -> None:
-        """End declared work for its user; `reason` is a clause. Does nothing if it is over, or ends
-        already.
-        """
-
-    @abstractmethod
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
 
     # What a kind defines if it needs it
+
+    def declared(self, name: str, spec: _Spec) -> Event:
+        """Return the event by which the work begins."""
+        return events.WorkDeclared(work=name, of=self.kind, spec=spec.to_dict())
+
+    def failed(self, name: str, reason: str) -> Event:
+        """Return the event by which work that is not over fails."""
+        return events.WorkEnded(work=name, of=self.kind, state="failed", reason=reason)
+
+    async def stop(self, name: str, reason: str = "") -> None:
+        """Stop declared work for its user. Does nothing if it is over or stopping.
+
+        Parameters
+        ----------
+        name
+            The work.
+        reason
+            Why it stops, a clause (default: `stopped_because` of its kind).
+        """
+        self.end(name, reason or self.stopped_because)
 
     def prepare(self, name: str, spec: _Spec) -> None:
         """Make what the work needs before it begins. Raises ClusterError where it cannot begin
@@ -216,6 +232,29 @@ class Works(ABC, Generic[_Spec]):
         """
 
     # What is the same for all kinds
+
+    def end(self, name: str, reason: str, state: EndState | None = None) -> None:
+        """Record that declared work is stopping. Does nothing if it is over, stopping or unknown.
+
+        Parameters
+        ----------
+        name
+            The work.
+        reason
+            Why it stops, a clause.
+        state
+            Its state once it is over (default: `stopped_as` of its kind).
+        """
+        work = self.state.of_kind(self.kind).get(name)
+        if work and not work.over and not work.stop:
+            state = state or self.stopped_as
+            stopping = events.WorkStopping(work=name, of=self.kind, reason=reason, state=state)
+            self.recorder.record(stopping)
+
+    def ended(self, name: str, state: EndState, reason: str = "") -> None:
+        """Record that work is over, for this `reason`, a clause, and that nothing hinders it."""
+        self.recorder.record(events.WorkEnded(work=name, of=self.kind, state=state, reason=reason))
+        self.note(name, "")
 
     def take_charge(self, fleet: Fleet, tasks: Tasks) -> None:
         """Begin to conduct the work: before this it is declared and stopped only."""

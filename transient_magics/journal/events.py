@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from ..errors import JournalError
@@ -496,21 +496,54 @@ class WorkerReplaced(Event):
     by: Name
 
 
-@_event("work.declared", INTENTION)
-class WorkDeclared(Event):
-    """The user declared work of the kind `of`: a run, study, job, bag or Dask cluster.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class _WorkEvent(Event):
+    """An event that work of every kind has.
 
-    `spec` is its declaration as a dictionary; that of a run has no token.
+    `work` is its name and `of` its kind.
     """
 
     work: Name
     of: KindOfWork
-    spec: Mapping[str, object]
 
     def work_of(self, kind: str) -> str:
+        """Return the name of the work if it is of this kind; else empty."""
         if self.of == kind:
             return self.work
         return ""
+
+
+@_event("work.declared", INTENTION)
+class WorkDeclared(_WorkEvent):
+    """The user declared a run, study, job, bag or Dask cluster.
+
+    `spec` is its declaration as a dictionary; that of a run has no token.
+    """
+
+    spec: Mapping[str, object]
+
+
+@_event("work.stopping", FACT)
+class WorkStopping(_WorkEvent):
+    """The work begins nothing more, and is over once what still runs has ended.
+
+    `state` is its state from then on. `reason` is a clause; it is empty for a study whose trials
+    are all done.
+    """
+
+    reason: str = ""
+    state: Literal["finished", "failed", "stopped"] = "stopped"
+
+
+@_event("work.ended", FACT)
+class WorkEnded(_WorkEvent):
+    """The work is over, and its VMs are free.
+
+    `reason`, a clause, says why it failed or ended before it was done.
+    """
+
+    state: Literal["finished", "failed", "stopped"]
+    reason: str = ""
 
 
 @_event("train.checked", FACT)
@@ -659,17 +692,6 @@ class StudyExtended(Event):
     request: NameOrNone = ""
 
 
-@_event("study.ended", FACT)
-class StudyEnded(Event):
-    """The study asks for no further trial; `reason` is a clause, empty where all of them are done.
-
-    Those that still train are stopped then, and told.
-    """
-
-    study: Name
-    reason: str = ""
-
-
 @_event("job.began", FACT)
 class JobBegan(Event):
     """The job is given to these VMs, rank 0 first: the how-many-th `attempt` it is, from 1 on."""
@@ -710,54 +732,12 @@ class JobInterrupted(Event):
     failed: bool = False
 
 
-@_event("job.stopping", FACT)
-class JobStopping(Event):
-    """The job is told to end: `reason` is a clause. `failed`: by a limit of its own, not by its
-    user.
-    """
-
-    job: Name
-    reason: str
-    failed: bool = False
-
-
-@_event("job.ended", FACT)
-class JobEnded(Event):
-    """The job is over. `code`: that of its command (None: nobody knows); `reason`: why it did not
-    end well, a clause; `tail`: its last lines then.
-    """
-
-    job: Name
-    state: Literal["finished", "failed", "stopped"]
-    code: int | None = None
-    reason: str = ""
-    tail: str = ""
-
-
 @_event("dask.began", FACT)
 class DaskBegan(Event):
     """Its scheduler is given to this VM."""
 
     dask: Name
     vm: Name
-
-
-@_event("dask.stopping", FACT)
-class DaskStopping(Event):
-    """It is told to end: `reason` is a clause. `failed`: it cannot go on."""
-
-    dask: Name
-    reason: str
-    failed: bool = False
-
-
-@_event("dask.ended", FACT)
-class DaskEnded(Event):
-    """It is over, and its VMs are free. `reason`: why, a clause."""
-
-    dask: Name
-    state: Literal["finished", "failed"]
-    reason: str = ""
 
 
 @_event("cluster.leased", FACT)

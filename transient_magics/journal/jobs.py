@@ -21,7 +21,6 @@ class JobState(Work[JobSpec]):
 
     kind = "job"
 
-    stop: e.JobStopping | None = None
     attempt: int = 0
     vms: tuple[str, ...] = ()
     began_at: float = 0.0
@@ -73,7 +72,6 @@ class DaskState(Work[DaskSpec]):
     kind = "dask"
     begins_with_fewer = True
 
-    stop: e.DaskStopping | None = None
     vm: str = ""
     """That of its scheduler; empty: it has none yet."""
     serving: e.DaskServing | None = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from .. import markup
 from ..kinds import KINDS
+from .events import WorkStopping
 
 _Spec = TypeVar("_Spec", covariant=True)
 _State = TypeVar("_State", bound="Work[object]")
@@ -24,13 +25,6 @@ def show_as(facts: Callable[[Any], Facts]) -> None:
     it.
     """
     _facts[:] = [facts]
-
-
-class Stopping(Protocol):
-    """The event by which work began to end."""
-
-    @property
-    def reason(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class Work(Generic[_Spec]):
     phase: str = "declared"
     """declared (it waits), running, finished, failed, stopped."""
     declared_at: float = 0.0
-    stop: Stopping | None = None
+    stop: WorkStopping | None = None
     """Why it began to end."""
     stopping_at: float = 0.0
     """When it began to end."""

@@ -112,7 +112,7 @@ class Stepping(Message):
     knows that.
 
     `program` is the fingerprint of the run's program in its process, as JSON
-    (runtime/training/fingerprint.py).
+    (runtime/training/reproducibility.py).
     """
 
     loss: float | None = None

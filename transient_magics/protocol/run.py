@@ -101,7 +101,7 @@ class RunSpec:
 
     Chance: from `program_seed`, which is `seed` or, where none was declared, `drawn_seed`, follows
     what the cell draws while it is executed, in every process of the run alike
-    (runtime/training/randomness.py). From a declared `seed` follow the initial values, too, and in
+    (runtime/training/reproducibility.py). From a declared `seed` follow the initial values, too, and in
     a graph that a worker builds for a model of the cell's own the order of its examples and its
     dropout (None: these are drawn).
 

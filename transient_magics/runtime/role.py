@@ -1,27 +1,28 @@
 """What every role process does at its start and end: its arguments, its environment, its exit code
 on disk.
 
-What others may want to know of the process is on disk (role_record.py).
+What others may want to know of the process is on disk (process_record.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import hmac
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..files import write_atomically
 from ..protocol.agent_commands import Assignment
 from ..protocol.run import RunSpec
-from .children import separate_children
 from .folder import RunFolder
-from .role_record import claim, exit_file
+from .process_record import claim_role, exit_file
 
 RUNTIME = __name__.rpartition(".")[0]
 """The package of everything that runs on a VM."""
@@ -30,6 +31,48 @@ _PROGRAMS = {
     "worker": "worker",
     **dict.fromkeys(("dispatcher", "prep", "input"), "preparation"),
 }
+
+_parent: int | None = None
+_held = threading.local()
+"""Per thread that forks: the signals that it had blocked before (`mask`), while it forks."""
+
+LONGEST_LINE = 1 << 20
+
+DONE = 0
+"""A role ended as it should; it is not started again."""
+FAILED = 65
+"""The run cannot go on and train.failed says why; it is not started again."""
+STUCK = 75
+"""A worker's watchdog ended it; it is started again and gets a new number."""
+UNFIT = 69
+"""This VM cannot do what it was rented for, as the last line of the log says; the role is not
+started again here.
+"""
+
+
+# How the processes of a VM talk where protocol/ does not say it yet: JSON lines, tokens, and what exit codes mean.
+#
+# One message is one JSON object on one line. The first message on a connection to the chief carries the run's token.
+# Nothing here opens a socket.
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The message on a line. Raises ValueError if it is none."""
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("a message is a JSON object")
+    return message
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split "10.128.0.2:2221"."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def token_fits(given: str, token: str) -> bool:
+    """Whether this is the run's token; compared in constant time."""
+    return bool(token) and hmac.compare_digest(given.encode(), token.encode())
 
 
 def program(role: str) -> str:
@@ -96,7 +139,7 @@ class Role:
         separate_children()  # the user's code may fork, in data pipelines above all
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
-        claim(self.folder.logs, self.assignment)
+        claim_role(self.folder.logs, self.assignment)
         self.spec: RunSpec = self.folder.spec()
         if (
             self.spec.stalls
@@ -142,3 +185,49 @@ class Stopwatch:
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts.items())
         return f"{self._goal} after {self._last - self._started:.1f} s: {parts}"
+
+
+# What processes that fork from ours inherit of our signals: nothing.
+#
+# asyncio hears of signals through a file descriptor that a fork shares (python/cpython #94454). The SIGTERM with
+# which `multiprocessing.Pool` ends its processes would arrive in the event loop of their parent, and not end them.
+
+
+def separate_children() -> None:
+    """From now on, processes that fork from this one have Python's own signal handlers, and no
+    wakeup descriptor.
+
+    This is so for children alone: what they set themselves, their own children inherit as usual.
+    """
+    global _parent
+    if _parent is None:
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_reset)
+    _parent = os.getpid()
+
+
+def _hold() -> None:
+    # A signal that comes to a child before `_reset` would still be written to the parent's
+    # descriptor.
+    if os.getpid() == _parent:
+        _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
+
+def _release() -> None:
+    mask = getattr(_held, "mask", None)
+    if mask is not None:
+        _held.mask = None
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _reset() -> None:
+    if getattr(_held, "mask", None) is None:
+        return
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            if number == signal.SIGINT:
+                usual = signal.default_int_handler
+            else:
+                usual = signal.SIG_DFL
+            signal.signal(number, usual)
+    _release()

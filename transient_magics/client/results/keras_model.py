@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
-from ...runtime.files.arrays import read
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
-from ...runtime.training.user_model.structure import rebuilt, weight_names
-from ...runtime.training.usercode import provide_packages, run_program, told
+from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
+from ...runtime.training.usercode import provide_packages, run_program, to_transient_error
 from ..programs import ask_model
 from .models import serving_words, with_checkpoint
 
@@ -67,7 +66,7 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
         answer = ask_model(
             f"The model of {run.name}", *serving_words(which, None), "weights", str(arrays)
         )
-        values = read(arrays)
+        values = read_arrays(arrays)
     weights = {name: values[f"weight {name}"] for name in answer["weights"]}
     return which[1], weights, rebuilt(answer["given"], values)
 
@@ -81,7 +80,7 @@ def _built(folder: RunFolder, example: Any) -> Any:
             model = run_program(folder, spec).model
             model(example, training=False) if model._call_has_training_arg else model(example)
     except Exception as error:
-        raise told(error, spec.line_offset) from error
+        raise to_transient_error(error, spec.line_offset) from error
     return model
 
 

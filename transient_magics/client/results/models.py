@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
 from ...protocol import layout
-from ...runtime.files.arrays import read, write
 from ...runtime.files.checkpoints import Checkpoints
-from ...runtime.training.user_model.structure import INPUTS, is_named, leaves, name_of, unique
+from ...runtime.training.user_model.structure import (
+    INPUTS,
+    is_named,
+    leaves,
+    name_of,
+    read_arrays,
+    unique,
+    write_arrays,
+)
 from ..programs import ask_model, fetch
 
 if TYPE_CHECKING:
@@ -102,10 +109,10 @@ def _ask(
         which = with_checkpoint(run, Path(temporary), checkpoint)
         given_file = Path(temporary) / "inputs.npz"
         answer_file = Path(temporary) / "outputs.npz"
-        write(given_file, arrays)
+        write_arrays(given_file, arrays)
         words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
         ask_model(f"A prediction of {run.name}", *words)
-        return read(answer_file)
+        return read_arrays(answer_file)
 
 
 def _is_structure(inputs: Any, *, own: bool) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from ...journal import Event, events
-from ...kinds import KINDS, parts
+from ...kinds import KINDS, load, parts
 from ...protocol.checks import all_plain
 from ...protocol.machines import Share
 from ...spec import ClusterSpec, render_duration
@@ -292,6 +292,13 @@ def _words(event: Event) -> str:
             return f"{event.work} was declared"
         case events.WorkDeclared():
             return f"{KINDS[event.of]} {event.work} was declared"
+        case events.WorkStopping():
+            own = load(event.of, "words").event_words(event)
+            return own or f"{event.work} is to end: {event.reason}"
+        case events.WorkEnded() if event.reason:
+            return f"{event.work} {event.state}: {event.reason}"
+        case events.WorkEnded():
+            return f"{event.work} {event.state}"
     for words in parts("words").values():
         if said := words.event_words(event):
             return said

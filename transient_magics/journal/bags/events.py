@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ...protocol.checks import Name
 from ...protocol.events import FACT, Event, event
 
@@ -16,21 +14,3 @@ class BagBegan(Event):
 
     bag: Name
     dask: Name
-
-
-@event("bag.ending", FACT)
-class BagEnding(Event):
-    """It is told to end. `reason`: why, a clause; `limit`: by one of its own."""
-
-    bag: Name
-    reason: str
-    limit: bool = False
-
-
-@event("bag.ended", FACT)
-class BagEnded(Event):
-    """It is over, and its VMs are free. `reason`: why, a clause."""
-
-    bag: Name
-    state: Literal["finished", "failed", "stopped"]
-    reason: str = ""

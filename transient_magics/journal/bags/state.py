@@ -11,7 +11,6 @@ from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec, outputs_of
 from ...protocol.run import Value
 from ..work import Work
-from .events import BagEnding
 from .numbered import Numbered
 
 
@@ -137,7 +136,6 @@ class DeclaredBag(Work[BagSpec]):
     kind = "bag"
     leases = False
 
-    stop: BagEnding | None = None
     state: BagState = field(kw_only=True)
     """What its driver has told."""
     began_at: float = 0.0

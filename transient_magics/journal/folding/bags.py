@@ -33,18 +33,6 @@ def _(state: ClusterState, event: e.BagBegan) -> ClusterState:
     )  # by a clock of its own
 
 
-@rules.of(e.BagEnding)
-def _(state: ClusterState, event: e.BagEnding) -> ClusterState:
-    return with_work(state, "bag", event.bag, stop=event, stopping_at=event.at)
-
-
-@rules.of(e.BagEnded)
-def _(state: ClusterState, event: e.BagEnded) -> ClusterState:
-    return with_work(
-        state, "bag", event.bag, phase=event.state, ended_at=event.at, reason=event.reason
-    )
-
-
 @rules.of(
     b.BagProposed,
     b.BagStarted,

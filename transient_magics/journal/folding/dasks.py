@@ -71,15 +71,3 @@ def _(state: ClusterState, event: e.DaskGpuUnused) -> ClusterState:
 @rules.of(e.DaskClosed)
 def _(state: ClusterState, event: e.DaskClosed) -> ClusterState:
     return with_work(state, "dask", event.dask, closed=event.reason, heard=_heard(state, event))
-
-
-@rules.of(e.DaskStopping)
-def _(state: ClusterState, event: e.DaskStopping) -> ClusterState:
-    return with_work(state, "dask", event.dask, stop=event, stopping_at=event.at)
-
-
-@rules.of(e.DaskEnded)
-def _(state: ClusterState, event: e.DaskEnded) -> ClusterState:
-    return with_work(
-        state, "dask", event.dask, phase=event.state, ended_at=event.at, reason=event.reason
-    )

@@ -8,7 +8,7 @@ from ...protocol.job import JobSpec
 from .. import events as e
 from ..jobs import JobState
 from ..state import ClusterState
-from .rules import Rules, refuse_unknown_vms, with_work
+from .rules import Rules, changed, refuse_unknown_vms, with_work
 
 rules = Rules()
 
@@ -110,24 +110,24 @@ def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
     )
 
 
-@rules.of(e.JobStopping)
-def _(state: ClusterState, event: e.JobStopping) -> ClusterState:
-    return with_work(state, "job", event.job, stopping_at=event.at, stop=event)
+def ended(job: JobState, event: e.WorkEnded) -> JobState:
+    """Return a job that is over, with the exit code and the last lines of its command."""
+    code = None
+    tail = ""
+    if exit := _decisive_exit(job):
+        code = exit.code
+        if event.state != "finished":
+            tail = exit.tail
+    return changed(job, code=code, tail=tail, spent=job.ran(event.at), started={}, gpu_unused={})
 
 
-@rules.of(e.JobEnded)
-def _(state: ClusterState, event: e.JobEnded) -> ClusterState:
-    job = state.of(JobState)[event.job]
-    return with_work(
-        state,
-        "job",
-        event.job,
-        phase=event.state,
-        ended_at=event.at,
-        code=event.code,
-        reason=event.reason,
-        tail=event.tail,
-        spent=job.ran(event.at),
-        started={},
-        gpu_unused={},
-    )
+def _decisive_exit(job: JobState) -> e.JobExited | None:
+    """Return the exit of the last attempt that says how the job ended.
+
+    That is the first one, or the first failure if the job was not stopped: the other ranks are
+    asked to end because of it.
+    """
+    exits = [*job.exits.values()]
+    if not job.stop:
+        exits.sort(key=lambda exit: exit.noticed or exit.code == 0)
+    return next(iter(exits), None)

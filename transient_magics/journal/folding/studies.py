@@ -53,23 +53,26 @@ def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
     )
 
 
-@rules.of(e.StudyEnded)
-def _(state: ClusterState, event: e.StudyEnded) -> ClusterState:
-    return _with_study(state, event, stop=event, stopping_at=event.at, reason=event.reason)
+def stopping(study: StudyState, event: e.WorkStopping) -> StudyState:
+    """Return a study that begins no further trial. It is over if no trial runs."""
+    return _with_phase(changed(study, reason=event.reason), event.at)
 
 
 def _with_study(
     state: ClusterState,
-    event: e.StudyAsked | e.StudyTold | e.StudyExtended | e.StudyEnded,
+    event: e.StudyAsked | e.StudyTold | e.StudyExtended,
     /,
     **changes: object,
 ) -> ClusterState:
     """Change a study, also one that is over: it can be extended."""
     study = changed(state.of(StudyState)[event.study], **changes)
+    return put(state, _with_phase(study, event.at))
+
+
+def _with_phase(study: StudyState, at: float) -> StudyState:
+    """Return the study in the phase that follows from its trials, at a moment."""
     if study.stopping and not study.running:
         told = sum(trial.told for trial in study.trials.values())
         phase = "finished" if told >= study.wanted else "stopped"
-        study = changed(study, phase=phase, ended_at=study.ended_at or event.at)
-    else:
-        study = changed(study, phase="running" if study.trials else "declared", ended_at=0.0)
-    return put(state, study)
+        return changed(study, phase=phase, ended_at=study.ended_at or at)
+    return changed(study, phase="running" if study.trials else "declared", ended_at=0.0)

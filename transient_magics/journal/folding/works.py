@@ -1,27 +1,57 @@
-"""What the events that all kinds of work have in common do."""
+"""What the events do that work of every kind has: it is declared, stopping and over.
+
+The module of a kind has the functions that its folding needs beside its rules:
+
+| name | returns | without it |
+|---|---|---|
+| `begin(name, spec, at)` | the first state of work that was declared at a moment | required |
+| `stopping(work, event)` | the work, changed further as it begins to stop | no further change |
+| `ended(work, event)` | the work, changed further at its end | no further change |
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from types import ModuleType
 
 from .. import events as e
 from ..state import ClusterState
-from ..work import Work
 from . import bags, dasks, jobs, runs, studies
-from .rules import Rules, declare
+from .rules import Rules, changed, declare, put
 
 rules = Rules()
 
-_BEGIN: dict[str, Callable[[str, Mapping[str, object], float], Work[object]]] = {
-    "run": runs.begin,
-    "study": studies.begin,
-    "job": jobs.begin,
-    "bag": bags.begin,
-    "dask": dasks.begin,
+_FOLDS: dict[str, ModuleType] = {
+    "run": runs,
+    "study": studies,
+    "job": jobs,
+    "bag": bags,
+    "dask": dasks,
 }
-"""By kind: the function that makes the first state of work from its name, declaration and time."""
+"""The module that folds the events of a kind, by kind."""
 
 
 @rules.of(e.WorkDeclared)
 def _(state: ClusterState, event: e.WorkDeclared) -> ClusterState:
-    return declare(state, _BEGIN[event.of](event.work, event.spec, event.at))
+    return declare(state, _FOLDS[event.of].begin(event.work, event.spec, event.at))
+
+
+@rules.of(e.WorkStopping)
+def _(state: ClusterState, event: e.WorkStopping) -> ClusterState:
+    work = state.of_kind(event.of)[event.work]
+    if work.over:
+        return state
+    work = changed(work, stop=event, stopping_at=event.at)
+    if stopping := getattr(_FOLDS[event.of], "stopping", None):
+        work = stopping(work, event)
+    return put(state, work)
+
+
+@rules.of(e.WorkEnded)
+def _(state: ClusterState, event: e.WorkEnded) -> ClusterState:
+    work = state.of_kind(event.of)[event.work]
+    if work.over:
+        return state
+    if ended := getattr(_FOLDS[event.of], "ended", None):
+        work = ended(work, event)
+    work = changed(work, phase=event.state, ended_at=event.at, reason=event.reason)
+    return put(state, work)

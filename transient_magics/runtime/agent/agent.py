@@ -48,12 +48,11 @@ from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, Tr
 from .. import process_record
 from ..folder import Lines, RunFolder
 from ..metadata import notice_seconds, watch_preemption
-from ..protocol import LONGEST_LINE
-from ..role_record import Record, recorded
+from ..process_record import RoleRecord, role_records
+from ..role import LONGEST_LINE
 from .processes import Processes
 from .starting import ForkServer, has_zygote
 from .supervise import RoleProcess
-from .traffic import counted
 
 _TRAFFIC_SECONDS = 15.0
 _TRAFFIC_BYTES = 2**20
@@ -63,6 +62,8 @@ _IDLE_SECONDS = 900.0
 """How often it is looked whether there should be a fork server; the memory that has to be free for
 one that nobody waits for; and how long one is kept on a VM that has no role.
 """
+
+_COUNTERS = Path("/proc/net/dev")
 
 
 class Agent:
@@ -121,7 +122,7 @@ class Agent:
         """Say now and then how much went over the network: between zones it costs money."""
         said = 0
         while True:
-            sent, received = counted()
+            sent, received = network_bytes()
             if sent + received - said >= _TRAFFIC_BYTES:
                 said = sent + received
                 self._report(TrafficCounted(sent=sent, received=received))
@@ -148,7 +149,7 @@ class Agent:
                 case _:
                     pass
 
-    def _start(self, assignment: Assignment, adopt: Record | None = None) -> None:
+    def _start(self, assignment: Assignment, adopt: RoleRecord | None = None) -> None:
         role = RoleProcess(self._root, assignment, self._report, self._server_for)
         self._roles[assignment.run, assignment.name] = role
         role.start(adopt)
@@ -157,7 +158,7 @@ class Agent:
         """Take on the roles on record that are not known: those of an agent before, and what it was
         just starting.
         """
-        for record in recorded(self._root):
+        for record in role_records(self._root):
             if (record.assignment.run, record.assignment.name) not in self._roles:
                 self._start(record.assignment, record)
 
@@ -461,3 +462,22 @@ def main() -> None:
         print("an agent is running already", file=sys.stderr)
         return
     asyncio.run(Agent(root).run())
+
+
+# How much this VM has sent and received since it was started, as its kernel counts it.
+
+
+def network_bytes(text: str | None = None) -> tuple[int, int]:
+    """(sent, received) in bytes over all interfaces but the loopback. `text`: what /proc/net/dev
+    says.
+    """
+    sent = received = 0
+    for line in (text if text is not None else _COUNTERS.read_text(encoding="utf-8")).splitlines()[
+        2:
+    ]:
+        name, _, numbers = line.partition(":")
+        fields = numbers.split()
+        if name.strip() != "lo" and len(fields) > 8:
+            received += int(fields[0])
+            sent += int(fields[8])
+    return sent, received

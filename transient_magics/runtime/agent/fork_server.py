@@ -29,8 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...protocol.messages import encode
-from ..protocol import DONE, decode
-from ..role import RUNTIME, Role, program, take_environment
+from ..role import DONE, RUNTIME, Role, decode, program, take_environment
 
 _PR_SET_PDEATHSIG = 1
 
@@ -236,7 +235,7 @@ def import_all(arguments: list[str]) -> None:
     A zygote of the emulator calls this once, and `main` in each process that it forks, where
     everything is imported.
     """
-    from ..training.define import preload
+    from ..training.loading import preload
 
     take_environment()
     registered = _parser().parse_args(arguments).kind == "registered"

@@ -21,7 +21,7 @@ from ...kinds import KINDS, find
 from ...protocol.agent_commands import Begin, End, Warn
 from .. import process_record
 from ..parts import LOG, Ended, Part
-from ..role_record import start_time
+from ..process_record import start_time
 from .supervise import until_it_ends
 
 

@@ -23,9 +23,8 @@ from typing import Any, Protocol
 
 from ...protocol.messages import encode
 from ..folder import RunFolder
-from ..protocol import decode
-from ..role import environment, program
-from ..role_record import is_stopped
+from ..process_record import is_stopped
+from ..role import decode, environment, program
 
 _IMPORT_SECONDS = 120.0
 _FORK_SECONDS = 10.0
@@ -208,7 +207,7 @@ class ForkServer:
     ) -> Forked | None:
         """Have it become a role. None where it cannot, now or any more.
 
-        A process that it may have forked all the same has recorded itself by then (role_record.py),
+        A process that it may have forked all the same has recorded itself by then (process_record.py),
         or ends.
         """
         return await self._fork(

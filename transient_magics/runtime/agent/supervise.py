@@ -1,6 +1,6 @@
 """Role processes of one VM: started, watched, adopted, restarted with a limit, ended.
 
-Each role has a record with its assignment and its process (role_record.py), so that an agent
+Each role has a record with its assignment and its process (process_record.py), so that an agent
 started after the old one was killed finds the processes that still run and goes on watching them (a
 pidfd tells when any process ends, ours or not). What goes in are assignments, what comes out are
 `process.started`, `process.exited` and, when a role is not started again, `process.gave_up` (it has
@@ -28,8 +28,8 @@ from ...protocol.vm_events import (
     ProcessUnfit,
 )
 from ..folder import RunFolder
-from ..protocol import DONE, FAILED, UNFIT
-from ..role_record import Record, exit_file, lock_file, pid_file, start_time
+from ..process_record import RoleRecord, exit_file, lock_file, pid_file, start_time
+from ..role import DONE, FAILED, UNFIT
 from .starting import Adopted, ForkServer, Process, log_file, spawn
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -112,7 +112,7 @@ class RoleProcess:
         """Whether its process stands by and has everything ready."""
         return self.folder.prepared.exists()
 
-    def start(self, adopt: Record | None = None) -> None:
+    def start(self, adopt: RoleRecord | None = None) -> None:
         """Start the process, or go on with the one that `adopt` names, if it names any."""
         if adopt and adopt.pid is not None and adopt.lives:
             self._process = Adopted(adopt.pid)
@@ -162,7 +162,7 @@ class RoleProcess:
                 self._supervision.cancel()  # between two starts
             await asyncio.wait([self._supervision])
 
-    async def _supervise(self, adopt: Record | None) -> None:
+    async def _supervise(self, adopt: RoleRecord | None) -> None:
         while self.wanted:
             self._since = time.monotonic()
             self._ended = asyncio.Event()
@@ -173,7 +173,7 @@ class RoleProcess:
                 else:
                     self._process = process = await self._start()
                     started = start_time(process.pid)
-                    Record(self.assignment, process.pid, started).write(self.folder.logs)
+                    RoleRecord(self.assignment, process.pid, started).write(self.folder.logs)
                     self._report(ProcessStarted(**self.describe()))
                     if not self.wanted:  # it was told to end before it was there
                         self.signal(signal.SIGKILL)
@@ -219,7 +219,7 @@ class RoleProcess:
         exit_file(logs, given.name).unlink(missing_ok=True)
         if given.role != DISPATCHER:  # beside one that may have all ready
             self.folder.prepared.unlink(missing_ok=True)
-        Record(given).write(logs)
+        RoleRecord(given).write(logs)
         arguments = [*given.arguments(), "--asked", str(time.time())]
         server = self._server(given)
         if server and await server.ready():
@@ -238,7 +238,7 @@ class RoleProcess:
         """The process that lives and says that it is this role; one with another assignment ends
         here.
         """
-        known = Record.read(lock_file(self.folder.logs, self.assignment.name))
+        known = RoleRecord.read(lock_file(self.folder.logs, self.assignment.name))
         if known is None or known.pid is None or not known.lives:
             return None
         if known.assignment == self.assignment:

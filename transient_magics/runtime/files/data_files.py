@@ -28,7 +28,7 @@ from ...protocol.backoff import backoff
 from ...protocol.chief_messages import Fetch, Files, Grant, What
 from ...protocol.messages import encode
 from ...protocol.names import checked_file
-from ..protocol import decode, host_and_port
+from ..role import decode, host_and_port
 from . import blocks
 
 MARKER = ".complete"

@@ -11,8 +11,7 @@ import asyncio
 import signal
 from typing import NoReturn
 
-from ..protocol import DONE
-from ..role import Role, log
+from ..role import DONE, Role, log
 
 
 async def _chief(role: Role) -> int:

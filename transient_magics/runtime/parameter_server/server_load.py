@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...protocol import chief_messages as messages
 from ...protocol.agent_commands import Assignment
-from ..protocol import host_and_port
+from ..role import host_and_port
 
 EVERY = 1.0
 _PATIENCE = 5.0

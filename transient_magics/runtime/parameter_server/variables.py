@@ -24,10 +24,10 @@ from ..folder import RunFolder
 from ..role import log
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
-from ..training import fingerprint
-from ..training.define import define, import_tensorflow
 from ..training.graph import variables
-from ..training.step_rules import Looks, divisor, needed
+from ..training.loading import import_tensorflow, load_model
+from ..training.reproducibility import fingerprint_weights
+from ..training.step_rules import PollSchedule, divisor, gradients_needed
 from ..training.usercode import sentence
 
 _PATIENCE = 600.0
@@ -79,7 +79,9 @@ class Keeper:
 
     def define(self) -> None:
         """Run the cell and find what it is to train."""
-        self._trainable = define(self._folder, self._spec, self._folder.data_directory(self._spec))
+        self._trainable = load_model(
+            self._folder, self._spec, self._folder.data_directory(self._spec)
+        )
 
     @property
     def batch(self) -> int:
@@ -136,7 +138,7 @@ class Keeper:
 
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of the run's program; empty where the graph was read from a file."""
-        weights = fingerprint.of_weights(self._variables.graph)
+        weights = fingerprint_weights(self._variables.graph)
         if weights:
             return {**self._trainable.fingerprint(), **weights}
         return {}
@@ -443,11 +445,11 @@ class Rounds(threading.Thread):
             accumulators.open(session)
         step = 0
         began = time.monotonic()
-        looks = Looks()
+        looks = PollSchedule()
         while True:  # up to the last step, and beyond: another parameter server may be lost with it
             with keeper.still:
                 number, step, complete = look()
-                enough = needed(self.live, spec.backup_workers)
+                enough = gradients_needed(self.live, spec.backup_workers)
                 if complete >= enough and step < spec.train_steps:
                     feeds = {
                         accumulators.round: number,

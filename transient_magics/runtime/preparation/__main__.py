@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 from ...errors import TrainingError
 from ...files import write_atomically
 from ..files import data_files
-from ..protocol import host_and_port
-from ..role import Role, log
+from ..role import Role, host_and_port, log
 from ..tf.graph_mode import prepare
 
 _JOURNAL = "preparation"

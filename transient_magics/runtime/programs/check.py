@@ -28,8 +28,8 @@ from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import take_environment
 from ..tf.graph_mode import GPU, tensorflow
-from ..training.define import define
 from ..training.graph.step import check_graph
+from ..training.loading import load_model
 from ..training.t2t.trainable import RegisteredModel
 from ..training.trainable import Trainable
 from ..training.user_model.trainable import OwnModel
@@ -43,7 +43,7 @@ def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[st
     assumed: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as nothing:
         directory = spec.data_folder or nothing
-        trainable = define(folder, spec, directory)
+        trainable = load_model(folder, spec, directory)
         try:
             trainable.prepare()
         except Exception as error:

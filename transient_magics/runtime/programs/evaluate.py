@@ -6,7 +6,7 @@ split goes once through the model, or a part of it, the same one at every step o
 batches as the declaration says, or, where the whole takes too long, what is drawn. Its metrics, of
 a T2T model the problem's own, are printed as one line of JSON, `{"step": N, "metrics": {...},
 "undefined": [...], "batches": N, "examples": N, "complete": true, "program": "..."}`, with a
-fingerprint of the program (training/fingerprint.py) and, where a part was taken, what is known of
+fingerprint of the program (training/reproducibility.py) and, where a part was taken, what is known of
 it (TrainEvaluated), or `{"error": "sentence"}` with exit code 1.
 """
 
@@ -31,10 +31,10 @@ from ..files.checkpoints import Checkpoints
 from ..folder import RunFolder
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
-from ..training import fingerprint
-from ..training.define import define
+from ..training import reproducibility
 from ..training.examples import iterator_of
-from ..training.randomness import seed_process
+from ..training.loading import load_model
+from ..training.reproducibility import seed_process
 from ..training.trainable import Drawn, Pipeline, Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
@@ -110,7 +110,7 @@ def evaluate(
     many batches it has. `before`: what the run's latest evaluation said of its part of the split
     (protocol's TrainEvaluated).
     """
-    trainable = define(folder, spec, folder.data_directory(spec))
+    trainable = load_model(folder, spec, folder.data_directory(spec))
     seed_process(
         spec.program_seed, "evaluation"
     )  # what the examples draw is the same in every evaluation
@@ -222,7 +222,10 @@ def _pass(
         with placement.cut(spec.ps_shards):
             batch = iterator.get_next()
             built = trainable.evaluation_graph(batch)
-        program = {**trainable.fingerprint(), **fingerprint.of_weights(tf.get_default_graph())}
+        program = {
+            **trainable.fingerprint(),
+            **reproducibility.fingerprint_weights(tf.get_default_graph()),
+        }
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])

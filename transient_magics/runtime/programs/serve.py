@@ -26,17 +26,22 @@ from typing import Any
 from ... import errors
 from ...errors import TrainingError
 from ...protocol.run import RunSpec
-from ..files.arrays import read, write
 from ..files.checkpoints import Checkpoints, kept_vocabularies, lay_out_vocabularies
 from ..folder import RunFolder
 from ..role import take_environment
 from ..tf import placement
 from ..tf.graph_mode import tensorflow
-from ..training.define import define
+from ..training.loading import load_model
 from ..training.trainable import Trainable
-from ..training.user_model.structure import described, leaves, weight_names
+from ..training.user_model.structure import (
+    described,
+    leaves,
+    read_arrays,
+    weight_names,
+    write_arrays,
+)
 from ..training.user_model.trainable import OwnModel
-from ..training.usercode import told
+from ..training.usercode import to_transient_error
 
 _BATCH = 128
 
@@ -58,7 +63,7 @@ def restored(
     checkpoints = Checkpoints(folder.checkpoints)
     with tempfile.TemporaryDirectory() as own:
         lay_out_vocabularies(folder.checkpoints, Path(own))
-        trainable = define(folder, spec, data or own)
+        trainable = load_model(folder, spec, data or own)
         _prepare(trainable, spec, own)
     tf = tensorflow()
     with tf.Graph().as_default():
@@ -103,7 +108,7 @@ def predict(
     """Write the model's answers to the arrays of `inputs`, in their order."""
     import numpy
 
-    given = read(inputs)
+    given = read_arrays(inputs)
     with restored(
         folder, spec, [step], data, lambda trainable: trainable.serving_graph(given)
     ) as found:
@@ -119,7 +124,7 @@ def predict(
     whole: dict[str, Any] = {
         name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]
     }
-    write(outputs, whole)
+    write_arrays(outputs, whole)
 
 
 def decode(
@@ -144,7 +149,7 @@ def decode(
     if len(steps) < average:
         what = f"{len(steps)} of the {average} checkpoints are here whose mean is wanted"
         raise TrainingError(what, where="average", fix="A run keeps as many as --keep says.")
-    given = read(inputs)
+    given = read_arrays(inputs)
     decoded = list[str]()
     build = lambda trainable: trainable.texts().graph(given, beam_size, alpha)  # noqa: E731
     with restored(folder, spec, steps[::-1], data, build) as found:
@@ -154,7 +159,7 @@ def decode(
             part = {name: array[begin : begin + texts.batch] for name, array in given.items()}
             tokens = session.run(built.outputs["tokens"], _fed(trainable, built, part))
             decoded += map(texts.decode, tokens)
-    write(outputs, {"texts": numpy.array(decoded)})
+    write_arrays(outputs, {"texts": numpy.array(decoded)})
 
 
 def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
@@ -186,7 +191,7 @@ def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[
     Returns the names, those of weights in order, and how the keys make up the features
     (structure.py).
     """
-    trainable = define(folder, spec, "")
+    trainable = load_model(folder, spec, "")
     if not isinstance(trainable, OwnModel) or not (built := trainable.keras_model):
         raise TrainingError(
             "the cell defines model_fn, and no Keras model",
@@ -200,7 +205,7 @@ def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[
         )
     keys = [key for _, key in leaves(trainable.features)]
     features = dict(zip(keys, (value for _, value in leaves(built.example)), strict=True))
-    write(
+    write_arrays(
         outputs, {**features, **{f"weight {name}": _as_numpy_knows(values[name]) for name in names}}
     )
     return {"weights": names, "features": keys, "given": described(trainable.features)}
@@ -328,7 +333,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
             decode(folder, spec, step, data, given.inputs, given.outputs, **search)
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
         traceback.print_exc()
-        return errors.told(told(error, offset))
+        return errors.told(to_transient_error(error, offset))
     return {"step": step, **more}
 
 

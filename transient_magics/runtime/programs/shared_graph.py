@@ -41,8 +41,8 @@ def main() -> None:
     else:
         os.nice(_NICE)
     from ..tf.graph_mode import GPU
-    from ..training.define import define
     from ..training.graph.file import written
+    from ..training.loading import load_model
 
     os.environ[GPU] = str(int(given.gpu))
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -50,7 +50,7 @@ def main() -> None:
     spec = folder.spec()
     if given.gpu and not spec.model:
         _refuse_to_look()
-    content = written(define(folder, spec, folder.data_directory(spec)), spec, given.servers)
+    content = written(load_model(folder, spec, folder.data_directory(spec)), spec, given.servers)
     folder.graphs.mkdir(exist_ok=True, mode=0o700)
     write_atomically(folder.graph_file(given.gpu, given.servers), content, durable=False)
 

@@ -15,7 +15,7 @@ _LONGEST = 0.05
 _SHARE = 0.1
 
 
-def needed(live: int, backup: int) -> int:
+def gradients_needed(live: int, backup: int) -> int:
     """How many gradients complete a step while `live` workers train and the slowest `backup` are
     not waited for.
 
@@ -25,7 +25,7 @@ def needed(live: int, backup: int) -> int:
     return max(1, live - backup)
 
 
-class Looks:
+class PollSchedule:
     """When to look again for something that happens once in every step."""
 
     def __init__(self) -> None:

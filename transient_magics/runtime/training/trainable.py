@@ -4,7 +4,7 @@ itself defines.
 Chief, workers, evaluation and predictions ask a Trainable for its part of their graphs (examples,
 loss and gradients, metrics, outputs) and know nothing else about it. Which one it is follows from
 the declaration: with the name of a model it is Tensor2Tensor's (t2t/), without one the cell's own
-(user_model/): define.py.
+(user_model/): loading.py.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class Trainable(Protocol):
         ...
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what the data that this process has read are like (fingerprint.py); empty where
+        """Return what the data that this process has read are like (reproducibility.py); empty where
         they are files.
         """
         ...

@@ -29,7 +29,7 @@ from pathlib import Path
 from ...errors import CellError, DeclarationError, TrainingError, TransientError
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
-from .randomness import Generators, seeded
+from .reproducibility import Generators, seeded
 
 MODULE_NAME = "transient_cell"
 SPAWNED = Path(__file__).with_name("spawned")
@@ -85,7 +85,7 @@ def run_cell(
     params
         Names that the module has from its beginning, with their values.
     seed
-        What the cell draws follows from it (randomness.py).
+        What the cell draws follows from it (reproducibility.py).
 
     Raises
     ------
@@ -112,7 +112,7 @@ def run_cell(
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise told(error, line_offset) from error
+        raise to_transient_error(error, line_offset) from error
     return module
 
 
@@ -214,7 +214,7 @@ def _place(error: BaseException) -> str:
     return f"{short} line {ours[-1].lineno}"
 
 
-def told(error: BaseException, line_offset: int) -> TransientError:
+def to_transient_error(error: BaseException, line_offset: int) -> TransientError:
     """The error of this package that tells `error`: a CellError with its line if the cell is at
     fault.
     """
@@ -230,7 +230,7 @@ def told(error: BaseException, line_offset: int) -> TransientError:
 
 def reason(error: BaseException, line_offset: int) -> str:
     """What train.failed says about `error`."""
-    known = told(error, line_offset)
+    known = to_transient_error(error, line_offset)
     if isinstance(known, CellError):
         return known.what
     return str(known)

@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import CellError, DeclarationError
 from ..files import blocks, data_files
 from ..metadata import notice_seconds
-from ..protocol import DONE, FAILED, STUCK, UNFIT
-from ..role import Role, Stopwatch, log
+from ..role import DONE, FAILED, STUCK, UNFIT, Role, Stopwatch, log
 from ..tf.graph_mode import has_gpu
-from ..training.usercode import told
+from ..training.usercode import to_transient_error
 from .blocks import Blocks, BucketBlocks
 from .chief_link import CHIEF_GONE, ChiefLink, answer
 from .gpu import GpuUnseenError
@@ -194,7 +193,9 @@ class Worker:
             print(self._failure.what, file=sys.stderr)
             self._link.leave("lost")
             self._role.end(UNFIT)
-        error = told(self._failure or RuntimeError("training ended"), self._role.spec.line_offset)
+        error = to_transient_error(
+            self._failure or RuntimeError("training ended"), self._role.spec.line_offset
+        )
         fatal = isinstance(error, (CellError, DeclarationError))
         self._link.trouble(error.what if isinstance(error, CellError) else str(error), fatal)
         self._link.leave("lost")

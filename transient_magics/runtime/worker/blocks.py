@@ -27,8 +27,7 @@ from ...protocol.run import Cache
 from ..files.blocks import BlockCache, Content
 from ..files.data_files import ask
 from ..programs import shared_records
-from ..protocol import host_and_port
-from ..role import log
+from ..role import host_and_port, log
 
 if TYPE_CHECKING:
     from ..files.bucket import Bucket

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...protocol import chief_messages as messages
-from ..protocol import host_and_port
+from ..role import host_and_port
 from ..tf.graph_mode import has_gpu
 
 _EVERY = 1.0

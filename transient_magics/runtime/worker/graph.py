@@ -20,13 +20,13 @@ from ..folder import RunFolder
 from ..role import Stopwatch, log
 from ..tf import placement
 from ..tf.graph_mode import has_gpu, run_only, tensorflow
-from ..training import fingerprint
+from ..training import reproducibility
 from ..training.batching import SMALLEST
-from ..training.define import define, import_tensorflow
 from ..training.examples import Source, prepared, shared, source
 from ..training.graph.file import GraphFile
 from ..training.graph.worker import WorkerGraph, build
-from ..training.randomness import seed_process
+from ..training.loading import import_tensorflow, load_model
+from ..training.reproducibility import seed_process
 from ..training.trainable import Trainable
 from ..training.usercode import sentence
 
@@ -146,7 +146,7 @@ class GraphMaker:
                 directory = os.path.relpath(directory, self._folder.path)
             else:
                 directory = directory
-        self._trainable = define(self._folder, self._spec, directory)
+        self._trainable = load_model(self._folder, self._spec, directory)
         self._watch.lap("code")
         return self._trainable
 
@@ -209,5 +209,7 @@ class GraphMaker:
                 examples = source(pipeline, f"examples_{number}", batch, uneven)
             built = step(examples.features, device)
         graph.finalize()
-        self.fingerprint = json.dumps({**trainable.fingerprint(), **fingerprint.of_weights(graph)})
+        self.fingerprint = json.dumps(
+            {**trainable.fingerprint(), **reproducibility.fingerprint_weights(graph)}
+        )
         return Made(graph, built, examples)

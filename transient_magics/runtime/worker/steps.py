@@ -17,7 +17,7 @@ from ...protocol.run import RunSpec
 from ..role import log
 from ..tf.graph_mode import tensorflow
 from ..training.graph.worker import WorkerGraph
-from ..training.step_rules import Looks
+from ..training.step_rules import PollSchedule
 from .meter import moments, parts
 
 _LEAST_SECONDS = 1.0
@@ -52,7 +52,7 @@ class Turn:
         self._session: Any = None
         self._look: Any = None
         self._position = 0, 0
-        self._looks = Looks()
+        self._looks = PollSchedule()
         self._computing = 0.0
 
     def take(

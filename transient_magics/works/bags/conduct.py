@@ -33,14 +33,13 @@ from ...journal.bags import events
 from ...journal.bags.fold import fold
 from ...journal.bags.state import DeclaredBag
 from ...journal.cost import charged
-from ...journal.events import WorkDeclared
 from ...protocol import layout
 from ...protocol.bag import events as b
 from ...protocol.bag.spec import BagSpec
 from ...protocol.dask.spec import DaskSpec
 from ..dask.conduct import Dasks
 from . import artifacts
-from .decisions import Begin, End, EndDask, Say, decide
+from .decisions import Begin, End, EndDask, Stop, decide
 
 _SILENT_SECONDS = 5.0
 _CLOSED_SECONDS = 60.0
@@ -53,6 +52,7 @@ class Bags(Works[BagSpec]):
     """The bags of a cluster."""
 
     kind = "bag"
+    stopped_because = "it was stopped"
     spec_class = BagSpec
     most_event_bytes = 256 * 2**20
 
@@ -81,20 +81,6 @@ class Bags(Works[BagSpec]):
                 fix=install_extra("bags"),
             )
 
-    def declared(self, name: str, spec: BagSpec) -> WorkDeclared:
-        """Return the event by which a bag begins."""
-        return WorkDeclared(work=name, of="bag", spec=spec.to_dict())
-
-    def failed(self, name: str, reason: str) -> events.BagEnded:
-        """Return the event by which a bag fails."""
-        return events.BagEnded(bag=name, state="failed", reason=reason)
-
-    async def stop(self, name: str, reason: str = "") -> None:
-        """Begin no further job of a bag. Does nothing if it ends already."""
-        bag = self.state.of(DeclaredBag)[name]
-        if not bag.over and not bag.stop:
-            self.recorder.record(events.BagEnding(bag=name, reason=reason or "it was stopped"))
-
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [bag.name for bag in self.state.active_bags]:
@@ -108,13 +94,12 @@ class Bags(Works[BagSpec]):
             match decide(bag, self.state, cost, tick.at, arriving=self._arriving(bag)):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)
-                case Say(reason, limit):
-                    self.recorder.record(events.BagEnding(bag=name, reason=reason, limit=limit))
+                case Stop(reason, state):
+                    self.end(name, reason, state)
                 case EndDask(dask, reason):
                     self._dasks.end(dask, reason)
-                case End(how, reason):
-                    self.recorder.record(events.BagEnded(bag=name, state=how, reason=reason))
-                    self.note(name, "")
+                case End(state, reason):
+                    self.ended(name, state, reason)
                 case None:
                     pass
             self._follow(tick.tasks, self.state.of(DeclaredBag)[name])
@@ -211,7 +196,7 @@ class Bags(Works[BagSpec]):
     def fail(self, bag: str, dask: str, reason: str) -> None:
         """End it, and its Dask cluster."""
         self._dasks.end(dask, reason)
-        self.recorder.record(events.BagEnded(bag=bag, state="failed", reason=reason))
+        self.recorder.record(self.failed(bag, reason))
 
     @contextmanager
     def hearing(self, dask: str) -> Generator[None]:

@@ -30,11 +30,11 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Say:
-    """Write down why it is to end."""
+class Stop:
+    """The bag begins no further job, for this reason, a clause."""
 
     reason: str
-    limit: bool = False
+    state: Literal["finished", "stopped"] = "stopped"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class End:
     reason: str
 
 
-Decision = Begin | Say | EndDask | End
+Decision = Begin | Stop | EndDask | End
 
 
 def decide(
@@ -82,11 +82,11 @@ def decide(
             return EndDask(working.name, bag.stop.reason)
         if arriving:
             return None
-        return End("finished" if bag.stop.limit else "stopped", bag.stop.reason)
+        return End(bag.stop.state, bag.stop.reason)
     if state.phase == "deleting":
-        return Say(f"the cluster ends: {state.reason}")
+        return Stop(f"the cluster ends: {state.reason}")
     if limit := _limit(bag, state, cost, now):
-        return Say(limit, limit=True)
+        return Stop(limit, "finished")
     if dask is None:
         return Begin(_free_name(bag, state))
     if working or arriving:

@@ -127,10 +127,6 @@ def event_words(event: Event) -> str:
     match event:
         case e.BagBegan():
             return f"{event.bag} begins, with the Dask cluster {event.dask}"
-        case e.BagEnding():
-            return f"{event.bag} is to end: {event.reason}"
-        case e.BagEnded():
-            return f"{event.bag} {event.state}{f': {event.reason}' if event.reason else ''}"
         case b.BagGaveUp():
             return f"{event.bag} gives up {event.vm}: by its age it is worth no job any more"
         case b.BagStarted():

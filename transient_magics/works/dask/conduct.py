@@ -19,7 +19,7 @@ from ...controller.on_vm import OnVm, ask, files_below
 from ...controller.record import Recorder
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
-from ...controller.works import STOPPED_BY_USER, Tick, Works
+from ...controller.works import Tick, Works
 from ...errors import ClusterError, ForeignError
 from ...journal import DaskState, Event, VmState, events, now
 from ...protocol import agent_commands, layout
@@ -35,6 +35,7 @@ class Dasks(Works[DaskSpec]):
     """The Dask clusters of a cluster."""
 
     kind = "dask"
+    stopped_as = "finished"
     spec_class = DaskSpec
 
     def __init__(
@@ -57,29 +58,11 @@ class Dasks(Works[DaskSpec]):
                 f"The keys of {name} cannot be made: {error}", where=str(self.folder(name))
             ) from error
 
-    def declared(self, name: str, spec: DaskSpec) -> events.WorkDeclared:
-        """Return the event by which a Dask cluster begins."""
-        return events.WorkDeclared(work=name, of="dask", spec=spec.to_dict())
-
-    def failed(self, name: str, reason: str) -> events.DaskEnded:
-        """Return the event by which a Dask cluster fails."""
-        return events.DaskEnded(dask=name, state="failed", reason=reason)
-
-    async def stop(self, name: str, reason: str = "") -> None:
-        """End a Dask cluster; its VMs are free then. Does nothing if it ends already."""
-        self.end(name, reason or STOPPED_BY_USER)
-
-    def end(self, name: str, reason: str, *, failed: bool = False) -> None:
-        """Record that it ends. Does nothing where it ends already, or was never declared."""
-        dask = self.state.of(DaskState).get(name)
-        if dask and not dask.over and not dask.stop:
-            self.recorder.record(events.DaskStopping(dask=name, reason=reason, failed=failed))
-
     def take_back(self) -> None:
         """End those of which this machine has no keys, after another one was in charge."""
         for dask in self.state.active_dasks:
             if not (self.folder(dask.name) / layout.TLS_CA_KEY).exists():
-                self.end(dask.name, "its keys were lost with the VM of its controller", failed=True)
+                self.end(dask.name, "its keys were lost with the VM of its controller", "failed")
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
@@ -97,17 +80,13 @@ class Dasks(Works[DaskSpec]):
         match decision:
             case Begin():
                 if refused := self.fleet.training_refused if self.fleet else "":
-                    self.end(name, refused, failed=True)
+                    self.end(name, refused, "failed")
                 else:
                     self.recorder.record(events.DaskBegan(dask=name, vm=decision.vm))
             case Stop():
-                self.end(name, decision.reason, failed=decision.failed)
+                self.end(name, decision.reason, decision.state)
             case End():
-                ended = "failed" if decision.state == "failed" else "finished"
-                self.recorder.record(
-                    events.DaskEnded(dask=name, state=ended, reason=decision.reason)
-                )
-                self.note(name, "")
+                self.ended(name, decision.state, decision.reason)
                 certificates.forget(self.folder(name))
 
     def _follow(self, tasks: Tasks, dask: DaskState) -> None:

@@ -8,6 +8,7 @@ scheduler lives. What a scheduler knows is nowhere else, so none is begun again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ...journal import ClusterState, DaskState, VmState
 from ...spec import PARAMETER_SERVER
@@ -25,17 +26,17 @@ class Begin:
 
 @dataclass(frozen=True)
 class Stop:
-    """Have it end: why, a clause. `failed`: it cannot go on."""
+    """The Dask cluster stops for this reason, a clause; as failed if it cannot continue."""
 
     reason: str
-    failed: bool = False
+    state: Literal["finished", "failed"] = "finished"
 
 
 @dataclass(frozen=True)
 class End:
     """It is over."""
 
-    state: str
+    state: Literal["finished", "failed", "stopped"]
     reason: str
 
 
@@ -54,7 +55,7 @@ def decide(
         left = [vm for vm in parts(dask, state) if vm.name not in ended]
         if left and now - dask.stopping_at <= END_SECONDS:
             return []
-        return [End("failed" if dask.stop.failed else "finished", dask.stop.reason)]
+        return [End(dask.stop.state, dask.stop.reason)]
     if state.phase == "deleting":
         return [Stop(f"the cluster ends: {state.reason}")]
     if not dask.vm:
@@ -64,9 +65,9 @@ def decide(
         return []
     vm = state.vms.get(dask.vm)
     if vm is None or not vm.living:
-        return [Stop(f"its scheduler was on {dask.vm}, which is gone", failed=True)]
+        return [Stop(f"its scheduler was on {dask.vm}, which is gone", "failed")]
     if dask.closed or dask.lost:
-        return [Stop(dask.closed or dask.lost, failed=not dask.closed)]
+        return [Stop(dask.closed or dask.lost, "finished" if dask.closed else "failed")]
     return []
 
 

@@ -84,8 +84,4 @@ def event_words(event: Event) -> str:
             return f"{event.dask} uses the GPU of {event.vm} ({plain(event.gpu)}) now"
         case events.DaskClosed():
             return f"the scheduler of {event.dask} has ended: {event.reason}"
-        case events.DaskStopping():
-            return f"{event.dask} is to end: {event.reason}"
-        case events.DaskEnded():
-            return f"{event.dask} {event.state}{f': {event.reason}' if event.reason else ''}"
     return ""

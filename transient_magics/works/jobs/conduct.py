@@ -23,7 +23,7 @@ from ...controller.on_vm import OnVm, ask, files_below, is_plain
 from ...controller.record import Recorder
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
-from ...controller.works import STOPPED_BY_USER, Tick, Works
+from ...controller.works import Tick, Works
 from ...errors import ForeignError, RoomError
 from ...journal import Event, JobState, events, now
 from ...protocol import agent_commands, layout
@@ -59,20 +59,6 @@ class Jobs(Works[JobSpec]):
         super().__init__(directory, recorder, link, others)
         self._keeping: dict[str, asyncio.Lock] = {}
 
-    def declared(self, name: str, spec: JobSpec) -> events.WorkDeclared:
-        """Return the event by which a job begins."""
-        return events.WorkDeclared(work=name, of="job", spec=spec.to_dict())
-
-    def failed(self, name: str, reason: str) -> events.JobEnded:
-        """Return the event by which a job fails."""
-        return events.JobEnded(job=name, state="failed", reason=reason)
-
-    async def stop(self, name: str, reason: str = "") -> None:
-        """End a job, its folder shipped once more."""
-        job = self.state.of(JobState)[name]
-        if not job.over and not job.stop:
-            self.recorder.record(events.JobStopping(job=name, reason=reason or STOPPED_BY_USER))
-
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [job.name for job in self.state.active_jobs]:
@@ -91,7 +77,7 @@ class Jobs(Works[JobSpec]):
                     events.JobBegan(job=name, attempt=job.attempt + 1, vms=decision.vms)
                 )
             case StopOn():
-                tasks.do(f"end {name} on {decision.vm}", partial(self.end, job, decision.vm))
+                tasks.do(f"end {name} on {decision.vm}", partial(self.end_on, job, decision.vm))
             case Warn():
                 tasks.do(f"warn {name} on {decision.vm}", partial(self.warn, job, decision))
             case Interrupt():
@@ -100,20 +86,9 @@ class Jobs(Works[JobSpec]):
                 )
                 self.recorder.record(interrupted)
             case Stopping():
-                stopping = events.JobStopping(
-                    job=name, reason=decision.reason, failed=decision.failed
-                )
-                self.recorder.record(stopping)
+                self.end(name, decision.reason, decision.state)
             case End():
-                ended = events.JobEnded(
-                    job=name,
-                    state=decision.state,
-                    code=decision.code,
-                    reason=decision.reason,
-                    tail=decision.tail,
-                )
-                self.recorder.record(ended)
-                self.note(name, "")
+                self.ended(name, decision.state, decision.reason)
 
     def _follow(self, tasks: Tasks, job: JobState) -> None:
         """Conduct the job on each VM of the attempt that exists and has not ended."""
@@ -125,7 +100,7 @@ class Jobs(Works[JobSpec]):
             else:
                 tasks.do(key, _Part(self, job, vm, rank).conduct)
 
-    async def end(self, job: JobState, vm: str) -> None:
+    async def end_on(self, job: JobState, vm: str) -> None:
         """Request the end of the command on a VM. Sent again at each tick until it has ended."""
         await ask(
             self.link(vm), agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt)
@@ -188,7 +163,7 @@ class _Part(OnVm):
             try:
                 await self.retried(self._follow_events)
             except ForeignError:  # no line of its end would be read
-                await self._jobs.end(self._jobs.state.of(JobState)[self.name], self.vm)
+                await self._jobs.end_on(self._jobs.state.of(JobState)[self.name], self.vm)
                 why = "its VM has told more of it than is taken from one"
                 exited = events.JobExited(
                     job=self.name, attempt=self._attempt, rank=self._rank, code=None, reason=why

@@ -64,10 +64,10 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The job is to end, by a limit of its own (`failed`) or with its cluster."""
+    """The job stops: with its cluster, or as failed by a limit of its own."""
 
     reason: str
-    failed: bool = False
+    state: Literal["failed", "stopped"] = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,7 @@ class End:
     """The job is over."""
 
     state: Literal["finished", "failed", "stopped"]
-    code: int | None = None
     reason: str = ""
-    tail: str = ""
 
 
 Decision = Begin | StopOn | Warn | Interrupt | Stopping | End
@@ -97,7 +95,7 @@ def decide(job: JobState, state: ClusterState, now: float) -> list[Decision]:
             return [
                 Stopping(
                     f"it has run for {render_duration(limit)}, its limit (--job-timeout)",
-                    failed=True,
+                    "failed",
                 )
             ]
     if job.vms:
@@ -129,7 +127,9 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
     gone = [name for name in job.vms if (vm := state.vms.get(name)) is None or not vm.living]
     runs = [name for name in job.vms if name not in job.exits and name not in gone]
     taken = [name for name in job.vms if _was_taken(name, job, state)]
-    failed = next((each for each in job.exits.values() if _counts_as_failure(each, now)), None)
+    failures = [exit for exit in job.exits.values() if _counts_as_failure(exit, now)]
+    failures.sort(key=lambda exit: exit.noticed)
+    failed = next(iter(failures), None)
     if runs:
         if job.stop and now - job.stopping_at > STOP_SECONDS:
             return [_stopped(job)]
@@ -156,10 +156,10 @@ def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]
         why = said(failed)
         if job.failures < job.spec.retries:
             return [Interrupt(why, failed=True)]
-        return [End("failed", failed.code, why, failed.tail)]
+        return [End("failed", why)]
     if noticed:
         return []  # its VM is to leave now
-    return [End("finished", 0)]
+    return [End("finished")]
 
 
 def _warned(job: JobState, runs: list[str], state: ClusterState, now: float) -> Iterator[Warn]:
@@ -201,9 +201,7 @@ def said(exit: JobExited) -> str:
 
 def _stopped(job: JobState) -> End:
     assert job.stop
-    known = next(iter(job.exits.values()), None)
-    state = "failed" if job.stop.failed else "stopped"
-    return End(state, known.code if known else None, job.stop.reason, known.tail if known else "")
+    return End(job.stop.state, job.stop.reason)
 
 
 def _was_taken(name: str, job: JobState, state: ClusterState) -> bool:

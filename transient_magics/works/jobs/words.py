@@ -98,8 +98,4 @@ def event_words(event: Event) -> str:
             return f"the command of {event.job} {how}"
         case events.JobInterrupted():
             return f"{event.job} goes on elsewhere: {event.reason}"
-        case events.JobStopping():
-            return f"{event.job} is to end: {event.reason}"
-        case events.JobEnded():
-            return f"{event.job} {event.state}{f': {event.reason}' if event.reason else ''}"
     return ""

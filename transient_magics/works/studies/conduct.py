@@ -17,7 +17,7 @@ from typing import Any, cast
 from ...controller.record import Recorder
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
-from ...controller.works import STOPPED_BY_USER, Tick, Turn, Works, refuse_when_ending
+from ...controller.works import Tick, Turn, Works, refuse_when_ending
 from ...errors import ClusterError
 from ...journal import RunState, StudyState, events
 from ...journal.declared import forget_brought, is_brought
@@ -85,13 +85,9 @@ class Studies(Works[StudySpec]):
                 f"{name} needs {package}, which is not installed where the controller runs"
             )
 
-    def declared(self, name: str, spec: StudySpec) -> events.WorkDeclared:
-        """Return the event by which a study begins."""
-        return events.WorkDeclared(work=name, of="study", spec=spec.to_dict())
-
-    def failed(self, name: str, reason: str) -> events.StudyEnded:
-        """Return the event by which a study ends without a trial more."""
-        return events.StudyEnded(study=name, reason=reason)
+    def failed(self, name: str, reason: str) -> events.WorkStopping:
+        """Return the event by which a study begins no further trial; it is over after its runs."""
+        return events.WorkStopping(work=name, of="study", reason=reason)
 
     def take_back(self) -> None:
         """After a time in which a VM wrote the journal: put aside what came from it under the names
@@ -108,11 +104,6 @@ class Studies(Works[StudySpec]):
                 shutil.rmtree(aside / name, ignore_errors=True)
                 folder.rename(aside / name)
                 forget_brought(self.directory, name)
-
-    async def stop(self, name: str, reason: str = "") -> None:
-        """End a study where it stands. Does nothing if it has ended."""
-        if not self.state.of(StudyState)[name].stopping:
-            self.recorder.record(events.StudyEnded(study=name, reason=reason or STOPPED_BY_USER))
 
     def extend(self, name: str, trials: int, request: str = "") -> None:
         """Have so many trials more, once for each `request`. Raises ClusterError where there can be
@@ -153,7 +144,7 @@ class Studies(Works[StudySpec]):
                 )
                 self.recorder.record(told)
             case End():
-                self.recorder.record(events.StudyEnded(study=name, reason=decision.reason))
+                self.end(name, decision.reason)
             case Ask():
                 self._ask(tasks, name, decision.trial)
             case Declare():

@@ -87,6 +87,6 @@ def event_words(event: Event) -> str:
             return f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}{value}{why}"
         case events.StudyExtended():
             return f"study {event.study} has {count(event.trials, 'trial')} more"
-        case events.StudyEnded():
-            return f"study {event.study} ended{f': {event.reason}' if event.reason else ''}"
+        case events.WorkStopping(of="study"):
+            return f"study {event.work} ended{f': {event.reason}' if event.reason else ''}"
     return ""

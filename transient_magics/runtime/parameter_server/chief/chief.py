@@ -35,9 +35,8 @@ from ....protocol.vm_events import (
 from ...files import blocks, data_files
 from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
 from ...folder import Lines, RunFolder
-from ...protocol import DONE, LONGEST_LINE, host_and_port, token_fits
-from ...role import Stopwatch, log
-from ...training import fingerprint
+from ...role import DONE, LONGEST_LINE, Stopwatch, host_and_port, log, token_fits
+from ...training import reproducibility
 from ...training.usercode import reason
 from .. import records, variables
 from ..records import Records, copy_before
@@ -482,7 +481,7 @@ class Chief:
                     events.Joined(connection, message.name, message.accelerator, message.number)
                 )
             case messages.Stepping():
-                program = fingerprint.parse(message.program)
+                program = reproducibility.parse_fingerprint(message.program)
                 self._happened(
                     events.Stepping(
                         connection, message.loss, message.samples, message.speed, program

@@ -34,9 +34,9 @@ from ....protocol.vm_events import (
     WorkerJoined,
     WorkerLeft,
 )
-from ...protocol import DONE, FAILED
+from ...role import DONE, FAILED
 from ...training.batching import Rule
-from ...training.fingerprint import difference
+from ...training.reproducibility import fingerprint_difference
 from ..server_load import Shares
 from .blocks import Lending
 from .events import (
@@ -747,7 +747,7 @@ class ChiefState:
 
     def _compare(self, who: str, program: Mapping[str, str]) -> list[Instruction]:
         """Fail the run where `who` executes another program than the processes before."""
-        if wrong := difference(self._program, program):
+        if wrong := fingerprint_difference(self._program, program):
             return self._fail(
                 f"{who} does not execute the same program as the other processes: {wrong}. {_SEED_IT}"
             )

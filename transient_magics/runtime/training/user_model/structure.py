@@ -12,19 +12,26 @@ from __future__ import annotations
 import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ....errors import TrainingError
+
+if TYPE_CHECKING:
+    from numpy import ndarray
 
 INPUTS = "inputs"
 LABELS = "labels"
 WEIGHTS = "sample_weight"
 PARTS = (INPUTS, LABELS, WEIGHTS)
 _KEYS = {INPUTS: "feature", LABELS: "label", WEIGHTS: "weight"}
-Path = tuple[Any, ...]
+Keys = tuple[Any, ...]
+
+_NAMES = "names"
+_TAKEN = frozenset((_NAMES, "file", "args", "kwds", "allow_pickle"))
 
 
-def leaves(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(structure: Any, path: Keys = ()) -> Iterator[tuple[Keys, Any]]:
     """All values of a structure with their paths, in its own order."""
     if isinstance(structure, Mapping):
         inner: Iterable[tuple[Any, Any]] = structure.items()
@@ -39,7 +46,7 @@ def leaves(structure: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield from leaves(value, (*path, key))
 
 
-def mapped(function: Callable[[Path, Any], Any], structure: Any, path: Path = ()) -> Any:
+def mapped(function: Callable[[Keys, Any], Any], structure: Any, path: Keys = ()) -> Any:
     """The same structure with `function(path, value)` in place of each value."""
     if isinstance(structure, Mapping):
         return {key: mapped(function, value, (*path, key)) for key, value in structure.items()}
@@ -58,7 +65,7 @@ def is_named(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def name_of(part: str, path: Path) -> str:
+def name_of(part: str, path: Keys) -> str:
     """What a user calls a value of an example: `age`, `address/street`, `inputs_1`, `labels/y`."""
     if not path:
         return part
@@ -78,7 +85,7 @@ class Layout:
         """`example`: features, labels and, if there are any, weights. Raises TrainingError for one
         without features.
         """
-        self._keys: dict[tuple[str, Path], str] = {}
+        self._keys: dict[tuple[str, Keys], str] = {}
         self.parts: dict[str, Any] = {}
         """The structure of each part, with keys in place of values."""
         self.names: dict[str, str] = {}
@@ -193,3 +200,29 @@ def weight_names(weights: Iterable[Any]) -> list[str]:
 
 def _plural(part: str) -> str:
     return {INPUTS: "features", LABELS: "labels"}.get(part, "sample weights")
+
+
+# Arrays by any names in a file, between a program and who asked for its answer.
+#
+# In NumPy's files names are names of files, and parameters of its functions: those that cannot be are in a table.
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write the arrays; `path` ends in `.npz`."""
+    import numpy
+
+    if all(name.isidentifier() and name.isascii() and name not in _TAKEN for name in arrays):
+        numpy.savez(path, **arrays)
+        return
+    numbered = {f"array_{number}": array for number, array in enumerate(arrays.values())}
+    numpy.savez(path, **{_NAMES: numpy.array(list(arrays), dtype=str)}, **numbered)
+
+
+def read_arrays(path: Path) -> dict[str, ndarray]:
+    """The arrays that `write` wrote, in their order."""
+    import numpy
+
+    with numpy.load(path, allow_pickle=False) as file:
+        if _NAMES not in file.files:
+            return {name: file[name] for name in file.files}
+        return {str(name): file[f"array_{number}"] for number, name in enumerate(file[_NAMES])}

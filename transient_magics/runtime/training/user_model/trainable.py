@@ -37,8 +37,7 @@ from ....errors import DeclarationError, TrainingError
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
-from .. import fingerprint
-from ..randomness import Generators, seeded
+from ..reproducibility import Generators, fingerprint_examples, seeded
 from ..trainable import Drawn, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
 from ..usercode import run_program
 from .data import Data, keep_as_constants
@@ -334,7 +333,7 @@ class SeededInput:
         if mode not in self._parts:
             arrays = _arrays(given)
             if arrays:
-                self._parts[mode] = fingerprint.of_examples(mode, arrays)
+                self._parts[mode] = fingerprint_examples(mode, arrays)
             else:
                 self._parts[mode] = {}
         return given

@@ -35,7 +35,7 @@ from ....protocol import layout
 from ....protocol.bag.events import MOST_ARRAY_BYTES
 from ....protocol.bag.spec import checked_values
 from ....runtime import process_record
-from ....runtime.training.randomness import Generators
+from ....runtime.training.reproducibility import Generators
 from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell
 from . import record, said
 from .worker import TAKEN

@@ -29,8 +29,8 @@ from ....protocol import checks, layout
 from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
 from ....protocol.dask.versions import versions
 from ....protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
-from ....runtime.children import separate_children
 from ....runtime.folder import Lines
+from ....runtime.role import separate_children
 from .faults import Faults
 from .setting import SETTINGS, security
 from .task import DaskTask

@@ -28,9 +28,9 @@ from ....protocol import checks, layout
 from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
 from ....protocol.job import NOTICE_SECONDS
 from ....runtime import gpu_use
-from ....runtime.children import separate_children
 from ....runtime.folder import RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
+from ....runtime.role import separate_children
 from ....runtime.training.usercode import provide_packages
 from . import record, said
 from .record import limit

@@ -34,10 +34,10 @@ from ....protocol.agent_commands import Begin
 from ....protocol.job import NOTICE_SECONDS, JobSpec
 from ....protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
 from ....runtime import gpu_use, process_record
-from ....runtime.children import separate_children
 from ....runtime.files.archive import last_change, pack, signature, unpack
 from ....runtime.folder import Lines, RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
+from ....runtime.role import separate_children
 from ....runtime.training.usercode import provide_packages
 from . import notice
 from .family import Family, adopt_orphans, in_child, machine_memory

@@ -10,7 +10,7 @@ from ...imports import uncollected
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..tf.graph_mode import everything
-from .randomness import seed_process
+from .reproducibility import seed_process
 from .trainable import Trainable
 from .usercode import provide_packages
 
@@ -47,7 +47,7 @@ def _keras() -> None:
         importlib.import_module("keras")
 
 
-def define(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
+def load_model(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
     """Run the cell, outside of any graph, and find what it is to train. Raises CellError or
     DeclarationError.
 
