@@ -352,7 +352,7 @@ def test_predict_decode_and_export_use_the_checkpoint_that_is_asked_for(
             numpy.savez(words[-1], texts=numpy.array(["a text"]))
         return {}
 
-    monkeypatch.setattr(models, "ask_model", answer)
+    monkeypatch.setattr(models, "run_model_program", answer)
     checkpoints = run.directory / "checkpoints"
     checkpoints.mkdir()
     for saved_step in (10, 20, 30):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from tests.planner.test_stalls import one, step, told
-from transient_magics.client.following.identity import Identity
+from transient_magics.client.folders import Identity
 from transient_magics.client.results.stalls import Bar, Report
 from transient_magics.errors import DeclarationError
 from transient_magics.planner.stalls.parts import Apart, Estimate, Stalls

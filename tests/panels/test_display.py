@@ -15,8 +15,8 @@ import pytest
 
 import transient_magics.panels.display
 from transient_magics.client import Cluster, Run
+from transient_magics.client.folders import Identity
 from transient_magics.client.following.follower import Follower
-from transient_magics.client.following.identity import Identity
 from transient_magics.errors import ClusterError
 from transient_magics.journal import RunState, encode, events
 from transient_magics.panels.display import WIDGET_VIEW, Display

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from transient_magics.client import text
-from transient_magics.client.following.identity import Identity
+from transient_magics.client.folders import Identity
 from transient_magics.journal import ClusterState, Cost, JobState, bill, costs, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot.work import MOST_LINES

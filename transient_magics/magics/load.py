@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..client.shown import set_display
+from ..client.display_hook import set_display
 from ..errors import TransientError
 from ..kinds import WORK_MAGICS
 from .cells import TransientMagics, with_body

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..client import text
-from ..client.following.identity import Identity
+from ..client.folders import Identity
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, RunState, bill
 from ..protocol import layout

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..client import Cluster, follower, text
-from ..client.following.identity import Identity
+from ..client.folders import Identity
 from ..client.forecaster import ending
 from ..client.recorded_run import RecordedRun
 from ..journal import ClusterState, RunState, bill

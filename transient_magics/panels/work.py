@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..client import Cluster, Handle, foreground
+from ..client import Cluster, Handle, focus
 from ..kinds import find
 from .show import current_shell, has_front_end, show
 
@@ -34,8 +34,8 @@ def _show_on_cluster(work: Handle[Any, Any]) -> None:
         return
     known = state.works.get(work.name)
     if known is None or known in (
-        *foreground.trained(state),
-        *foreground.of_kind(state, work.kind),
+        *focus.trained(state),
+        *focus.of_kind(state, work.kind),
     ):
         show(work.cluster)
         return

@@ -25,10 +25,18 @@ from ..cell import listed
 from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
 from .bag_plans import BagPlan, bag_plan
-from .learning import alike, is_synchronous, learn, settings, store_for, store_of
-from .learning import source as run_source
 from .revocations import foreseen
-from .unmeasured import counted, model_of
+from .workloads import (
+    alike,
+    count_graph,
+    is_synchronous,
+    learn,
+    planned_run,
+    settings,
+    store_for,
+    store_of,
+)
+from .workloads import source as run_source
 
 if TYPE_CHECKING:
     from ...planner.efficiency import TargetSteps
@@ -361,7 +369,7 @@ def _workload(
         if where != measured and not store.has_seconds(where):
             return _not_there(name, store, records), records, like
         return store.workload(name, where, wire), records, like
-    spec = model_of(code, named, include, line_offset)
+    spec = planned_run(code, named, include, line_offset)
     store = store_for(spec, code.encode())
     for run in alike(runs, store):
         learn(store, run)
@@ -405,7 +413,7 @@ def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload
     from ...planner.store import family_of
 
     return counted_workload(
-        spec.model or _OWN, counted(source, spec, include), family_of(spec.model)
+        spec.model or _OWN, count_graph(source, spec, include), family_of(spec.model)
     )
 
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from functools import cache
 
-from ...client import foreground, text
+from ...client import focus as work_focus
+from ...client import text
 from ...client.results.trials import revocations
 from ...journal import Bill, ClusterState, Event, RunState, events
 from ...journal import Cost as Spent
@@ -75,11 +76,11 @@ def _tones() -> Mapping[type[Event], str]:
 
 def shown_run(state: ClusterState, run: str | None) -> RunState | None:
     """The run that a panel shows: the one named, else that which stands for the cluster
-    (`client.foreground`).
+    (`client.focus`).
     """
     if run:
         return state.of(RunState).get(run)
-    return foreground.run(state)
+    return work_focus.run(state)
 
 
 def view(
@@ -122,7 +123,7 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     moment = time.strftime("%d %b %Y, %H:%M:%S %Z", time.localtime(now)).lstrip("0").strip()
     if state.over or (run and run.over):
         return f"As of {moment}."
-    studied = state.active_run and not run and foreground.is_part(state.active_run, state)
+    studied = state.active_run and not run and work_focus.is_part(state.active_run, state)
     if studied:
         went_on = "study"
     else:
@@ -298,7 +299,7 @@ def _events(state: ClusterState, run: str | None) -> list[Said]:
         of_study = set()
     else:
         of_study = {
-            each.name for each in state.of(RunState).values() if foreground.is_part(each, state)
+            each.name for each in state.of(RunState).values() if work_focus.is_part(each, state)
         }
     chosen = [
         event

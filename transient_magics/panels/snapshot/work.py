@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...client import foreground, text
+from ...client import focus, text
 from ...journal import ClusterState, Cost, RunState, Work
 from ...kinds import KINDS, find
 from ..sections import section_views
@@ -24,7 +24,7 @@ def run_lines(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkLine
     `by_name`: the costs of the cluster's work.
     """
     lines: list[WorkLine] = []
-    for run in foreground.beside(state):
+    for run in focus.beside(state):
         line = _line(state, run, by_name)
         line["phase"] = run_phase(state, run)
         if run.phase != "declared":
@@ -43,7 +43,7 @@ def work_groups(state: ClusterState, by_name: Mapping[str, Cost]) -> list[WorkGr
     groups: list[WorkGroup] = []
     with_sections = section_views()
     for kind in KINDS.values():
-        found = [work for work in foreground.of_kind(state, kind.name) if not work.trains]
+        found = [work for work in focus.of_kind(state, kind.name) if not work.trains]
         if kind.name in with_sections or not found:
             continue
         has_vms = set(state.leases.values())

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ...bags.surrogate.stopping import COVERED
-from ...client import foreground, text
+from ...client import focus, text
 from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...panels.snapshot.axes import Axis
@@ -75,7 +75,7 @@ def pace(state: ClusterState) -> float:
 
 
 def _shown(state: ClusterState) -> list[DeclaredBag]:
-    return [work for work in foreground.of_kind(state, "bag") if isinstance(work, DeclaredBag)]
+    return [work for work in focus.of_kind(state, "bag") if isinstance(work, DeclaredBag)]
 
 
 def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...client import commands, finding
+from ...client import commands, lookup
 from ...client.cluster_handle import Cluster
+from ...client.commands import fetch
+from ...client.display_hook import Log, displayed
 from ...client.folders import KnownRun
 from ...client.following.follower import follower
 from ...client.handle import Handle
-from ...client.programs import fetch
 from ...client.recorded_run import Metrics, RecordedRun
-from ...client.shown import Log, displayed
 from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
 from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
@@ -66,7 +66,7 @@ class Run(RecordedRun):
         the cluster were shrunk or revoked. Raises DeclarationError, and PlanError where the run
         does not train, or has no more workers than that.
         """
-        from ...client.planning.advice import advice
+        from ...client.planning.forecasts import advice
 
         return advice(self, question)
 
@@ -509,7 +509,7 @@ class Stalls(Handle["RunState", "Report"]):
 
     def _outcome(self, state: ClusterState, work: RunState) -> Report:
         """Return the report, and record it for later plans."""
-        from ...client.planning.learning import learn, store_of
+        from ...client.planning.workloads import learn, store_of
 
         known = KnownRun(self.cluster.directory, work)
         learn(store_of(known), known)
@@ -538,7 +538,7 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
     ClusterError
         No cluster is named, and several that are not deleted have such work.
     """
-    found = finding.find_work("run", name, cluster)
+    found = lookup.find_work("run", name, cluster)
     return Run(found.name, found.cluster)
 
 
@@ -559,9 +559,9 @@ def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Sta
         if isinstance(cluster, Cluster):
             chosen = cluster
         else:
-            chosen = finding.cluster(cluster)
+            chosen = lookup.cluster(cluster)
     else:
-        chosen = finding.holding(measured)
+        chosen = lookup.holding(measured)
     if chosen is None:
         if name:
             what = f"There is no measurement of stalls {name}"

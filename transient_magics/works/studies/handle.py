@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ... import markup
 from ...client import commands, text
 from ...client.cluster_handle import Cluster
-from ...client.finding import find_work
 from ...client.following.cluster import until_home
 from ...client.handle import Handle
+from ...client.lookup import find_work
 from ...client.results.for_optuna import optuna_study
 from ...client.results.trials import (
     Configurations,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...client import foreground, text
+from ...client import focus, text
 from ...client.results.comparison import evaluated
 from ...client.results.trials import (
     Configurations,
@@ -55,7 +55,7 @@ def pace(state: ClusterState) -> float:
 
 
 def _shown(state: ClusterState) -> list[StudyState]:
-    return [work for work in foreground.trained(state) if isinstance(work, StudyState)]
+    return [work for work in focus.trained(state) if isinstance(work, StudyState)]
 
 
 def study_view(

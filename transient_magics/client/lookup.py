@@ -1,23 +1,46 @@
-"""Finding clusters, runs and studies of this machine, and clusters that another machine declared."""
+"""Lookup of clusters and work on this machine, and of clusters that another machine declared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .. import emulator, places
-from ..errors import ClusterError, DeclarationError, UnknownWorkError, unknown
+from ..errors import (
+    ClusterError,
+    DeclarationError,
+    TransientError,
+    UnknownWorkError,
+    joined,
+    unknown,
+)
 from ..journal import ClusterState, RunState
 from ..kinds import KINDS
 from ..protocol import layout
 from ..spec import parse_name
-from . import commands, current, folders
+from . import commands, folders
 from .cluster_handle import Cluster
-from .programs import ask
+from .commands import SWEPT, run_program
+from .folders import Identity, unreadable
 from .recorded_run import RecordedRun
 from .results.comparison import Comparison, Runs
 from .work_list import WorkList
+
+_CURRENT: list[Cluster] = []
+
+
+def set_current(cluster: Cluster) -> None:
+    """Make `cluster` the one on which this process works where none is named."""
+    _CURRENT.append(cluster)
+
+
+def current_clusters() -> list[Cluster]:
+    """Return the clusters that this process declared or attached, the latest first, each once."""
+    found = dict[Identity, Cluster]()
+    for cluster in reversed(_CURRENT):
+        found.setdefault(cluster.identity, cluster)
+    return list(found.values())
 
 
 def cluster(name: str | None = None) -> Cluster:
@@ -50,7 +73,7 @@ def _unnamed() -> Cluster:
     """Return the cluster that is meant where none is named. Raises ClusterError where that is not
     clear.
     """
-    own = [held for held in current.held() if held.state.spec and not held.state.over]
+    own = [held for held in current_clusters() if held.state.spec and not held.state.over]
     if own:
         return next((held for held in own if not held.of_study), own[0])
     living = clusters()
@@ -77,11 +100,13 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
     )
     if name is not None and not known and (project or emulator.running()):
         found = Path(
-            ask("queries", "Attaching", "attach", name, *([project] if project else []))["folder"]
+            run_program("queries", "Attaching", "attach", name, *([project] if project else []))[
+                "folder"
+            ]
         )
         commands.start_controller(found)
     attached = cluster(name)
-    current.hold(attached)
+    set_current(attached)
     return attached
 
 
@@ -203,7 +228,7 @@ def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
     comes the only one that is not deleted, then the latest deleted one. Raises ClusterError where
     several that are not deleted have it.
     """
-    for held in current.held():
+    for held in current_clusters():
         if has(held):
             return held
     found = [cluster for cluster in reversed(clusters(all=True)) if has(cluster)]
@@ -219,3 +244,31 @@ def _cluster(given: Cluster | str) -> Cluster:
     if isinstance(given, Cluster):
         return given
     return cluster(given)
+
+
+# Deleting clusters one after the other: one that cannot be deleted keeps none of the others.
+
+
+def delete_clusters(name: str = "", *, all: bool = False) -> Iterator[Cluster]:
+    """Delete the cluster of that name, or `all`, and yield each when it is gone.
+
+    Raises, when all were tried, the error of the one that failed, or ClusterError with what several
+    said and which folders here cannot be read.
+    """
+    if all:
+        chosen = clusters()
+    else:
+        chosen = [cluster(name)]
+    broken = unreadable() if all else []
+    failed: list[TransientError] = []
+    for each in chosen:
+        try:
+            each.delete()
+        except TransientError as error:
+            failed.append(error)
+        else:
+            yield each
+    if broken:
+        raise ClusterError(" ".join([*map(str, failed), *broken]), fix=SWEPT)
+    if failed:
+        raise joined(failed)

@@ -13,7 +13,7 @@ from ...errors import StoreError, TransientError
 from ...spec import JOBS, ClusterSpec, WorkerGroup
 from ..declaring import Preview
 from ..folders import known_runs
-from .learning import is_synchronous, learn, source, store_of
+from .workloads import is_synchronous, learn, source, store_of
 
 _LOOKED_AT = 5
 

@@ -22,7 +22,7 @@ from ..journal import read, replay
 from ..journal.lock import take
 from ..protocol import layout
 from ..spec import ClusterSpec
-from . import commands, current
+from . import commands, lookup
 from .cluster_handle import Cluster
 from .declaring import Declaration, refuse_unreachable, specify
 from .folders import remove_abandoned
@@ -44,7 +44,7 @@ def declare(declaration: Declaration) -> Cluster:
     directory = _made(declaration)
     commands.start_controller(directory)
     cluster = Cluster(directory.name)
-    current.hold(cluster)
+    lookup.set_current(cluster)
     return cluster
 
 
