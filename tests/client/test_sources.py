@@ -26,11 +26,11 @@ from transient_magics.client.planning.forecasts import forecast_line
 from transient_magics.client.planning.workloads import learn, store_of
 from transient_magics.errors import PlanError, StoreError
 from transient_magics.journal import Event, Journal, events
-from transient_magics.planner.measured import CROSSING, Observation, Record
+from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import Plan
+from transient_magics.planner.run_records import CROSSING, Observation, Record
 from transient_magics.planner.search import Search
-from transient_magics.planner.speeds.speed import Waits
-from transient_magics.planner.store import ModelStore
+from transient_magics.planner.speeds.throughput import Waits
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.works.studies.configurations import Part, StudyPreview

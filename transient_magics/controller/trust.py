@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from ..cloud import VmRequest
-from ..deadlines.seen import zones_for
+from ..deadlines.situation import zones_for
 from ..errors import AgreementError, JournalError, TransientError
 from ..journal import (
     ClusterState,

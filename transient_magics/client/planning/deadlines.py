@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...catalog import accelerator, has_gpu
 from ...clock import rate_of
-from ...deadlines.seen import ON_DEMAND, zones_for
+from ...deadlines.situation import ON_DEMAND, zones_for
 from ...errors import ClusterError, DeclarationError, StoreError, TransientError, UnreachableError
 from ...journal import ClusterState, StudyState, known_states
 from ...journal.cost import total

@@ -32,8 +32,8 @@ from .workloads import alike, learn, record, source, store_of
 if TYPE_CHECKING:
     from ...planner.deflation import Advice, Measured
     from ...planner.forecast import Behind, Forecast
-    from ...planner.measured import Record
-    from ...planner.store import ModelStore
+    from ...planner.model_store import ModelStore
+    from ...planner.run_records import Record
     from ..following.cluster import BaseCluster
     from ..recorded_run import RecordedRun
 

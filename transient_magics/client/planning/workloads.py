@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
-from ...journal import kept, metrics
+from ...journal import RunState, kept, metrics
+from ...kinds import load
 from ...protocol import layout
 from ...protocol.literals import value_text
 from ...protocol.run import RunSpec
@@ -24,8 +25,8 @@ from ..declaring.runs import specified
 from ..folders import KnownRun
 
 if TYPE_CHECKING:
-    from ...planner.measured import Record
-    from ...planner.store import ModelStore
+    from ...planner.model_store import ModelStore
+    from ...planner.run_records import Record
 
 
 _BATCHES = ("batch", "batch_size")
@@ -46,7 +47,7 @@ def store_of(run: KnownRun) -> ModelStore:
 
 def store_for(spec: RunSpec, cell: bytes) -> ModelStore:
     """The same, of a run that may not be declared yet."""
-    from ...planner.store import ModelStore
+    from ...planner.model_store import ModelStore
 
     return ModelStore.of(spec, cell)
 
@@ -106,8 +107,7 @@ def _is_home(run: KnownRun) -> bool:
 
 
 def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
-    from ..results.stalls import terms
-
+    terms = load(RunState.kind, "stalls.report").terms
     found = terms(kept(run.cluster / layout.JOURNAL).read(), run.state, _read_model(run))
     if found and found != store.stalls(source(run)).get(run.identity):
         store.keep_stalls(run.identity, found)
@@ -123,10 +123,10 @@ def _read_model(run: KnownRun) -> Mapping[str, Any] | None:
 
 def record(run: KnownRun, *, whole: bool = False) -> Record:
     """What the run was measured at, until now; `whole`: without what deflated VMs were."""
-    from ...planner import measured
+    from ...planner import run_records
 
     rows = metrics.sample(run.directory / layout.METRICS)
-    told = measured.record(run.events(), rows, run.state.name, _read_model(run), whole=whole)
+    told = run_records.record(run.events(), rows, run.state.name, _read_model(run), whole=whole)
     return replace(told, mode=run.state.spec.mode, settings=settings(run))
 
 

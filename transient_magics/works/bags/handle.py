@@ -14,7 +14,7 @@ from ...client.cluster_handle import Cluster
 from ...client.display_hook import Log
 from ...client.handle import Handle
 from ...client.lookup import find_work
-from ...client.results.trials import frame_of
+from ...client.results.comparison import frame_of
 from ...errors import ClusterError, PlanError
 from ...journal import now
 from ...journal.bags.state import BagState, DeclaredBag

@@ -35,8 +35,9 @@ from ...protocol.cluster_commands import Resize
 from ...protocol.measures.stalls import MEASURES
 from ...runtime.folder import RunFolder
 from ...spec import run_store
-from .handle import Run, Stalls
+from .handle import Run
 from .handle import run as run_called
+from .stalls.handle import Stalls
 
 REPEATS = 5
 SECONDS = 2.0
