@@ -58,7 +58,7 @@ from transient_magics.protocol.events import FACT, INTENTION, KINDS
 from transient_magics.protocol.literals import CheckedValue
 from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
-from transient_magics.trials import point
+from transient_magics.works.studies.sampling import point
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 KINDS_OF_VMS = ("k80", "parameter-server", "controller", "cpu")

@@ -15,7 +15,7 @@ from ...protocol.study import Dimension
 from ...spec import render_duration
 
 if TYPE_CHECKING:
-    from ...bags.surrogate.section import Section
+    from .surrogate.section import Section
 
 
 QUIET = ("bag.proposed",)

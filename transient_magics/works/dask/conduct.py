@@ -169,7 +169,9 @@ class _Part(OnVm):
         except ForeignError as error:  # more of it than is taken from a VM
             self.note(str(error))
             if self._schedules:  # no line of its end would be read
-                self._dasks.end(self.name, "its VM has told more than is taken from one", "failed")
+                self._dasks.end(
+                    self.name, "its VM has told more than is taken from one", state="failed"
+                )
             await (
                 asyncio.get_running_loop().create_future()
             )  # cancelled, as it would begin again otherwise

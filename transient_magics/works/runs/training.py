@@ -62,6 +62,10 @@ _MOST_EVENTS = 64 * 2**20
 """Bytes of events of a run that are taken from its chief."""
 _LINES = "chief"
 _LAST = "last checkpoint"
+_STEPS_UNKNOWN = (
+    "model.fit does not say how many steps an epoch has: its data have no known length. "
+    "Give it steps_per_epoch, or the run --train-steps."
+)
 _HOME = "results"
 _BUCKET = "results in bucket"
 _TOKEN = "token"
@@ -221,7 +225,15 @@ class Training:
             dispatcher = ""
         for slot, vm in by_slot.items():
             given = Assignment(
-                self.name, "ps", vm.name, vm.address, addresses, chief, slot, dispatcher=dispatcher
+                self.name,
+                "ps",
+                vm.name,
+                vm.address,
+                addresses,
+                chief,
+                slot,
+                dispatcher=dispatcher,
+                train_steps=self._spec.train_steps,
             )
             if slot:
                 files = self._workers_files
@@ -243,6 +255,7 @@ class Training:
                     dispatcher=dispatcher,
                     gpu=vm.accelerator if has_gpu(vm.accelerator) else "",
                     shares=self._spec.study if self._spec.share_input else "",
+                    train_steps=self._spec.train_steps,
                 )
                 self._assign(vm.name, Work(given, self._workers_files, standby, vm in ahead))
 
@@ -434,7 +447,14 @@ class Training:
             known = {
                 name: max(0, int(counted.get(name, 0))) for name in ("parameters", "variable_bytes")
             }
-            self._record(events.TrainChecked(run=self.name, **known))
+            steps = 0
+            if not self._spec.train_steps:
+                steps = int(counted.get("fit_steps", 0))
+                if steps < 1:
+                    self.fail(_STEPS_UNKNOWN)
+                    return
+                self._spec = replace(self._spec, train_steps=steps)
+            self._record(events.TrainChecked(run=self.name, steps=steps, **known))
         self._checked = True
         self._changed()
 

@@ -11,7 +11,7 @@ from ...journal import Event, StudyState, events
 from ...journal.declared import declared_study, was_asked
 from ...protocol.cluster_commands import ExtendStudy
 from ...protocol.literals import same
-from ...trials import point
+from .sampling import point
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:

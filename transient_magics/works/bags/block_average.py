@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PlanError
+from ...errors import PlanError
 
 LEAST_VALUES = 64
 _LEAST_BLOCKS = 8

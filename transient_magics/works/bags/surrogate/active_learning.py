@@ -1,22 +1,19 @@
-"""Where to compute next: a batch of points, each where the surrogate knows least per expected
-dollar.
-
-Jobs in flight count as if they had returned what is predicted of them (the kriging believer of
-Ginsbourger, Le Riche and Carraro 2010, doi 10.1007/978-3-642-10701-6_6): a Gaussian process'
-standard deviation does not depend on values, so each one only takes its share of the covariance
-away. Every fifth point fills the space instead, so that an error of the model itself is seen.
-"""
+"""Choose where to compute next, and decide when the surrogate is good enough."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...protocol.run import Value
-from ...protocol.study import Dimension
+from ....protocol.bag.events import BagLearnt
+from ....protocol.bag.spec import ERROR
+from ....protocol.run import Value
+from ....protocol.study import Dimension
 from .cube import Cube, sobol
 from .model import Surrogate
 
@@ -25,6 +22,12 @@ FILLING = 5
 _CANDIDATES = 1024
 _Array = NDArray[np.float64]
 Point = Mapping[str, Value]
+
+LEAST_JUDGED = 20
+"""Results of a judged batch: of fewer, 97 % and 100 % are the same."""
+IN_A_ROW = 2
+COVERED = (0.80, 0.97)
+_NINETY = 1.6448536269514722  # standard deviations to each side that hold 90 %
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,11 @@ def expected_seconds(
     """What jobs take at points, learnt from what they took elsewhere (a Gaussian process of the
     logarithm).
     """
-    from .gaussian import learn
+    from .model import learn_gaussian
 
     cube = Cube(tuple(space))
     taken = np.log(np.maximum([seconds for _, seconds in results], 1e-6))
-    model = learn(cube.rows([point for point, _ in results]), taken, None, seed)
+    model = learn_gaussian(cube.rows([point for point, _ in results]), taken, None, seed)
 
     def expected(points: Sequence[Point]) -> Sequence[float]:
         mean, sd = model.predict(cube.rows(points))
@@ -146,3 +149,101 @@ class _Knowing:
             column = covariance[:, place].copy()
             known = column[place] + noise + 1e-12
             self._covariances[turn] = (covariance - np.outer(column, column) / known, noise)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Of so many results: by output the share inside the 90 % intervals, and the median residual in
+    its own standard deviations.
+    """
+
+    judged: int
+    coverage: Mapping[str, float]
+    residual: Mapping[str, float]
+
+
+def judge(
+    predicted: Sequence[Mapping[str, tuple[float, float]]], returned: Sequence[Mapping[str, float]]
+) -> Judgement:
+    """Judge predictions (mean and standard deviation by output) by what was returned, each with its
+    own error.
+    """
+    told = [(before, after) for before, after in zip(predicted, returned, strict=True) if before]
+    coverage = {}
+    residual = {}
+    for output in told[0][0] if told else ():
+        scores = [
+            abs(after[output] - mean)
+            / max((sd**2 + after.get(output + ERROR, 0.0) ** 2) ** 0.5, 1e-300)
+            for before, after in told
+            for mean, sd in [before[output]]
+        ]
+        coverage[output] = sum(score <= _NINETY for score in scores) / len(scores)
+        residual[output] = min(median(scores), 1e18)
+    return Judgement(len(told), coverage, residual)
+
+
+def good_enough(learnt: Sequence[BagLearnt], tolerances: Mapping[str, float]) -> bool:
+    """Whether the last two judged batches say so, of all outputs that have a tolerance."""
+    judged = [each for each in learnt if each.judged >= LEAST_JUDGED][-IN_A_ROW:]
+    return (
+        bool(tolerances)
+        and len(judged) == IN_A_ROW
+        and all(_passes(each, tolerances) for each in judged)
+    )
+
+
+def _passes(learnt: BagLearnt, tolerances: Mapping[str, float]) -> bool:
+    return all(
+        COVERED[0] <= learnt.coverage.get(output, 0.0) <= COVERED[1]
+        and learnt.residual.get(output, 2.0) <= 1
+        and learnt.largest.get(output, float("inf")) <= tolerance
+        for output, tolerance in tolerances.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Seconds: of one simulation by itself (`sequential`), of one look-up, of one result for the
+    training (`train`: the bag's whole time over its results, what was lost in it counted) and of
+    learning, over the same results (`learn`).
+    """
+
+    sequential: float
+    lookup: float
+    train: float
+    learn: float
+    results: int
+
+    def at(self, lookups: float) -> float:
+        """The effective speed-up S with so many look-ups."""
+        spent = self.lookup * lookups + (self.train + self.learn) * self.results
+        if spent > 0:
+            return self.sequential * (lookups + self.results) / spent
+        return math.inf
+
+    @property
+    def limit(self) -> float:
+        """What it tends to with ever more look-ups."""
+        if self.lookup > 0:
+            return self.sequential / self.lookup
+        return math.inf
+
+    @property
+    def break_even(self) -> float:
+        """From how many look-ups on it pays; 0: from the first; infinite: never."""
+        more = self.results * (self.train + self.learn - self.sequential)
+        if more <= 0:
+            return 0.0
+        if self.sequential > self.lookup:
+            return more / (self.sequential - self.lookup)
+        return math.inf
+
+    def __str__(self) -> str:
+        if math.isfinite(self.break_even):
+            pays = f"{self.break_even:,.0f}"
+        else:
+            pays = "no number of"
+        return f"{self.at(self.results):.3g} times as fast with as many look-ups as results; it pays from {pays} on"
+
+    __repr__ = __str__

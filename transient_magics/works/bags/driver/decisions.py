@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from ..errors import PlanError
-from ..journal.bags.state import BagJobState, BagState
-from ..protocol import checks
-from ..protocol.bag.events import BagStopped
-from ..protocol.checks import Amount
-from .policy.expectation import Expectations, Survival
-from .policy.placing import Free, Waiting, place
-from .surrogate.stopping import LEAST_JUDGED, good_enough
+from ....errors import PlanError
+from ....journal.bags.state import BagJobState, BagState
+from ....protocol import checks
+from ....protocol.bag.events import BagStopped
+from ....protocol.checks import Amount
+from ..policy.placement import Expectations, Free, Survival, Waiting, place
+from ..surrogate.active_learning import LEAST_JUDGED, good_enough
 
 LEAST_TIMED = 3
 """Results from which on it is known how long a job takes, where that was not declared."""

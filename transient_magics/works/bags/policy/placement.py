@@ -1,33 +1,25 @@
-"""How long a job takes that begins on a VM of some age: E[T_s]. All times in hours.
-
-After Kadupitiya, Jadhao and Sharma (HPDC 2020, arXiv 1911.05160), with probabilities that are
-conditional on the age that the VM has reached, and the time that is lost counted from the job's
-begin: for work W on a VM of age s
-
-    E[T_s] = W + (1 - p) * (lost - W + restart + E[T_0]),    E[T_0] = W + (1 - p0) / p0 * (lost0 +
-    restart)
-
-where p = S(s + W) / S(s), and lost = (integral of S from s to s + W, less W * S(s + W)) / (S(s) -
-S(s + W)): what a VM of this age has done of it where it does not live so long. Where a job can be
-saved, E[T_s] is the checkpoint plan's.
-"""
+"""Place a bag's jobs on VMs, plan when they are saved, and compare types of VM. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...planner.checkpoints import Planner
-from ...planner.lifetimes.parametric import LifetimeModel
-from ...protocol import checks
-from ...protocol.checks import Amount, within
+from ....planner.checkpoints import Planner
+from ....planner.lifetimes.parametric import LifetimeModel
+from ....protocol import checks
+from ....protocol.checks import Amount, within
+
+SPARE_HOURS = 1.0
+"""How long a stable VM is kept without a job (HPDC 2020, section 5)."""
+Policy = Literal["reuse", "memoryless"]
 
 _PIECES = 60
 _FURTHEST = 200.0
@@ -130,7 +122,9 @@ def _read(table: list[float], age: float) -> float:
 
 
 _FINE_AGES = 0.1
+
 _END = 48.0
+
 _Share = Annotated[float, within(0, 1)]
 
 
@@ -215,3 +209,114 @@ class Survival:
     @cached_property
     def _table(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return np.array(self.ages), np.array(self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """A VM without a job: its age, and for how long it has had none, in hours. `fresh`: it is
+    younger than the bag's driver, so its age when it is first seen here is what a fresh one takes
+    to come.
+    """
+
+    vm: str
+    age: float
+    idle: float = 0.0
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job to be begun, with the hours of work that are left of it."""
+
+    job: int
+    work: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`pairs` of a job and its VM; VMs to give up, each for a fresh one (`renew`) or for none
+    (`drop`).
+    """
+
+    pairs: tuple[tuple[int, str], ...] = ()
+    renew: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+def place(
+    waiting: Sequence[Waiting],
+    free: Sequence[Free],
+    expected: Expectations,
+    policy: Policy,
+    boot: float = 0.0,
+) -> Placement:
+    """What to do now. `waiting` in the order in which the jobs were proposed; `boot`: hours until a
+    fresh VM is there.
+
+    No more VMs are renewed than jobs wait. Of VMs without a job those are kept that are stable, for
+    an hour.
+    """
+    if policy == "memoryless":
+        pairs = [(job.job, vm.vm) for job, vm in zip(waiting, free, strict=False)]
+        dropped = [vm.vm for vm in free[len(pairs) :] if vm.idle >= SPARE_HOURS]
+        return Placement(tuple(pairs), drop=tuple(dropped))
+    queue = {each.job: each for each in waiting}
+    if waiting:
+        usual = waiting[len(waiting) // 2].work
+    else:
+        usual = expected.longest
+    first = sorted(waiting[: len(free)], key=lambda each: each.work)
+    pairs = []
+    refused = []
+    for turn, vm in enumerate(sorted(free, key=lambda vm: -expected.risk(usual, vm.age))):
+        shortest = min(queue.values(), key=lambda each: each.work, default=None)
+        offered = [
+            each for each in (*first[turn : turn + 1], shortest) if each and each.job in queue
+        ]
+        taken = next((each for each in offered if takes(expected, each.work, vm.age, boot)), None)
+        if taken is None:
+            refused.append(vm)
+        else:
+            pairs.append((taken.job, vm.vm))
+            del queue[taken.job]
+    renewed = refused[: len(queue)]
+    rest = refused[len(queue) :]
+    dropped = [
+        vm.vm for vm in rest if vm.idle >= SPARE_HOURS or not takes(expected, usual, vm.age, boot)
+    ]
+    return Placement(tuple(pairs), tuple(vm.vm for vm in renewed), tuple(dropped))
+
+
+def takes(expected: Expectations, work: float, age: float, boot: float = 0.0) -> bool:
+    """Whether such a job goes to a VM of that age rather than to a fresh one: E[T_s] <= E[T_0]."""
+    return expected.hours(work, age) <= boot + expected.hours(work, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of VM that could be rented: so many of them at so many dollars per hour each, and what
+    a job is there.
+    """
+
+    name: str
+    vms: int
+    hourly: float
+    expected: Expectations
+    work: float
+
+    @property
+    def cost(self) -> float:
+        """n x price x E[T]: of one round of jobs, one on each VM."""
+        return self.vms * self.hourly * self.expected.hours(self.work)
+
+    @property
+    def job_cost(self) -> float:
+        """Dollars of one job."""
+        return self.hourly * self.expected.hours(self.work)
+
+
+def cheapest(kinds: Sequence[Kind]) -> Kind:
+    """The type with the least n x price x E[T]; where the number of VMs differs, by what they get
+    done.
+    """
+    return min(kinds, key=lambda each: (each.job_cost, each.cost))

@@ -9,11 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...errors import PlanError
-from ...protocol.bag.spec import ERROR
-from ...protocol.literals import as_number
-from ...protocol.run import Value
-from ...protocol.study import Dimension
+from ....errors import PlanError
+from ....protocol.bag.spec import ERROR
+from ....protocol.literals import as_number
+from ....protocol.run import Value
+from ....protocol.study import Dimension
 from .cube import all_inside
 from .model import Result, Surrogate
 

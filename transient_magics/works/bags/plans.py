@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...catalog import ACCELERATORS, ZONES, region
+from ...client.declaring.declaration import Declaration
+from ...client.declaring.specification import specify
+from ...client.planning.revocations import foreseen
+from ...client.text import money, number, table
 from ...errors import DeclarationError, PlanError, unknown
 from ...protocol.bag.spec import MOST_JOBS
 from ...spec import (
@@ -23,14 +27,10 @@ from ...spec import (
     render_groups,
 )
 from ...spec.cluster import lines_of
-from ..declaring.declaration import Declaration
-from ..declaring.specification import specify
-from ..text import money, number, table
-from .revocations import foreseen
 
 if TYPE_CHECKING:
-    from ...bags.policy.placing import Policy
-    from ...bags.policy.simulate import Bag, Courses
+    from .policy.placement import Policy
+    from .policy.simulate import Bag, Courses
 
 POLICIES = ("reuse", "memoryless")
 COURSES = 200
@@ -147,6 +147,22 @@ class BagPlan:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from ...panels.static.markup import COLOURS, FAINT, FONT, escape, row, table
+
+        cheapest = f"<span style='color:{COLOURS['good']}'>●</span>"
+        lines = [row(("", *(escape(title.capitalize()) for title in HEADER)), "th")]
+        for planned, cells in self.lines:
+            mark = cheapest if planned is self.best else ""
+            lines.append(row([mark, *map(_in_two_lines, cells)]))
+        notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        legend = f"{cheapest} costs least" if len(self.rows) > 1 else ""
+        head = f"{escape(self.title)} Below each mean: {escape(self.spread)}."
+        return (
+            f"<div style='{FONT}'><div>{head}</div>{table(lines)}"
+            f"<div style='{FAINT};font-size:12px'>{legend}{notes}</div></div>"
+        )
+
 
 def bag_plan(
     spec: str,
@@ -259,10 +275,10 @@ def _bag(
     """The bag on such VMs, what one of them costs an hour on demand, and what lifetimes and prices
     rest on.
     """
-    from ...bags.policy.simulate import Bag
     from ...catalog.published import LAST_HOUR, startup
     from ...planner.lifetimes.kaplan_meier import Capped
     from ...planner.lifetimes.sources import stand_in
+    from .policy.simulate import Bag
 
     gpu = group.accelerator
     named = render_groups((group,))
@@ -303,7 +319,7 @@ def _bag(
 def _rows(
     name: str, bag: Bag, on_demand_hourly: float, policies: Sequence[str], seed: int
 ) -> list[BagRow]:
-    from ...bags.policy.simulate import on_demand, simulate
+    from .policy.simulate import on_demand, simulate
 
     safe = simulate(
         on_demand(bag, on_demand_hourly), "memoryless", courses=COURSES, seed=seed, uncertain=False
@@ -341,6 +357,17 @@ def _notes(rows: Sequence[BagRow], model: str, save_time: float | None) -> list[
 def _between(row: BagRow, what: str, words: Callable[[float], str]) -> str:
     low, high = row.interval(what)
     return f"{words(getattr(row, what))} ({words(low)} to {words(high)})"
+
+
+def _in_two_lines(cell: str) -> str:
+    """Return HTML of `6.91 (6.1 to 8.02)` with the range on a line of its own: a narrow table."""
+    from ...panels.static.markup import FAINT, escape
+
+    mean, _, between = cell.partition(" (")
+    if not between:
+        return escape(mean)
+    style = f"{FAINT};font-size:12px;white-space:nowrap"
+    return f"{escape(mean)}<br/><span style='{style}'>{escape(between.rstrip(')'))}</span>"
 
 
 def _few(jobs: float) -> str:

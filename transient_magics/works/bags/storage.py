@@ -1,27 +1,52 @@
-"""A surrogate as numbers: one JSON file and one npz, from a VM as well. Nothing of them is ever
-unpickled.
-"""
+"""Arrays and surrogates as files, which come from VMs: bounded, checked and never unpickled."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
+import math
+import re
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...protocol import checks
+from ...protocol.bag.events import MOST_ARRAY_BYTES
 from ...protocol.bag.spec import MOST_JOBS, MOST_OUTPUTS, output_name
 from ...protocol.checks import Amount, Count
 from ...protocol.study import Dimension
-from ..arrays import read_arrays
-from .ensemble import Ensemble
-from .gaussian import Gaussian
-from .model import MOST_GAUSSIAN, Surrogate
+from .surrogate.model import MOST_GAUSSIAN, Ensemble, Gaussian, Surrogate
+
+MOST_ARRAYS = 4096
+MOST_UNPACKED_BYTES = 4 * MOST_ARRAY_BYTES
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.npy", re.ASCII)
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    MemoryError,
+)
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How NumPy packs; what undoes others raises errors of its own, and takes memory as the file says.
+"""
+_ENTRY = b"PK\x01\x02"
+_LENGTHS = {(1, 0): 2, (2, 0): 4}
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|=]?[biufc][0-9]{1,2})', 'fortran_order': (?:True|False), "
+    rb"'shape': \(((?:[0-9]{1,19}, )*(?:[0-9]{1,19},?)?)\), \} *\n"
+)
+"""As NumPy writes it, of booleans, whole numbers, numbers, and complex ones. NumPy itself evaluates
+what is there.
+"""
 
 _MOST_LAYERS = 8
 _MOST_MEMBERS = 64
@@ -30,6 +55,58 @@ _MOST_WIDTH = 1024
 process' results.
 """
 _Array = NDArray[np.float64]
+
+
+def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
+    """The arrays of an npz file by their names.
+
+    Raises ValueError, a clause, for a file that is none, is too large, or holds anything but arrays
+    of numbers.
+    """
+    if len(packed) > MOST_ARRAY_BYTES:
+        raise ValueError(f"arrays of {len(packed)} bytes, where {MOST_ARRAY_BYTES} are let in")
+    if packed.count(_ENTRY) > 2 * MOST_ARRAYS:  # before anything is made of each of them
+        raise ValueError(f"more than {MOST_ARRAYS} arrays")
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            entries = archive.infolist()
+            if len(entries) > MOST_ARRAYS or len({entry.filename for entry in entries}) < len(
+                entries
+            ):
+                raise ValueError(f"{len(entries)} arrays, or one twice")
+            if wrong := next(
+                (each for each in entries if not _NAME.fullmatch(each.filename)), None
+            ):
+                raise ValueError(f"no name of an array: {wrong.filename!r:.80}")
+            if other := next((each for each in entries if each.compress_type not in _PACKED), None):
+                raise ValueError(f"{other.filename} is packed as no array is")
+            if sum(each.file_size for each in entries) > MOST_UNPACKED_BYTES:
+                raise ValueError(f"arrays that unpack to more than {MOST_UNPACKED_BYTES} bytes")
+            return {each.filename.removesuffix(".npy"): _array(archive, each) for each in entries}
+    except _BROKEN as error:
+        raise ValueError(f"no file of arrays: {error}") from None
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(entry) as file:
+        content = file.read(entry.file_size + 1)
+    if len(content) > entry.file_size:
+        raise ValueError(f"{entry.filename} is larger than it says")
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    if version not in _LENGTHS:
+        raise ValueError(f"{entry.filename} is of an unknown version")
+    header = file.read(int.from_bytes(file.read(_LENGTHS[version]), "little"))
+    if not (told := _HEADER.fullmatch(header)):
+        raise ValueError(f"{entry.filename} holds no plain numbers: {header!r:.80}")
+    try:
+        size = np.dtype(told[1].decode()).itemsize
+    except TypeError:
+        raise ValueError(f"{entry.filename} holds no numbers that there are: {told[1]!r}") from None
+    shape = [int(each) for each in told[2].split(b",") if each.strip()]
+    if math.prod(shape) * size != len(content) - file.tell():  # before anything is allocated for it
+        raise ValueError(f"{entry.filename} is not as large as it says")
+    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +134,7 @@ class _Header:
     """SHA-256 of the npz that goes with it: there are two files, and each is replaced by itself."""
 
 
-def write(surrogate: Surrogate) -> tuple[bytes, bytes]:
+def pack_surrogate(surrogate: Surrogate) -> tuple[bytes, bytes]:
     """The JSON and the npz of it."""
     models = []
     arrays = {"rows": surrogate.rows}
@@ -96,7 +173,7 @@ def write(surrogate: Surrogate) -> tuple[bytes, bytes]:
     return json.dumps(asdict(header)).encode(), packed.getvalue()
 
 
-def read(header: bytes, packed: bytes) -> Surrogate:
+def unpack_surrogate(header: bytes, packed: bytes) -> Surrogate:
     """The surrogate of what `write` gave. Raises ValueError, a clause, for whatever else they hold."""
     told = checks.built(_Header, checks.parsed_object(header))
     if not 0 < len(told.models) <= MOST_OUTPUTS or len(

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .errors import DeclarationError, install_extra
-from .journal import RunState, StudyState
-from .protocol.literals import same, value_text
-from .protocol.run import Value
-from .protocol.study import Dimension, StudySpec
+from ...errors import DeclarationError, install_extra
+from ...journal import RunState, StudyState
+from ...protocol.literals import same, value_text
+from ...protocol.run import Value
+from ...protocol.study import Dimension, StudySpec
 
 if TYPE_CHECKING:
     import optuna

@@ -14,7 +14,7 @@ from ...journal.bags.state import DeclaredBag
 from ...spec import WORKER
 
 
-def to_go(state: ClusterState) -> Mapping[str, str]:
+def released_vms(state: ClusterState) -> Mapping[str, str]:
     """VMs that are there and are to go, each with the reason, a clause."""
     return {
         name: f"{bag.name} gave it up"
@@ -27,7 +27,7 @@ def to_go(state: ClusterState) -> Mapping[str, str]:
     }
 
 
-def empty(state: ClusterState) -> Collection[int]:
+def vacant_slots(state: ClusterState) -> Collection[int]:
     """Workers' places whose last VM was given up and that need none now: but for as many as jobs
     wait for one, or all, once something else is to be done on the cluster.
     """

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...protocol.literals import as_number, same
-from ...protocol.run import Value
-from ...protocol.study import Dimension
+from ....protocol.literals import as_number, same
+from ....protocol.run import Value
+from ....protocol.study import Dimension
 
 _MOST_CORNERS = 16
 _FEW = 4
