@@ -147,7 +147,7 @@ def test_zones_are_ranked_by_what_was_seen_within_the_hour_where_google_says_not
     advice = measured_advice(None, "t4", (OPEN, SHUT), now)
     assert advice
     assert advice.measured
-    assert "most often in us-west1-b (100% of the looks)" in event_words(advice)
+    assert "most often in us-west1-b (100% of the polls)" in event_words(advice)
     assert measured_advice("another", "t4", (OPEN, SHUT), now) is None
     assert ranked(cluster, "t4", (SHUT, OPEN), replace(advice, time=int(now * 1e9)), now) == (OPEN, SHUT)
 
