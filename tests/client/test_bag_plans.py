@@ -73,7 +73,7 @@ def test_a_line_is_read_as_the_client_takes_it() -> None:
     assert row.policy == "memoryless"
     for wrong, said in (
         ("cpux4 --bag --jobs 30", "--bag needs --job-time"), ("--bag --jobs 3 --job-time 1h", "--bag needs a SPEC"),
-        ("cpux4 --workload w --train-steps 5 --jobs 3", "--jobs is about a bag"),
+        ("cpux4 --workload w --train-steps 5 --jobs 3", "--jobs needs --bag"),
         ("cpux4 --bag --jobs 0 --job-time 1h", "--jobs takes a whole number from 1 on"),
     ):  # fmt: skip
         with pytest.raises(DeclarationError, match=said):
