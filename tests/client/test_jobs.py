@@ -80,7 +80,7 @@ def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
 def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with own_home():
         job = job_with(BEGAN)
-        with pytest.raises(ClusterError, match="nothing of it is here yet"):
+        with pytest.raises(ClusterError, match="no archive of its folder has arrived yet"):
             job.fetch(tmp_path / "got")
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "model").write_text("weights", encoding="utf-8")
@@ -91,7 +91,7 @@ def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path
                 job="job-1", attempt=1, number=3, files=packed.files, bytes=packed.bytes, digest=packed.digest
             ))  # fmt: skip
         assert (job.fetch(tmp_path / "got") / "model").read_text(encoding="utf-8") == "weights"
-        with pytest.raises(ClusterError, match="cannot be made"):
+        with pytest.raises(ClusterError, match="cannot be created"):
             job.fetch(tmp_path / "got")
         assert "7 bytes kept" in str(job)
 
