@@ -86,7 +86,15 @@ def study() -> tuple[Option, ...]:
             max_hours("end the study after this time"),
         ),
     )
-    left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
+    left_out = {option.name for option in own} | {
+        "spec",
+        "keep_cluster",
+        "project",
+        "resume",
+        "prep",
+        "settings",
+        *OF_DEADLINES,
+    }
     settings = {name: meaning for name, meaning in SETTINGS.items() if name not in OF_DEADLINES}
     shared = [
         option
