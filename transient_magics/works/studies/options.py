@@ -181,6 +181,7 @@ COMMANDS = (
         "study",
         study,
         _declare,
+        guide="sweeps",
         rank=1,
         description=(
             "Train a model many times with different parameters, to find the best ones. Options of a run "
