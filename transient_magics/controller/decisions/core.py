@@ -36,10 +36,10 @@ from ...kinds import KINDS, having
 from ...protocol.machines import CPU
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, render_duration
 from ...spec.image import least_boot_seconds
-from . import moving
+from . import relocation as moves
 from .capacity import Capacity
-from .moving import Arrive, Stay
 from .preparation import preparing
+from .relocation import Arrive, Stay
 
 SAVE_AHEAD_SECONDS = 600.0
 LEAVE_SECONDS = 300.0
@@ -212,12 +212,12 @@ def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
     )
     asked = {(each.role, each.slot) for each in missing}
     known = [
-        moving.Wanted(
+        moves.Wanted(
             each.role, each.slot, each.accelerator, each.zones, vm, (each.role, each.slot) in asked
         )
         for each, vm in filled
     ]
-    if step := moving.step(state, relocation, known, situation.now, situation.unprepared):
+    if step := moves.step(state, relocation, known, situation.now, situation.unprepared):
         yield step
     if not isinstance(step, Stay):
         yield from missing

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...controller.artifacts import Artifact
-from ...controller.placement.homecoming import Sync
+from ...controller.remote_controller.result_sync import Sync
 from ...journal import Event
 from ...journal.bags.state import DeclaredBag
 from ...protocol import layout

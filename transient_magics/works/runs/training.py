@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from ...cloud import CloudStorage
-from ...controller.foreign import Refusals
+from ...controller.host import controller_vm
 from ...controller.packages import gather
-from ...controller.place import here
+from ...controller.trust import RejectedLines
 from ...controller.vms.link import Link, Work
 from ...errors import CloudError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import Event, RunState, VmState, events, now, read
@@ -137,12 +137,15 @@ class Training:
         self._passed = bool(run.started_at) or run.checked or not own
         # A controller elsewhere gathered its packages there, and no code comes here from a VM.
         lacking = (
-            own and not here() and bool(run.spec.pip) and not (folder / layout.WHEELS).exists()
+            own
+            and not controller_vm()
+            and bool(run.spec.pip)
+            and not (folder / layout.WHEELS).exists()
         )
         self._checked = self._passed and not lacking
         self._to_tell = run.spec.check and not (run.checked or run.started_at)
         self._since = int(run.declared_at * 1e9)
-        self._refusals = Refusals(f"The chief of {run.name}", partial(note, _LINES))
+        self._refusals = RejectedLines(f"The chief of {run.name}", partial(note, _LINES))
         self._known = {
             (event.kind, event.time) for event in read(folder.parent.parent / layout.JOURNAL)
         }
@@ -417,7 +420,7 @@ class Training:
             if (
                 self._packages
                 and self._may_build
-                and here()
+                and controller_vm()
                 and not (self.folder / layout.WHEELS).exists()
             ):
                 self.fail(_NOT_BUILT)

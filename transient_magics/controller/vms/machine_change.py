@@ -24,12 +24,12 @@ from ...errors import (
     UnreachableError,
 )
 from ...journal import ClusterState, VmState, events, now
-from ..decisions.restarting import next_act
+from ..decisions.machine_change import next_act
 from ..record import Recorder
 from ..tasks import Tasks
 from .access import Access
+from .credentials import Login
 from .link import Link
-from .login import Login
 from .machines import instance_name
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,16 @@ from ...protocol import layout
 from ...remote import generate_key
 from ...spec import ClusterSpec
 from ..vms.access import Access, to_project
-from ..vms.machines import ID_LABEL, LABEL, ROLE_LABEL, SEAT_LABEL, account
-from ..vms.owner import OWNER_LABEL, whose
-from .seat import Seat
+from ..vms.machines import (
+    ID_LABEL,
+    LABEL,
+    OWNER_LABEL,
+    ROLE_LABEL,
+    SEAT_LABEL,
+    account,
+    owner_labels,
+)
+from .install import RemoteInstall
 
 
 async def attach(name: str, project: str | None) -> Path:
@@ -58,7 +65,7 @@ async def the_seat(access: Access, name: str, project: str | None) -> Vm:
             "Only clusters declared with --controller cluster can be followed from another machine."
         )
         raise ClusterError(what, where=where, fix=fix)
-    owner = (await whose(access.engine))[OWNER_LABEL]
+    owner = (await owner_labels(access.engine))[OWNER_LABEL]
     listed = "; ".join(f"{vm.name} (id {vm.id}) in {vm.zone}, owner {_owner(vm)}" for vm in found)
     if not (ours := [vm for vm in found if vm.labels.get(OWNER_LABEL) == owner]):
         raise ClusterError(
@@ -108,4 +115,6 @@ async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
     await access.engine.add_ssh_key(seat.zone, seat.name, f"{user}:{generate_key(key)}")
     async with await access.enter(seat, key) as connection:
         for name in (layout.SPEC, layout.JOURNAL):
-            await connection.get(f"{Seat.folder(seat.labels[LABEL])}/{name}", folder / name)
+            await connection.get(
+                f"{RemoteInstall.folder(seat.labels[LABEL])}/{name}", folder / name
+            )

@@ -25,8 +25,8 @@ from ...protocol.cluster_commands import Command, Ping
 from ...protocol.names import is_name
 from ...remote import Connection, push_bundle
 from ...spec import ClusterSpec
-from ..place import HERE
-from ..vms.owner import OWNER, user
+from ..host import VM_VARIABLE
+from ..vms.machines import OWNER, login_name
 from ..vms.startup import controller_unit
 
 _HOME = f"{layout.ON_VM}/controller"
@@ -39,7 +39,7 @@ _CHECK_SECONDS = 120.0
 _HANG_SECONDS = 30.0
 
 
-class Seat:
+class RemoteInstall:
     """A cluster's controller on the VM `vm`, at the other end of a connection. All of it may raise
     RemoteError.
     """
@@ -63,7 +63,8 @@ class Seat:
             *settings,
             "transient-python",
             "-m",
-            "transient_magics.controller.programs.self_check",
+            "transient_magics.controller.programs.preflight",
+            "controller",
         ]
         await self._connection.run(
             program, timeout=_CHECK_SECONDS, input=json.dumps(self._spec.to_dict()).encode()
@@ -166,6 +167,6 @@ class Seat:
         return {
             "PYTHONPATH": f"{home}/{layout.CODE_ON_VM}/{sha}",
             "TRANSIENT_MAGICS_HOME": f"{home}/{_HOME}",
-            HERE: self._vm,
-            "LOGNAME": user(),
+            VM_VARIABLE: self._vm,
+            "LOGNAME": login_name(),
         }

@@ -1,8 +1,5 @@
-"""Signs of life for systemd, under which a controller runs on a VM: one that stands still is killed
-and started again.
-
-systemd says in the environment where it listens and for how long it waits (sd_notify(3),
-sd_watchdog_enabled(3)). Elsewhere nobody listens, and nothing is sent.
+"""Where this process, a controller, runs: on a user's machine, or on a VM of its cluster; and its
+socket there.
 """
 
 from __future__ import annotations
@@ -12,12 +9,38 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
+
+from .. import places
+
+VM_VARIABLE = "TRANSIENT_MAGICS_SEAT"
+"""The environment variable with the VM's name."""
 
 _PER_WAIT = 3
 """Signs of life within the time after which systemd gives the controller up."""
 
 
-async def keep_telling(environment: Mapping[str, str]) -> None:
+def controller_vm() -> str:
+    """The VM on which this process is a cluster's controller; empty: it runs on a user's machine."""
+    return os.environ.get(VM_VARIABLE, "")
+
+
+def command_socket(directory: Path) -> Path:
+    """Where the controller of the cluster in `directory` takes commands: on a VM the path is short
+    enough in there.
+    """
+    if controller_vm():
+        return directory / "command.sock"
+    return places.command_socket(directory.name)
+
+
+# Signs of life for systemd, under which a controller runs on a VM: one that stands still is killed and started again.
+#
+# systemd says in the environment where it listens and for how long it waits (sd_notify(3), sd_watchdog_enabled(3)).
+# Elsewhere nobody listens, and nothing is sent.
+
+
+async def notify_watchdog(environment: Mapping[str, str]) -> None:
     """Tell systemd, until cancelled, that the event loop turns; at once nothing where nobody asks
     for it.
     """

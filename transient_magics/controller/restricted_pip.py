@@ -1,4 +1,4 @@
-"""`python pip_alone.py ...` is pip, but that it starts no other program: what is built would run a
+"""`python restricted_pip.py ...` is pip, but that it starts no other program: what is built would run a
 package's own code.
 
 `--only-binary` says so too, but pip does not heed it for a package that is named by its place, as

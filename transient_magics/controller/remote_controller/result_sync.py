@@ -24,7 +24,7 @@ from ...protocol.backoff import backoff
 from ...remote import Connection
 from ...spec import ClusterSpec
 from ..artifacts import Artifact, Source, VmFolder, bring, follow
-from .seat import Seat
+from .install import RemoteInstall
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Sync(Generic[_Work]):
     cluster's folder.
     """
 
-    def __init__(self, home: Homecoming) -> None:
+    def __init__(self, home: ResultSync) -> None:
         self.home = home
 
     @property
@@ -195,13 +195,13 @@ class Sync(Generic[_Work]):
             self.home.follow(_following(artifact.files[0]), artifact)
 
 
-class Homecoming:
+class ResultSync:
     """Brings the artifacts of the cluster in `directory` from elsewhere."""
 
     def __init__(self, directory: Path, spec: ClusterSpec, host: Host) -> None:
         self.directory = directory
         self.spec = spec
-        self.seat = VmFolder(host.live, Seat.folder(spec.name))
+        self.seat = VmFolder(host.live, RemoteInstall.folder(spec.name))
         """The cluster's folder on the controller's VM."""
         self._host = host
         self._done: set[Artifact] = set()

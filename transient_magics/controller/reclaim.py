@@ -21,7 +21,7 @@ from ..errors import CloudError, ClusterError
 from ..journal import ClusterState, VmState, events, metrics, now
 from ..protocol.cluster_commands import GiveUp
 from ..spec import WORKER
-from .decisions.giving_up import MEASURES, compared, first_to_go, lately
+from .decisions.shrink_policy import MEASURES, compared, first_to_go, lately
 from .record import Recorder
 from .tasks import Tasks
 from .works import Works

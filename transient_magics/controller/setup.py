@@ -8,28 +8,31 @@ image for all VMs.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from ..errors import AlreadyExistsError, CloudError, CredentialsError
-from ..journal import ClusterState, events
+from ..journal import ClusterState, events, now
+from ..journal.declared import agreed, was_governed
 from ..spec import ClusterSpec
-from . import skew
-from .place import here
+from .host import controller_vm
 from .record import Recorder
-from .vms import live_prices
+from .vms import lookup
 from .vms.access import Access
-from .vms.image_choice import choose, to_be_chosen
-from .vms.neighbours import taken
-from .vms.owner import note, noted
-from .vms.zones import find
+from .vms.lookup import choose_image, find_zones, name_conflict, needs_image
+from .vms.machines import save_owner, saved_owner
+from .works import Works
 
 log = logging.getLogger(__name__)
 
 _FIRST_WAIT = 2.0
 _LONGEST_WAIT = 60.0
 
+_WHY = "the journal that says what became of it was removed"
 
-class Opening:
+
+class Setup:
     """The way of the cluster in `directory` to Compute Engine, which is `access`."""
 
     def __init__(self, directory: Path, recorder: Recorder, access: Access) -> None:
@@ -52,11 +55,13 @@ class Opening:
                 await access.reopen()
                 if expired:
                     await access.renew()
-                if not here():  # a VM's own credentials are not the user's
-                    await note(access.engine, self._directory)
+                if not controller_vm():  # a VM's own credentials are not the user's
+                    await save_owner(access.engine, self._directory)
                 await self.prepare()
-                if self._state.phase != "deleting" and not here():  # on a VM both are there already
-                    await access.protect(noted(self._directory))
+                if (
+                    self._state.phase != "deleting" and not controller_vm()
+                ):  # on a VM both are there already
+                    await access.protect(saved_owner(self._directory))
                     self._recorder.note("public bucket", await access.ensure_bucket())
             except CloudError as error:
                 expired = isinstance(error, CredentialsError)
@@ -85,23 +90,23 @@ class Opening:
         engine = self._access.engine
         if spec is None or self._state.vms or self._state.phase == "deleting":
             return
-        if "name" not in self._prepared and (why := await taken(spec, engine)):
+        if "name" not in self._prepared and (why := await name_conflict(spec, engine)):
             self._recorder.begin_deletion(why)
             return
         self._prepared.add("name")
         # By the answers to what was asked so far.
-        if why := skew.wrong(engine.ahead) or skew.ill_dated(spec.declared_at):
+        if why := lookup.clock_error(engine.ahead) or lookup.date_error(spec.declared_at):
             self._recorder.begin_deletion(why)
             return
-        if "prices" not in self._prepared and (priced := await live_prices.find(spec, engine)):
+        if "prices" not in self._prepared and (priced := await lookup.find_prices(spec, engine)):
             self._recorder.record(priced)
             spec = ClusterSpec.from_dict(priced.spec)
         self._prepared.add("prices")
-        if "zones" not in self._prepared and (found := await find(spec, engine)):
+        if "zones" not in self._prepared and (found := await find_zones(spec, engine)):
             self._recorder.record(found)
         self._prepared.add("zones")
-        if "image" not in self._prepared and to_be_chosen(spec):
-            self._recorder.record(await choose(spec, engine))
+        if "image" not in self._prepared and needs_image(spec):
+            self._recorder.record(await choose_image(spec, engine))
         self._prepared.add("image")
 
     async def _unprotect(self) -> None:
@@ -112,3 +117,27 @@ class Opening:
             await self._access.unprotect()
         except CloudError as error:
             log.warning("%s", error)
+
+
+# The first lines of a new journal, for a cluster whose journal was removed.
+#
+# Its bill begins with the most that it can have cost, so `--max-cost` holds. The work in its folder counts as failed.
+# Nothing says whether it ended, and work is not computed and paid for twice unless its user asks for it.
+
+
+def begin_without_journal(directory: Path, recorder: Recorder, works: Iterable[Works[Any]]) -> None:
+    """Write the first lines of a new journal, if the cluster in `directory` had one before."""
+    if not was_governed(directory):
+        return
+    spec = agreed(directory)
+    dollars = spec.most_hourly * max(now() - spec.declared_at, 0.0) / 3600
+    if spec.max_cost is not None:
+        dollars = min(dollars, spec.max_cost)
+    recorder.record(events.ClusterForgotten(dollars=dollars))
+    for kind in works:
+        kind.fail_waiting(_WHY)
+    what = f"The journal of {spec.name} was removed, and what it said is not known any more"
+    recorder.note(
+        "journal removed",
+        f"{what}: its bill begins with ${dollars:.2f}, the most that it can have cost",
+    )

@@ -55,14 +55,14 @@ from ...remote import Allowance, Connection
 from ...runtime.files.manifest import split
 from ...spec import ClusterSpec, cluster_store
 from ..commands import serve
-from ..place import command_socket
+from ..host import command_socket
 from ..tasks import Tasks
 from ..vms.access import Access
 from ..vms.machines import instance_name, labels
-from . import attaching
-from .copies import Copies
-from .homecoming import Homecoming
-from .seat import Seat
+from . import attach
+from .bucket_backup import BucketBackup
+from .install import RemoteInstall
+from .result_sync import ResultSync
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ _ANSWER_SECONDS = 20.0
 _ROOM_SECONDS = 2.0
 
 
-class Mirror:
+class ControllerProxy:
     """Follows the cluster in `directory`, whose lock the caller holds."""
 
     def __init__(self, directory: Path) -> None:
@@ -99,10 +99,10 @@ class Mirror:
         self._spec = agreed(
             directory, history
         )  # whatever the journal says of it since it was written elsewhere
-        self._home = Homecoming(directory, self._spec, self)
+        self._home = ResultSync(directory, self._spec, self)
         self._vm = _seat(history)
         self._access = Access(self._spec)
-        self._there: tuple[Connection, Seat] | None = None
+        self._there: tuple[Connection, RemoteInstall] | None = None
         self._connected = asyncio.Event()
         self._to_end = _read(directory / TO_END)
         self._trouble = ""
@@ -198,16 +198,16 @@ class Mirror:
         """Follow the controller on the VM that has taken the place of the one that is gone."""
         name = self._spec.name
         project = self._spec.project
-        found = await attaching.find(self._access, name)
+        found = await attach.find(self._access, name)
         if not found or found[-1].name == instance_name(self._spec, self._vm.name):
             what = "It is gone, and the machine that declared the cluster has to take it back"
             raise ControllerError(
                 what, fix="To end the cluster from here: `transient cluster sweep --all-machines`."
             )
-        seat = await attaching.the_seat(self._access, name, project)
+        seat = await attach.the_seat(self._access, name, project)
         with tempfile.TemporaryDirectory(dir=self._directory) as fresh:
-            await attaching.copy(self._access, seat, self._directory / layout.KEY, Path(fresh))
-            attaching.fitting(Path(fresh), seat, name, project)
+            await attach.copy(self._access, seat, self._directory / layout.KEY, Path(fresh))
+            attach.fitting(Path(fresh), seat, name, project)
             state = replay(read(Path(fresh) / layout.JOURNAL))
             if state.seat not in state.vms:
                 raise ControllerError(
@@ -246,7 +246,7 @@ class Mirror:
         """What jobs and bags left on the VM that is gone, as far as it is in the bucket."""
         store = cluster_store(self._spec)
         if store and self._access.storage:
-            await self._home.bring_all(Copies(self._access.storage, store))
+            await self._home.bring_all(BucketBackup(self._access.storage, store))
 
     # When somebody is
 
@@ -255,7 +255,7 @@ class Mirror:
         async with await self._access.connect(
             self._vm, self._directory / layout.KEY, timeout=_CONNECT_SECONDS
         ) as connection:
-            seat = Seat(connection, self._spec, self._vm.name)
+            seat = RemoteInstall(connection, self._spec, self._vm.name)
             await seat.furnish(self._directory)
             self._there = (connection, seat)
             self._trouble = ""
@@ -279,7 +279,7 @@ class Mirror:
                 self._tasks = None
                 self._connected.clear()
 
-    async def _look_after(self, seat: Seat) -> None:
+    async def _look_after(self, seat: RemoteInstall) -> None:
         """See that somebody is in charge there, and knows what is wanted. Until cancelled."""
         while True:
             try:
@@ -304,7 +304,7 @@ class Mirror:
             for name in waiting(self._directory, self.state, kind.name)
         ]
 
-    async def _bring_declared(self, seat: Seat, command: Command) -> None:
+    async def _bring_declared(self, seat: RemoteInstall, command: Command) -> None:
         """Copy the folder of what the command declares, if it declares work."""
         if not isinstance(command, Declare):
             return
@@ -402,7 +402,7 @@ class Mirror:
         """
         restore(self._journal)
         jsonl.cut_torn_line(self._journal)
-        there = f"{Seat.folder(self.state.name)}/{layout.JOURNAL}"
+        there = f"{RemoteInstall.folder(self.state.name)}/{layout.JOURNAL}"
         content = self._journal.read_bytes()
         start = content.rfind(b"\n", 0, max(len(content) - 1, 0)) + 1
         while True:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS = 60.0
 
 
-class Copies:
+class BucketBackup:
     """Copies of files of a cluster's folder in its place in a bucket, `store` (`gs://bucket/path`)."""
 
     def __init__(self, storage: CloudStorage, store: str) -> None:
@@ -69,7 +69,7 @@ class Copies:
         return True
 
 
-async def keep_copies(copies: Copies, directory: Path) -> str:
+async def keep_copies(copies: BucketBackup, directory: Path) -> str:
     """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do
     then: work goes on.
     """
