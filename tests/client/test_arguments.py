@@ -729,7 +729,7 @@ def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
         ("k80x1,k80", "k80x1 is there twice (--on). --repeat 5 trains each point five times."),
         (
             "k80x2@us-west1-b",
-            "'k80x2@us-west1-b' names a zone, and a configuration takes its workers wherever they are",
+            "'k80x2@us-west1-b' names a zone, but a configuration uses workers of any zone",
         ),
         ("k80x0", "a count is from 1 to 1000, not 0 (--on)"),
     ],

@@ -157,6 +157,7 @@ COMMANDS = (
         "job",
         job,
         _declare,
+        guide="jobs",
         rank=2,
         description=(
             "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder "

@@ -518,6 +518,7 @@ COMMANDS = (
         "train",
         train,
         _declare,
+        guide="training",
         rank=0,
         description=(
             "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. The "
@@ -553,6 +554,7 @@ COMMANDS = (
         "stalls",
         stalls,
         _declare_stalls,
+        guide="stalls",
         description=(
             "Measure on a cluster where the time of a step goes: computing, serialisation, network, "
             "contention of workers, preparation of examples, their fetching. It measures the model and "
