@@ -119,13 +119,8 @@ class Controllers:
         return self._socket
 
 
-def read_at_start() -> dict[str, str]:
-    """Return the variables that the loader and the interpreter read as a process starts, such as LD_PRELOAD."""
-    return {name: value for name, value in os.environ.items() if name.startswith(("LD_", "PYTHON"))}
-
-
-class _Forking:
-    """The module `subprocess`, but for `Popen`, which forks controllers."""
+class _Subprocess:
+    """The module `subprocess`, except that `Popen` forks a controller."""
 
     def __init__(self, controllers: Controllers) -> None:
         self.Popen = controllers.popen
@@ -134,12 +129,17 @@ class _Forking:
         return getattr(subprocess, name)
 
 
+def read_at_start() -> dict[str, str]:
+    """Return the variables that the loader and the interpreter read as a process starts, such as LD_PRELOAD."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("LD_", "PYTHON"))}
+
+
 @contextlib.contextmanager
 def forked() -> Iterator[None]:
     """Fork the controllers that this process starts in this context."""
     controllers = Controllers()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "subprocess", _Forking(controllers))
+        patch.setattr(commands, "subprocess", _Subprocess(controllers))
         try:
             yield
         finally:
@@ -159,9 +159,9 @@ def _import_all() -> None:
     from transient_magics import kinds
     from transient_magics.cloud.calling import clients
     from transient_magics.controller import __main__, cluster
-    from transient_magics.controller.placement import mirror
+    from transient_magics.controller.remote_controller import proxy
 
-    del __main__, cluster, mirror
+    del __main__, cluster, proxy
     kinds.having("conduct")
     clients.preload()
     gc.collect()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import transient_magics as tm
-from transient_magics.bags.core import Lifetimes
 from transient_magics.cli import arguments
 from transient_magics.client import Declaration
 from transient_magics.client.declaring.specification import specify
-from transient_magics.client.planning.bag_plans import BagPlan, parse_job_time
 from transient_magics.errors import DeclarationError, PlanError, TransientError
 from transient_magics.works.bags.declare import lifetimes
+from transient_magics.works.bags.driver.decisions import Lifetimes
+from transient_magics.works.bags.plans import BagPlan, parse_job_time
 
 ASKED: dict[str, Any] = {"bag": True, "jobs": 30, "job_time": "1h:3h"}
 

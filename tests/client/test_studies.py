@@ -18,9 +18,9 @@ from transient_magics.client import focus, text
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Cost, Journal, RunState, StudyState, bill, costs, events, replay
 from transient_magics.protocol.study import parse_space
-from transient_magics.trials import Twin
 from transient_magics.works.studies import trials
 from transient_magics.works.studies.optuna_study import optuna_study
+from transient_magics.works.studies.sampling import OptunaSampler
 from transient_magics.works.studies.view import picture, plot_html, table_html
 from transient_magics.works.studies.view import sections as studies_of
 from transient_magics.works.studies.words import study_words
@@ -354,7 +354,7 @@ def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_
     made = optuna_study([(again, study)])
     assert {repr(trial.params["layers"]) for trial in made.trials} == {"'[64, 32]'", "'(8,)'"}
     assert {trial.params["batchnorm"] for trial in made.trials} == {True, False}
-    twin = Twin(study.spec)
+    twin = OptunaSampler(study.spec)
     twin.catch_up(study, again.of(RunState))
     for _ in range(4):
         assert study.spec.tries(twin.propose()), "the values of the declaration, not Optuna's"

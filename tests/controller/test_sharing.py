@@ -22,7 +22,7 @@ from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec.cluster import place, slot_of
 from transient_magics.works.runs import conduct
 from transient_magics.works.runs.conduct import Runs
-from transient_magics.works.studies.decisions import Ask, decide
+from transient_magics.works.studies.decisions import StartTrial, decide
 
 SHARED = RunSpec("s", 9, share_input=True)
 
@@ -97,7 +97,7 @@ def _study(name: str, per_vm: int, *runs: str, trials: int = 9) -> StudyState:
 
 def _asks(state: ClusterState, name: str, slots: int) -> bool:
     return any(
-        isinstance(each, Ask)
+        isinstance(each, StartTrial)
         for each in decide(state.of(StudyState)[name], state, dict.fromkeys(range(slots), "k80"), 0)
     )
 

@@ -55,7 +55,10 @@ class Begun:
         if not isinstance(self.work, RecordedRun):
             return ""
         run = self.work.declared
-        sentences = text.declared_words(run, time.time()), on_demand_words(self.work.cluster, run)
+        sentences = (
+            text.declared_words(self.work.kind, run, time.time()),
+            on_demand_words(self.work.cluster, run),
+        )
         return " ".join(filter(None, sentences))
 
 

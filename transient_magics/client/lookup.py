@@ -132,7 +132,7 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
         here = places.cluster(parse_name(name, "the cluster's name"))
         if not (here / layout.SPEC).exists():
             of_project = [project] if project else []
-            found = run_program("attach", "Attaching", name, *of_project)
+            found = run_program("queries", "Attaching", "attach", name, *of_project)
             commands.start_controller(Path(found["folder"]))
     attached = cluster(name)
     set_current(attached)

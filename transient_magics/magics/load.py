@@ -47,7 +47,6 @@ _HTML = {
     ("client.results.comparison", "Runs"): "panels.runs_html",
     ("client.results.comparison", "Comparison"): "panels.comparison_html",
     ("planner.plan", "Plan"): "panels.plan_html",
-    ("client.planning.bag_plans", "BagPlan"): "panels.bag_plan_html",
     ("cli.answers", "Listing"): "magics.answers.listing_html",
     ("cli.answers", "Snapshot"): "magics.answers.snapshot_html",
 }

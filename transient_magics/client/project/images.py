@@ -313,7 +313,7 @@ def images(project: str | None = None) -> ImageList:
     >>> tm.images("my-project")
     """
     of_project = [project] if project else []
-    found = run_program("images", "Listing images", "list", *of_project)["images"]
+    found = run_program("queries", "Listing images", "images", *of_project)["images"]
     builds = tuple(build for build in _builds(project) if build.state != "built")
     return ImageList(project, tuple(found), builds)
 
@@ -349,7 +349,7 @@ def delete_image(name: str, project: str | None = None) -> str:
     if build and build.state == "building":
         raise ClusterError(f"The image {name} is being built", fix="Wait until it is ready.")
     of_project = [project] if project else []
-    answer = run_program("images", "Deleting the image", "delete", "--name", name, *of_project)
+    answer = run_program("queries", "Deleting the image", "delete-image", name, *of_project)
     if not build and not answer["deleted"]:
         fix = "" if answer["names"] else "There are no images."
         raise unknown(

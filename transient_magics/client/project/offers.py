@@ -104,7 +104,7 @@ def catalog(gpu: str | None = None, project: str | None = None) -> Offers:
         Today's prices cannot be fetched.
     """
     if project:
-        run_program("live_prices", "Fetching today's prices", project)
+        run_program("queries", "Fetching today's prices", "prices", project)
     if not gpu:
         return Offers()
     return Offers(accelerator(gpu.lower()).name)
