@@ -119,7 +119,7 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     run(shell, "%load_ext transient_magics")
     assert "%%transient_train is ours" in capsys.readouterr().out
     assert run(shell, "%%train\nx").result == "theirs"
-    assert "cell line 2: 'x' is defined nowhere" in refused(shell, "%%transient_train\nx")
+    assert "cell line 2: 'x' is not defined" in refused(shell, "%%transient_train\nx")
     assert "needs --train-steps" in refused(shell, "%%sweep --over lr=1,2\nx")
     assert "A job runs a command, or the code below it, not both" in refused(shell, "%%job 'python x.py'\nx")
     assert "cell line 2: invalid syntax. The line is: a b c" in refused(shell, "%%transient_job --keep out\na b c")
