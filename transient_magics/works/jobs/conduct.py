@@ -25,15 +25,25 @@ from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
 from ...errors import ForeignError, RoomError
-from ...journal import Event, JobState, events, now
+from ...journal import Event, now
 from ...protocol import agent_commands, layout
-from ...protocol.job import JobSpec
-from ...protocol.vm_events import from_job
 from ...remote import Connection
 from ...runtime.files.archive import newest, path_of
 from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
+from .events import (
+    JobBegan,
+    JobExited,
+    JobGpuUnused,
+    JobInterrupted,
+    JobPacked,
+    JobStarted,
+    JobUnkept,
+    from_job,
+)
 from .on_vm.task import JobTask
+from .spec import JobSpec
+from .state import JobState
 
 _ROOM_SECONDS = 5.0
 _LAST_WORDS_SECONDS = 20.0
@@ -61,7 +71,7 @@ class Jobs(Works[JobSpec]):
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
-        for name in [job.name for job in self.state.active_jobs]:
+        for name in [job.name for job in self.state.active(JobState)]:
             job = self.state.of(JobState)[name]
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
                 continue
@@ -73,15 +83,13 @@ class Jobs(Works[JobSpec]):
         name = job.name
         match decision:
             case Begin():
-                self.recorder.record(
-                    events.JobBegan(job=name, attempt=job.attempt + 1, vms=decision.vms)
-                )
+                self.recorder.record(JobBegan(job=name, attempt=job.attempt + 1, vms=decision.vms))
             case StopOn():
                 tasks.do(f"end {name} on {decision.vm}", partial(self.end_on, job, decision.vm))
             case Warn():
                 tasks.do(f"warn {name} on {decision.vm}", partial(self.warn, job, decision))
             case Interrupt():
-                interrupted = events.JobInterrupted(
+                interrupted = JobInterrupted(
                     job=name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
                 )
                 self.recorder.record(interrupted)
@@ -165,7 +173,7 @@ class _Part(OnVm):
             except ForeignError:  # no line of its end would be read
                 await self._jobs.end_on(self._jobs.state.of(JobState)[self.name], self.vm)
                 why = "its VM has told more of it than is taken from one"
-                exited = events.JobExited(
+                exited = JobExited(
                     job=self.name, attempt=self._attempt, rank=self._rank, code=None, reason=why
                 )
                 self._jobs.recorder.record(exited)
@@ -214,17 +222,15 @@ class _Part(OnVm):
         job = self._jobs.state.of(JobState)[self.name]
         record = self._jobs.recorder.record
         match event:
-            case events.JobStarted() if self.vm not in job.started:
+            case JobStarted() if self.vm not in job.started:
                 record(event)
-            case events.JobPacked() if event.number > job.packed.get(self._rank, 0):
+            case JobPacked() if event.number > job.packed.get(self._rank, 0):
                 await self._take(replace(event, saved=min(event.saved, now())))
-            case events.JobUnkept() if event.reason != job.unkept and (
-                self._rank == 0 or event.reason
-            ):
+            case JobUnkept() if event.reason != job.unkept and (self._rank == 0 or event.reason):
                 record(event)
-            case events.JobGpuUnused() if (event.seconds > 0) != (self.vm in job.gpu_unused):
+            case JobGpuUnused() if (event.seconds > 0) != (self.vm in job.gpu_unused):
                 record(event)
-            case events.JobExited():
+            case JobExited():
                 await self._take_rest(event)
                 heard = int(now() * 1e9)  # from which on a VM under notice has its time to leave
                 record(replace(event, time=heard if event.noticed else min(event.time, heard)))
@@ -233,7 +239,7 @@ class _Part(OnVm):
                 pass
         return False
 
-    async def _take(self, told: events.JobPacked) -> None:
+    async def _take(self, told: JobPacked) -> None:
         """Bring an archive here. Where the VM has it no more, a newer one follows."""
         archive = artifacts.archive(told)
         mark = f"-{self._rank}"
@@ -255,7 +261,7 @@ class _Part(OnVm):
                 self.note(f"The folder of {self.name} was not taken from {self.vm}: {error}")
                 return
 
-    async def _keep(self, told: events.JobPacked, arrived: Path) -> None:
+    async def _keep(self, told: JobPacked, arrived: Path) -> None:
         """Keep the archive that arrived, with what other ranks packed in the attempt."""
         async with self._jobs.keeping(self.name):
             job = self._jobs.state.of(JobState)[self.name]
@@ -268,7 +274,7 @@ class _Part(OnVm):
     async def _follow_output(self) -> None:
         await follow(self._printed, self._jobs.directory, self._source)
 
-    async def _take_rest(self, exited: events.JobExited) -> None:
+    async def _take_rest(self, exited: JobExited) -> None:
         """The last of what it said, which the follower may not have seen yet."""
         if self._output:
             self._output.cancel()

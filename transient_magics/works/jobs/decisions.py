@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ...journal import ClusterState, JobState, VmState
-from ...journal.events import JobExited
+from ...journal import ClusterState, VmState
 from ...spec import ClusterSpec, render_duration
+from .events import JobExited
+from .state import JobState
 
 END_AHEAD_SECONDS = 60.0
 """So long before its limits end a cluster its jobs are told, so that what they keep is brought

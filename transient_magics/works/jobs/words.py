@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from ...client.text.words import count, size
-from ...journal import ClusterState, Event, JobState, VmState, events
+from ...journal import ClusterState, Event, VmState
 from ...protocol.checks import plain
+from .events import (
+    JobBegan,
+    JobExited,
+    JobGpuUnused,
+    JobInterrupted,
+    JobKept,
+    JobPacked,
+    JobStarted,
+    JobUnkept,
+)
+from .state import JobState
 
 QUIET = ("job.packed", "job.kept")
-TONES = {events.JobInterrupted: "warn", events.JobUnkept: "warn", events.JobGpuUnused: "warn"}
+TONES = {JobInterrupted: "warn", JobUnkept: "warn", JobGpuUnused: "warn"}
 """How a panel colours events."""
 
 
@@ -64,38 +75,38 @@ def job_words(job: JobState) -> str:
 def event_words(event: Event) -> str:
     """What happened to a job; nothing of other events."""
     match event:
-        case events.JobBegan():
+        case JobBegan():
             return f"{event.job} begins on {', '.join(event.vms)} (attempt {event.attempt})"
-        case events.JobStarted():
+        case JobStarted():
             if event.kept:
                 kept = f", with what was kept ({event.kept})"
             else:
                 kept = ""
             return f"the command of {event.job} runs{f' as rank {event.rank}' if event.rank else ''}{kept}"
-        case events.JobPacked():
+        case JobPacked():
             return f"the folder of {event.job} is packed: {count(event.files, 'file')}, {size(event.bytes)}"
-        case events.JobKept():
+        case JobKept():
             return f"the folder of {event.job} is here: {count(event.files, 'file')}, {size(event.bytes)}"
-        case events.JobUnkept():
+        case JobUnkept():
             if event.reason:
                 why = f" is not brought here: {event.reason}"
             else:
                 why = " is brought here again"
             return f"the folder of {event.job}{why}"
-        case events.JobGpuUnused() if event.seconds:
+        case JobGpuUnused() if event.seconds:
             if event.rank:
                 where = f"rank {event.rank} of {event.job}"
             else:
                 where = event.job
             return f"{where} has not used its GPU ({plain(event.gpu)}) in {event.seconds / 60:.0f} min: it is paid for"
-        case events.JobGpuUnused():
+        case JobGpuUnused():
             return f"{event.job} uses its GPU ({plain(event.gpu)}) now"
-        case events.JobExited():
+        case JobExited():
             if event.noticed:
                 how = "was told to end"
             else:
                 how = f"ended with code {event.code}"
             return f"the command of {event.job} {how}"
-        case events.JobInterrupted():
+        case JobInterrupted():
             return f"{event.job} goes on elsewhere: {event.reason}"
     return ""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ...client.text.words import count, number, params_words
-from ...journal import ClusterState, Cost, Event, StudyState, events
+from ...journal import ClusterState, Cost, Event, events
 from ...protocol.checks import plain
+from .events import StudyAsked, StudyExtended, StudyTold
+from .state import StudyState
 
 QUIET = ("study.asked",)
 _ENDED_AS = {
@@ -71,13 +73,13 @@ def best_words(study: StudyState) -> str:
 def event_words(event: Event) -> str:
     """Return what happened to a study; empty for other events."""
     match event:
-        case events.StudyAsked():
+        case StudyAsked():
             if event.params:
                 params = f": {params_words(event.params)}"
             else:
                 params = ""
             return f"{event.study} has trial {event.trial}{params}"
-        case events.StudyTold():
+        case StudyTold():
             if event.value is not None:
                 value = f", {number(event.value)}"
             else:
@@ -87,7 +89,7 @@ def event_words(event: Event) -> str:
             else:
                 why = ""
             return f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}{value}{why}"
-        case events.StudyExtended():
+        case StudyExtended():
             return f"study {event.study} has {count(event.trials, 'trial')} more"
         case events.WorkStopping(of="study"):
             return f"study {event.work} ended{f': {event.reason}' if event.reason else ''}"
