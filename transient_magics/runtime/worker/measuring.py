@@ -301,7 +301,7 @@ class Measuring(Training):
         self._examples.stop()
         session = self._sessions["cluster"]
         source = self._made.examples
-        least = 1 if source.wanted is None else source.batch
+        least = 1 if source.requested is None else source.batch
         while not self.stop.is_set():
             self._moved()
             stopped = self._examples.stopped

@@ -282,7 +282,7 @@ class Training:
                 log(f"{size} examples do not fit into memory; {self._batch.fits} it is from now on")
                 self._link.exhausted(self._batch.fits)
                 continue
-            self._batch.held(size, float(weight))
+            self._batch.record(size, float(weight))
             if self._turn is None and pace:
                 # An emulated accelerator: the rest of its step is computing too, only not ours.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))

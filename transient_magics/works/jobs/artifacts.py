@@ -13,14 +13,7 @@ from pathlib import Path
 from ...controller.artifacts import Artifact, look_for_room
 from ...controller.remote_controller.result_sync import Sync
 from ...protocol import jsonl, layout
-from ...runtime.files.archive import (
-    MOST_KEPT_BYTES,
-    look_through,
-    newest,
-    numbers,
-    overlay,
-    path_of,
-)
+from ...runtime.files.archive import MOST_KEPT_BYTES, check, newest, numbers, overlay, path_of
 from .events import JobKept, JobPacked
 from .state import JobState
 
@@ -35,7 +28,7 @@ def archive(event: JobPacked | JobKept) -> Artifact:
     """Return the archive that an event reports, with its digest; it has regular files only."""
     file = f"{layout.JOBS}/{event.job}/{layout.KEPT}/{layout.archive(event.number)}"
     return Artifact(
-        f"folder of {event.job}", (file,), MOST_ARCHIVE, event.digest, event.bytes, look_through
+        f"folder of {event.job}", (file,), MOST_ARCHIVE, event.digest, event.bytes, check
     )
 
 

@@ -303,7 +303,7 @@ class Chief:
         self._happened(events.SaveDone(**asdict(saved)))
 
     async def _evaluate(self, step: int) -> None:
-        with Checkpoints(self._folder.checkpoints).held(
+        with Checkpoints(self._folder.checkpoints).locked(
             step
         ):  # until it is known whether it is the best
             how = {"awaited": self._state.is_awaited, "seconds": self._evaluation_seconds(step)}
