@@ -51,10 +51,10 @@ from transient_magics.journal import ClusterState, Event, RunState, events, fold
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.space import parse_space
 from transient_magics.protocol.vm_events import TrainEvaluated, TrainFinished, TrainProgress, TrainStarted
-from transient_magics.works.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
+from transient_magics.works.studies.decisions import DeclareRun, EndStudy, FinishTrial, StartTrial, StopRun, decide
 from transient_magics.works.studies.declare import declare_study
 from transient_magics.works.studies.events import StudyAsked, StudyTold
-from transient_magics.works.studies.sampling import Twin, point
+from transient_magics.works.studies.sampling import OptunaSampler, point
 from transient_magics.works.studies.spec import StudySpec
 from transient_magics.works.studies.state import StudyState
 
@@ -284,7 +284,7 @@ class Course:
         self.worked = 0
         """Seconds of workers that were there."""
         self._record(events.WorkDeclared(of="study", work="s", spec=self._spec.to_dict()))
-        self._twin = Twin(self._spec)
+        self._twin = OptunaSampler(self._spec)
 
     def until(self, worker_seconds: int) -> float:
         """The best value that was found by then."""
@@ -313,14 +313,14 @@ class Course:
         decisions = decide(self._study, self._state, there, 1000 + self._time)
         for decision in decisions:
             match decision:
-                case Tell(trial, state, value, reason):
+                case FinishTrial(trial, state, value, reason):
                     self._record(StudyTold(study="s", trial=trial, state=state, value=value, reason=reason))
-                case End(reason):
+                case EndStudy(reason):
                     self._record(events.WorkStopping(work="s", of="study", reason=reason))
-                case Ask(trial):
+                case StartTrial(trial):
                     names = self._spec.run_names(trial)
                     self._record(StudyAsked(study="s", trial=trial, params=self._point(trial), runs=names))
-                case Declare(trial, repeat):
+                case DeclareRun(trial, repeat):
                     spec = self._spec.run_of(trial, repeat, self._study.trials[trial].params)
                     self._record(events.WorkDeclared(of="run", work=spec.name, spec=spec.without_token()))
                 case StopRun():

@@ -171,9 +171,9 @@ def test_a_studys_dry_run_says_hours_and_dollars_where_runs_of_its_model_were_me
     (longer,) = preview(80_000).rows
     assert longer["hours"] / row["hours"] == pytest.approx(2, rel=0.1)
     said = str(preview(40_000))
-    assert "hours and dollars are for as long as Spot capacity lasts:" in said.splitlines()[0]
+    assert "hours and dollars hold while Spot capacity lasts:" in said.splitlines()[0]
     assert re.search(r"; about \d+ h( \d+ min)? \(\d+ h.* to \d+ h.*\), \$\d+\.\d+ \(\$\d.* to \$\d.*\)", said), said
-    assert "Hours are by what this model's runs were measured at" in said
+    assert "Hours are estimated from measured runs of this model" in said
     unknown = preview(40_000, model="another")
     assert unknown.rows[0]["hours"] is None
-    assert "no run of this model here tells it" in str(unknown)
+    assert "No run of this model was measured" in str(unknown)

@@ -208,7 +208,7 @@ def test_where_a_broken_file_leaves_out_a_figure_its_error_takes_the_place(home:
     error = f"What earlier runs measured cannot be read: KeyError: 'observations' ({store.path}). Delete that file."
     spec = stories.declaration("new", 40, project="my-project")
     assert error in str(foreseen(Preview(spec)))
-    assert f"How long it takes is not known. {error}" in str(searched(spec))
+    assert f"The duration is unknown. {error}" in str(searched(spec))
     with pytest.raises(StoreError, match="Delete that file"):
         _needed(spec, NEXT, "", 7200)
     run = tm.cluster("real").run("run-real")

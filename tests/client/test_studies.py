@@ -21,7 +21,7 @@ from transient_magics.protocol.space import parse_space
 from transient_magics.works.studies import trials
 from transient_magics.works.studies.events import StudyExtended
 from transient_magics.works.studies.optuna_study import optuna_study
-from transient_magics.works.studies.sampling import Twin
+from transient_magics.works.studies.sampling import OptunaSampler
 from transient_magics.works.studies.state import StudyState
 from transient_magics.works.studies.view import picture, plot_html, table_html
 from transient_magics.works.studies.view import sections as studies_of
@@ -356,7 +356,7 @@ def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_
     made = optuna_study([(again, study)])
     assert {repr(trial.params["layers"]) for trial in made.trials} == {"'[64, 32]'", "'(8,)'"}
     assert {trial.params["batchnorm"] for trial in made.trials} == {True, False}
-    twin = Twin(study.spec)
+    twin = OptunaSampler(study.spec)
     twin.catch_up(study, again.of(RunState))
     for _ in range(4):
         assert study.spec.tries(twin.propose()), "the values of the declaration, not Optuna's"

@@ -43,9 +43,9 @@ from transient_magics.protocol.vm_events import (
 )
 from transient_magics.spec import ClusterSpec, WorkerGroup, run_store
 from transient_magics.works.studies.conduct import Studies
-from transient_magics.works.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
+from transient_magics.works.studies.decisions import DeclareRun, EndStudy, FinishTrial, StartTrial, StopRun, decide
 from transient_magics.works.studies.events import StudyAsked, StudyExtended, StudyTold
-from transient_magics.works.studies.sampling import Twin, point, random_point
+from transient_magics.works.studies.sampling import OptunaSampler, point, random_point
 from transient_magics.works.studies.spec import StudySpec
 from transient_magics.works.studies.state import StudyState
 
@@ -75,7 +75,7 @@ class Simulated:
     def begin(self) -> None:
         """As a controller does that knows the journal only."""
         needs = self.spec.sampler in ("tpe", "gp") or self.spec.pruner != "none"
-        self.twin = Twin(self.spec) if needs else None
+        self.twin = OptunaSampler(self.spec) if needs else None
 
     def record(self, event: Event) -> None:
         self.seq += 1
@@ -90,16 +90,16 @@ class Simulated:
         decisions = decide(self.study, self.state, self.slots, self.time, pruned)
         for decision in decisions:
             match decision:
-                case Tell():
+                case FinishTrial():
                     told = {"state": decision.state, "value": decision.value, "reason": decision.reason}
                     self.record(StudyTold(study="s", trial=decision.trial, **told))
-                case End():
+                case EndStudy():
                     self.record(events.WorkStopping(work="s", of="study", reason=decision.reason))
-                case Ask(trial):
+                case StartTrial(trial):
                     self.record(
                         StudyAsked(study="s", trial=trial, params=self.point(trial), runs=self.spec.run_names(trial))
                     )
-                case Declare(trial, repeat):
+                case DeclareRun(trial, repeat):
                     spec = self.spec.run_of(trial, repeat, self.study.trials[trial].params)
                     self.record(events.WorkDeclared(of="run", work=spec.name, spec=spec.without_token()))
                 case StopRun(run):
@@ -179,7 +179,7 @@ def test_what_optuna_is_told_is_what_the_journal_says_also_after_a_controllers_d
     there.until_over(lambda: chance.random() < 0.1)
     trials = there.study.trials
     assert list(trials) == list(range(24)), "every number once"
-    again = Twin(spec)
+    again = OptunaSampler(spec)
     again.catch_up(there.study, there.state.of(RunState))
     told = {each.number: (each.params, each.state.name, each.value) for each in again.study.trials}
     names = {"complete": "COMPLETE", "pruned": "PRUNED"}
@@ -201,10 +201,11 @@ def test_a_trial_whose_steps_are_made_is_not_pruned_by_what_was_measured_before(
         there.step()
     trial, run = there.study.trials[0], there.state.of(RunState)["s-0"]
     (told,) = decide(there.study, there.state, there.slots, there.time, {0})
-    assert told == Tell(0, "pruned", run.metrics["accuracy"], f"pruned at step {run.step}")
+    assert told == FinishTrial(0, "pruned", run.metrics["accuracy"], f"pruned at step {run.step}")
     there.record(TrainMade(run="s-0", step=100))
     assert not any(
-        isinstance(each, Tell) for each in decide(there.study, there.state, there.slots, there.time, {trial.number})
+        isinstance(each, FinishTrial)
+        for each in decide(there.study, there.state, there.slots, there.time, {trial.number})
     )
 
 
@@ -389,7 +390,7 @@ def test_a_trial_that_hangs_is_given_up_and_its_run_ended_without_a_checkpoint()
     there.time += 59
     assert there.look() == []
     there.time += 2
-    assert there.look() == [Tell(0, "failed", reason="s-0 made no step for 60 s")]
+    assert there.look() == [FinishTrial(0, "failed", reason="s-0 made no step for 60 s")]
     assert there.look()[0] == StopRun("s-0", save=False)
 
 
@@ -415,7 +416,7 @@ def test_a_trial_whose_worker_is_stopped_and_started_again_does_not_hang() -> No
     there.time += 59
     assert there.look() == []
     there.time += 2
-    assert there.look() == [Tell(0, "failed", reason="s-0 made no step for 60 s")]
+    assert there.look() == [FinishTrial(0, "failed", reason="s-0 made no step for 60 s")]
 
 
 def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
@@ -430,7 +431,7 @@ def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     stopped = Simulated(study(), rate)
     stopped.look(), stopped.look(), stopped.step()
     stopped.record(TrainFinished(run="s-0", step=10, stopped=True))
-    assert Tell(0, "stopped", reason="stopped by the user") in stopped.look()
+    assert FinishTrial(0, "stopped", reason="stopped by the user") in stopped.look()
     stopped.record(events.WorkStopping(work="s", of="study", reason="stopped by the user"))
     stopped.until_over()
     assert all(run.over for run in stopped.state.of(RunState).values())
@@ -517,16 +518,16 @@ def test_a_trial_is_drawn_where_the_numerics_of_a_sampler_fail_and_the_next_is_p
     (tmp_path / layout.RUNS).mkdir()
     (folder / layout.CELL).write_text("model = lr", encoding="utf-8")
     (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
-    proposals, propose = [0], Twin.propose
+    proposals, propose = [0], OptunaSampler.propose
 
-    def failing(twin: Twin) -> dict[str, Value]:
+    def failing(twin: OptunaSampler) -> dict[str, Value]:
         proposed = propose(twin)  # the study has a trial more
         proposals[0] += 1
         if proposals[0] == 2:
             raise RuntimeError("the factorization could not be completed")
         return proposed
 
-    monkeypatch.setattr(Twin, "propose", failing)
+    monkeypatch.setattr(OptunaSampler, "propose", failing)
     journal, recorder, studies = hands(tmp_path)
     with journal:
         studies.declare_waiting()

@@ -33,7 +33,7 @@ from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.runtime.files import archive
 from transient_magics.works.jobs.on_vm import runner
-from transient_magics.works.jobs.on_vm.command import Family, Output
+from transient_magics.works.jobs.on_vm.command import CommandProcesses, Output
 from transient_magics.works.jobs.on_vm.runner import Notices
 from transient_magics.works.jobs.on_vm.task import JobTask
 from transient_magics.works.jobs.spec import JobSpec
@@ -169,7 +169,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
     packed_at = list[float]()
     killed_at = list[float]()
 
-    class CommandsSession(Family):
+    class CommandsSession(CommandProcesses):
         """The processes of the command's session: others of this program belong to other tests."""
 
         def members(self) -> list[int]:
@@ -193,7 +193,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
         notice()
 
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: seconds, sleep=time.sleep))
-    monkeypatch.setattr(runner, "Family", CommandsSession)
+    monkeypatch.setattr(runner, "CommandProcesses", CommandsSession)
     monkeypatch.setattr(runner, "adopt_orphans", lambda: None)
     monkeypatch.setattr(runner, "pack", record_and_pack)
     monkeypatch.setattr(runner, "watch_preemption", notice_once_it_runs)

@@ -146,6 +146,7 @@ COMMANDS = (
         "bag",
         bag,
         _declare,
+        guide="bags",
         rank=3,
         description=(
             "Compute a function at many points on VMs of a cluster, and learn a surrogate of its "

@@ -60,7 +60,7 @@ _ROOM_SECONDS = 5.0
 _OUTPUT_SECONDS = 20.0
 """Limit on copying the rest of the output once a command has ended."""
 _OUTPUT_SECONDS_AT_NOTICE = 1.0
-"""The same limit on a VM that is about to leave: the next attempt begins only after that."""
+"""This limit on a VM that is about to leave: the next attempt begins only after that."""
 
 
 class Jobs(Works[JobSpec]):
@@ -118,7 +118,7 @@ class Jobs(Works[JobSpec]):
                 self.ended(name, state, reason)
 
     def _conduct_ranks(self, job: JobState, tasks: Tasks) -> None:
-        """Keep one task for each rank of the attempt until its command has ended or its VM is gone."""
+        """Keep one task for each rank of the attempt while its VM lives and its command runs."""
         for rank, vm in enumerate(job.vms):
             key = f"job {job.name}, attempt {job.attempt} on {vm}"
             vm_state = self.state.vms.get(vm)

@@ -71,7 +71,7 @@ _WHY_RESIZED = {
 }
 _ADAPTS = {
     "auto": "This holds if its workers stay as fast as measured and its VMs are available on demand: "
-    "capacity and quota are not guaranteed.",
+    "capacity or quota may be lacking.",
     "ask": "Changes of its workers are proposed and wait for your approval.",
     "off": "Its workers are not changed; only its progress is reported.",
 }
