@@ -24,14 +24,14 @@ import pytest
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End
-from transient_magics.protocol.bag.events import MOST_SAID
-from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.outputs import MOST_SAID
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
 from transient_magics.works.dask.on_vm import record
 from transient_magics.works.dask.on_vm.scheduler import Faults
 from transient_magics.works.dask.on_vm.task import DaskTask
+from transient_magics.works.dask.spec import DaskSpec
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0

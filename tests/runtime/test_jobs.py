@@ -29,7 +29,6 @@ from hypothesis import strategies as some
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End, Warn
-from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.runtime.files import archive
@@ -37,6 +36,7 @@ from transient_magics.works.jobs.on_vm import runner
 from transient_magics.works.jobs.on_vm.command import CommandProcesses, Output
 from transient_magics.works.jobs.on_vm.runner import Notices
 from transient_magics.works.jobs.on_vm.task import JobTask
+from transient_magics.works.jobs.spec import JobSpec
 
 PATIENCE = 60.0
 ADDRESSES = ("10.0.0.5",)

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cloud import NOTICE
-from transient_magics.journal import Event, events
+from transient_magics.journal import Event
 from transient_magics.protocol import chief_messages
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.vm_events import TrainFailed, TrainFinished, WorkerJoined
 from transient_magics.runtime.parameter_server.chief import events as e
 from transient_magics.runtime.parameter_server.chief.state import ChiefState
 from transient_magics.runtime.parameter_server.chief.workers import Roster
@@ -96,7 +97,7 @@ class Training:
             if self.chief and story.clock.now - self._ending < 1:
                 self._happened(e.SaveAsked())
             if not self.chief or story.clock.now - self._ending > 60:
-                self._end(events.TrainFinished(run=self._run, step=self.home.saved, stopped=True))
+                self._end(TrainFinished(run=self._run, step=self.home.saved, stopped=True))
             return
         ready = {vm.name: vm for vm in state.living if vm.state == "ready" and story.steering.reaches(vm.name)}
         server = next((vm.name for vm in ready.values() if (vm.role, vm.slot) == (PARAMETER_SERVER, 0)), "")
@@ -126,10 +127,10 @@ class Training:
             return
         for event in disk.told[len(self.home.told) :]:
             self.home.told.append(event)
-            joined = isinstance(event, events.WorkerJoined)
+            joined = isinstance(event, WorkerJoined)
             if joined and self._names.setdefault(event.number, event.worker) != event.worker:
                 self._story.observer.breaks("numbers used again", f"{event.worker} is number {event.number}, too")
-            if isinstance(event, (events.TrainFinished, events.TrainFailed)):
+            if isinstance(event, (TrainFinished, TrainFailed)):
                 self._end(event)
             else:
                 story.steering.record(event)

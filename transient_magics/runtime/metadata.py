@@ -15,8 +15,8 @@ import http.client
 import os
 from collections.abc import Callable
 
-from ..protocol.job import NOTICE_SECONDS
 from ..protocol.layout import NOTICE_KEY
+from ..protocol.machines import NOTICE_SECONDS
 
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 60

@@ -41,7 +41,7 @@ from ...protocol.agent_commands import (
     Warn,
     read,
 )
-from ...protocol.job import NOTICE_SECONDS
+from ...protocol.machines import NOTICE_SECONDS
 from ...protocol.messages import encode
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told

@@ -32,14 +32,16 @@ from pathlib import Path
 from ....errors import TrainingError
 from ....protocol import checks, layout
 from ....protocol.agent_commands import Begin
-from ....protocol.job import NOTICE_SECONDS, JobSpec
-from ....protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
+from ....protocol.machines import NOTICE_SECONDS
+from ....protocol.vm_events import told
 from ....runtime import gpu_use, process_record
 from ....runtime.files.archive import last_change, pack, signature, unpack
 from ....runtime.folder import Lines, RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
 from ....runtime.role import separate_children
 from ....runtime.training.usercode import provide_packages
+from ..events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept
+from ..spec import JobSpec
 from .command import CommandProcesses, Output, adopt_orphans, in_child, machine_memory
 from .task import JobTask
 
