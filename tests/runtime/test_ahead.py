@@ -128,7 +128,7 @@ def test_of_a_gpu_that_another_run_has_it_touches_nothing(tmp_path: Path, monkey
     done: list[str] = []
     monkeypatch.setenv(GPU, "1")
     monkeypatch.setattr(graph, "import_tensorflow", lambda _: done.append("imported"))
-    monkeypatch.setattr(graph, "define", lambda *_: done.append("a cell that has Keras compute"))
+    monkeypatch.setattr(graph, "load_model", lambda *_: done.append("a cell that has Keras compute"))
     graph.GraphMaker(RunFolder(tmp_path), RunSpec("run-1", 1), 1, Stopwatch(0.0)).make_ready()
     assert done == ["imported"]
 
