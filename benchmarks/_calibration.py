@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from transient_magics.planner.measured import Observation, Record
-from transient_magics.planner.speeds.speed import capacity, cluster_speed, worker_speed
+from transient_magics.planner.run_records import Observation, Record
+from transient_magics.planner.speeds.throughput import capacity, cluster_speed, worker_speed
 from transient_magics.planner.speeds.workloads import Workload
 
 Array = NDArray[np.float64]
@@ -35,7 +35,7 @@ ABSENT_HOURS = 4 / 60
 """Hours from a revocation until the replacement trains."""
 _GRID_HOURS = 2 / 60
 _WARM_UP_HOURS, _PART_HOURS, _MOST_PARTS, _SHORTEST_HOURS = 5 / 3600, 30 / 3600, 4, 10 / 3600
-"""Limits by which `planner.measured` divides stretches into observations."""
+"""Limits by which `planner.run_records` divides stretches into observations."""
 
 
 @dataclass(frozen=True)
@@ -419,7 +419,7 @@ class Course:
         return float(np.interp(steps, self._made, self.edges))
 
     def parts(self, until: float = np.inf) -> list[Part]:
-        """Return the observations that `planner.measured` would make of it by then."""
+        """Return the observations that `planner.run_records` would make of it by then."""
         found = list[Part]()
         for stretch in self.stretches:
             begin, end = stretch.begin + _WARM_UP_HOURS, min(stretch.end, until)

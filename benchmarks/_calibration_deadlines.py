@@ -2,7 +2,7 @@
 often they are in time after a lasting drop of the speed. With noise, a VM may be too slow for any decision to help: on
 demand from the beginning more runs are late. So there are rows with the time that the lower end of the speed needs.
 
-Courses go through `deadlines.world`, the world that plans simulate too, on markets drawn from the chains of 2022, with
+Courses go through `deadlines.simulation`, as plans do, on markets drawn from the chains of 2022, with
 VMs that differ and speeds that drift. In the rows of drops, "above" is the share of runs that are late, 5 % at most.
 """
 
@@ -30,10 +30,10 @@ from _calibration import (
 )
 from _calibration_speeds import CLUSTER, HOURS, NETWORKS, choice_of, exact_workload, gpus_of, learnt, usual_speeds
 
-from transient_magics.deadlines import world as simulation
+from transient_magics.deadlines import simulation
 from transient_magics.deadlines.decisions import Verdict, decide
-from transient_magics.deadlines.outlook import band, end
-from transient_magics.deadlines.seen import SPOT, Kind, Seen
+from transient_magics.deadlines.simulation import band, end
+from transient_magics.deadlines.situation import SPOT, Kind, Situation
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.errors import PlanError
 from transient_magics.journal.deadlines import BLOCK_SECONDS, Block, DeadlineState
@@ -107,13 +107,13 @@ def markets(count: int = 400, steps: int = 400) -> np.ndarray:
 def run(
     rng: np.random.Generator, vms: int, deadline: float, world: World | None, drop: float = 0.0, policy=decide,
     period: float = PERIOD,
-) -> simulation.World:  # fmt: skip
+) -> simulation.Simulation:  # fmt: skip
     """A course with `vms` VMs and a deadline after some hours; `drop`: lasting loss of speed at a random moment."""
     row = markets()[rng.integers(len(markets()))]
     moments = np.arange(0.0, 3 * deadline, 1 / 12)
     factors = np.exp(world.noise_at(rng, moments)) if world else np.ones(len(moments))
     factors = np.where(moments > rng.uniform(0.0, deadline), 1 - drop, 1.0) * factors
-    return simulation.World(
+    return simulation.Simulation(
         capacity=lambda now: vms * int(row[min(int(now / GRID), len(row) - 1)]),
         deadline=deadline * HOUR, work=WORK * HOUR * speed({"v100": vms}), speed=speed,
         kinds=(Kind("v100", 1 / HOUR, 3 / HOUR),), declared={("v100", SPOT): vms}, most=vms, kept=0.1 / HOUR,
@@ -124,9 +124,9 @@ def run(
 
 def ends(vms: int, deadline: float, share: float, rng: np.random.Generator) -> Trial | None:
     """The band that is shown after that share of the work."""
-    seen: list[Seen] = []
+    seen: list[Situation] = []
 
-    def watched(now: Seen) -> Verdict:
+    def watched(now: Situation) -> Verdict:
         if not seen and now.steps - now.unsaved <= (1 - share) * made.work and now.speeds.known:
             seen.append(now)
         return decide(now)
@@ -199,7 +199,7 @@ def paid(
         names = [f"{group.accelerator}x{count}" for count in sizes]
         blocks = [Block(HOUR, HOUR, HOUR * each, name) for each, name in zip(steps_per_second, names, strict=True)]
         speeds = Speeds(blocks, 0.95)
-    return simulation.World(
+    return simulation.Simulation(
         capacity=market, deadline=deadline * HOUR, work=steps, speed=speed,
         kinds=(Kind(group.accelerator, group.hourly / HOUR, group.on_demand_hourly / HOUR),),
         declared={(group.accelerator, SPOT): group.count}, most=group.count,

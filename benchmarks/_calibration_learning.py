@@ -32,10 +32,10 @@ from transient_magics.planner.efficiency import Accuracies, NoiseScale, Target, 
 from transient_magics.planner.lifetimes.kaplan_meier import Capped, KaplanMeier, continued
 from transient_magics.planner.lifetimes.observations import LEAST_EVENTS, Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, LifetimeModel, Weibull
-from transient_magics.planner.measured import Record
 from transient_magics.planner.ranges import middle as middle_of
+from transient_magics.planner.run_records import Record
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
-from transient_magics.planner.speeds.families import families, leave_one_out, line
+from transient_magics.planner.speeds.throughput import families, leave_one_out, line
 from transient_magics.runtime.worker.meter import NoiseProbe
 
 LAWS: dict[str, tuple[LifetimeModel, bool, bool]] = {

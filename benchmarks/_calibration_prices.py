@@ -8,7 +8,7 @@ import numpy as np
 from _calibration import LEVEL, Array, Row, Trial
 
 from transient_magics.catalog.published import LAST_HOUR, Lifetimes
-from transient_magics.planner.lifetimes.published import Pooled
+from transient_magics.planner.lifetimes.sources import Pooled
 
 _TABLES, _LAUNCHED, _COHORT = 12, 30, 8
 _BETWEEN = 0.5

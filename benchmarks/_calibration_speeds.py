@@ -40,11 +40,11 @@ from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import CLOSING_SECONDS, expected, forecast
 from transient_magics.planner.lifetimes.parametric import LifetimeModel, Weibull
-from transient_magics.planner.measured import Record
+from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.ranges import middle
+from transient_magics.planner.run_records import Record
 from transient_magics.planner.speeds.workloads import PUBLISHED, Workload
-from transient_magics.planner.store import ModelStore
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups
 
 NETWORKS = ("cmdare/resnet-15", "cmdare/resnet-32", "cmdare/shake-shake-small", "cmdare/shake-shake-big")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from transient_magics.catalog.traces import Trace
 from transient_magics.deadlines.decisions import Verdict, decide
-from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Seen
-from transient_magics.deadlines.world import World
+from transient_magics.deadlines.simulation import Simulation
+from transient_magics.deadlines.situation import ON_DEMAND, SPOT, Kind, Situation
 from transient_magics.planner.deadlines.cost import Open
 
 SPEEDS = (0.0, 11.36, 22.54, 34.58, 40.80, 44.63, 44.63, 47.43, 47.43)
@@ -24,7 +24,7 @@ HOUR, PERIOD, START = 3600.0, 720.0, 720.0
 MOST, USUAL = len(SPEEDS) - 1, 4
 GPU, PRICE, SERVER = "p100", 3.0, 0.3
 WORK = 48 * HOUR * SPEEDS[USUAL]
-Decide = Callable[[Seen], Verdict]
+Decide = Callable[[Situation], Verdict]
 
 
 def speed(workers: Mapping[str, int]) -> float:
@@ -39,7 +39,7 @@ class Uniform:
     def __init__(self, deadline: float, *, line: bool) -> None:
         self._deadline, self._line = deadline, line
 
-    def __call__(self, seen: Seen) -> Verdict:
+    def __call__(self, seen: Situation) -> Verdict:
         count = USUAL if self._line else MOST
         held = any(terms == ON_DEMAND for _, terms in seen.workers)
         done, slope = WORK - seen.steps + seen.unsaved, WORK / self._deadline
@@ -58,7 +58,7 @@ def alone(open_: Open) -> tuple[NDArray[np.float64], int]:
     and one starts beside a VM on demand that it takes over from, which the baselines neither need nor do."""
     costs, late = list[float](), 0
     for row in open_:
-        world = World(
+        world = Simulation(
             lambda now, row=row: int(row[min(int(now / PERIOD), len(row) - 1)]), len(row) * PERIOD, 48 * HOUR,
             lambda workers: float(min(sum(workers.values()), 1)), (Kind(GPU, 1 / HOUR, PRICE / HOUR),),
             {(GPU, SPOT): 1}, 1, begin=START, period=PERIOD, save_every=PERIOD, save=0.0, varies=0.0,
@@ -92,7 +92,7 @@ def judge(traces: Sequence[Trace], hours: float, every: float) -> Judged:
             block.append(1000 * index + int(begin // deadline))
             bound.append(_fluid(trace, begin, deadline))
             for name, policy in policies.items():
-                world = World(
+                world = Simulation(
                     lambda now, trace=trace, begin=begin: trace.at(now + begin), deadline, WORK, speed,
                     (Kind(GPU, 1 / HOUR, PRICE / HOUR),), {(GPU, SPOT): USUAL}, MOST, SERVER / HOUR, begin=START,
                     period=PERIOD, save_every=600.0, decide=policy,

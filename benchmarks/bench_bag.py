@@ -33,7 +33,7 @@ from transient_magics.journal import Event, costs, events, replay
 from transient_magics.journal.bags.state import DeclaredBag
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Bathtub, LifetimeModel
-from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.lifetimes.sources import published_lifetimes
 from transient_magics.protocol.bag.events import BagResult, BagStarted
 from transient_magics.protocol.study import parse_space
 

@@ -68,7 +68,7 @@ from tests.deadlines.deadline_world import spells, world
 from transient_magics import client
 from transient_magics.catalog.traces import Trace, read_traces
 from transient_magics.client import Declaration
-from transient_magics.deadlines.seen import LACKS, LASTS
+from transient_magics.deadlines.situation import LACKS, LASTS
 from transient_magics.errors import PlanError
 from transient_magics.journal import Event, bill, events, replay
 from transient_magics.planner.deadlines.cost import GRID, Chains, Open, published

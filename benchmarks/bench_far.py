@@ -2,7 +2,7 @@
 
 First plans beside the two published clusters of ICAC'19 whose workers were in two regions, and the steps of CM-DARE at
 30.3 ms, where its data set lies beside the project. Both were used to set the planner's constants
-(planner/speeds/speed.py), so they show whether it describes them, and not how far off other distances are.
+(planner/speeds/throughput.py), so they show whether it describes them, and not how far off other distances are.
 
 Then `--link 1gbit,far=10gbit/30ms` on the emulator: two VMs in two regions, a connection over TCP between them. Frames
 that take their time go through a process of their own (emulator/network/delay_line.py), so first without a latency:
@@ -25,7 +25,7 @@ from _common import ROOT, own_home, process, quantile, say
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, plan
 from transient_magics.planner.plan import Plan
-from transient_magics.planner.speeds import speed
+from transient_magics.planner.speeds import throughput
 
 STEPS = 64_000
 # Of ICAC'19, 5 runs each: the cluster, hours (mean, standard deviation). One parameter server, in us-east1.
@@ -97,7 +97,7 @@ def steps() -> None:
     for (gpu, parameters, latency), found in sorted(seconds.items()):
         if latency == FAR:
             near, far = statistics.fmean(seconds[gpu, parameters, NEAR]), statistics.fmean(found)
-            predicted = near + speed.alone(latency / 1000, 8 * parameters)
+            predicted = near + throughput.alone(latency / 1000, 8 * parameters)
             errors.append(abs(predicted / far - 1))
             say(
                 f"{gpu}, {parameters:,} parameters, {latency:g} ms",

@@ -41,17 +41,16 @@ from transient_magics.journal import RunState
 from transient_magics.planner.checkpoints import Planner, young_daly
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import Forecast
-from transient_magics.planner.lifetimes.change import FALSE_ALARMS, compare
-from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier
+from transient_magics.planner.lifetimes.kaplan_meier import FALSE_ALARMS, KaplanMeier, compare
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, drawn
-from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.lifetimes.sources import published_lifetimes
 from transient_magics.planner.lifetimes.study import as_published, formulas, log_likelihood
 from transient_magics.planner.lifetimes.study import fit as fit_lifetimes
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.simulate import Startup, rent, simulate
-from transient_magics.planner.speeds.families import families, leave_one_out
 from transient_magics.planner.speeds.fitting import Cell, fit
+from transient_magics.planner.speeds.throughput import families, leave_one_out
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.runtime.parameter_server.chief.saving import seconds_between
 from transient_magics.spec import parse_groups

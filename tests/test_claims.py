@@ -77,7 +77,7 @@ MAY: dict[str, dict[str, Rows | str]] = {
     "transient_magics/works/bags/picture.py": {"90% intervals held": COUNTED},
     "transient_emulator/weather/words.py": {"(nine of ten)": SETTING},
     "transient_magics/cli/options/weather.py": {"nine of ten within 50ms..400ms": SETTING},
-    "widgets/bags.js": {"90% held": COUNTED},
+    "widgets/bag.js": {"90% held": COUNTED},
 }
 """By file, passages that may be said as they are written there, and why: the stored rows that show that an interval
 holds what it says, or that the passage claims no interval."""

@@ -20,7 +20,7 @@ from transient_magics import client
 from transient_magics.catalog.prices import worker_price
 from transient_magics.cli import arguments, program
 from transient_magics.cli.options import aliases, declared
-from transient_magics.client.project.availability import replayed
+from transient_magics.client.project.weather import replayed_traces
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -233,7 +233,7 @@ def test_every_weather_that_it_shows_can_be_set(tmp_path: Path, monkeypatch: pyt
         assert values.pop("name") == "tour"
         values.pop("reset", None)
         if said := values.get("availability"):
-            values["availability"] = replayed(str(said), [("us-west1-b", "k80")])
+            values["availability"] = replayed_traces(str(said), [("us-west1-b", "k80")])
         if said := values.get("reclaim"):
             values["reclaim"] = {"said": said, "vms": ["1", "2"], "cluster": "tour"}
         Settings().changed(values)

@@ -33,6 +33,8 @@ class Kind:
     """First parts of its automatic names, such as `run` of `run-1`."""
     package: str
     """The package with its parts."""
+    title: str
+    """The title of lists of such work, a plural such as `Jobs`."""
     word: str = ""
     """What people read (default: `name`)."""
     waits: bool = True
@@ -62,6 +64,7 @@ KINDS: dict[str, Kind] = {
             "study.json",
             ("study",),
             "transient_magics.works.studies",
+            "Studies",
             moves=True,
             typed=("sweep",),
         ),
@@ -71,18 +74,22 @@ KINDS: dict[str, Kind] = {
             "run.json",
             ("run", "stalls"),
             "transient_magics.works.runs",
+            "Runs",
             moves=True,
             saves=True,
             needs_server=True,
             typed=("train",),
         ),
-        Kind("job", "jobs", "job.json", ("job",), "transient_magics.works.jobs", saves=True),
+        Kind(
+            "job", "jobs", "job.json", ("job",), "transient_magics.works.jobs", "Jobs", saves=True
+        ),
         Kind(
             "bag",
             "bags",
             "bag.json",
             ("bag",),
             "transient_magics.works.bags",
+            "Bags",
         ),
         # A Dask cluster without its client is of no use: the client declares another one.
         Kind(
@@ -91,6 +98,7 @@ KINDS: dict[str, Kind] = {
             "dask.json",
             ("dask",),
             "transient_magics.works.dask",
+            "Dask clusters",
             word="Dask cluster",
             waits=False,
             needs_server=True,

@@ -6,7 +6,6 @@
  * often when drawing takes long or the panel is not visible. Requests of the reader go to the kernel as {do: ...}.
  */
 
-import { bagSections } from "./bags.js";
 import { boundary } from "./contract.js";
 import { costSection, eventSection } from "./feed.js";
 import { money, when } from "./figures.js";
@@ -16,7 +15,7 @@ import { LOST, kernelLink } from "./link.js";
 import { mount } from "./mount.js";
 import { ASKS, OWN_KEYS, TONES, asking, element, hush, setAttribute, setText } from "./page.js";
 import { proposalBox } from "./proposal.js";
-import { studySections } from "./study.js";
+import { SECTIONS } from "./sections.js";
 import { trainingSection } from "./training.js";
 import { workSection, workSections } from "./work.js";
 
@@ -116,7 +115,7 @@ function render({ model, el }) {
   const beside = workSection(send, "Other runs of this cluster");
   const work = workSections(send);
   /** By kind of work. */
-  const sections = { study: studySections(send), bag: bagSections(send) };
+  const sections = Object.fromEntries(Object.entries(SECTIONS).map(([kind, section]) => [kind, section(send)]));
   const cost = costSection();
   const events = eventSection();
   const top = element("div", { class: "transient-body" }, ...(focus ? [training] : [element("div", {}, training, beside, work), cost]));

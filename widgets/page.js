@@ -53,7 +53,7 @@ export function keyed(parent, items, key, make) {
 }
 
 /** A part for each item by its name: `update(items)`; parts have an `end()` for when theirs is gone. */
-export function sections(looks, make) {
+export function sectionList(looks, make) {
   const node = element("div", { class: looks, hidden: "" });
   node.update = (items) => {
     node.hidden = !items.length;

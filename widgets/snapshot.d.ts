@@ -1,10 +1,10 @@
-/* What a kernel sends: written by tools/page_types.py from transient_magics/panels/snapshot/contract.py. */
+/* What a kernel sends: written by tools/page_types.py from the package, see there. */
 
 export type Figure = number | null;
 export type Part = [string, string, number, number];
 export type Mark = [string, number, number | null, string] | [string, number, number | null, string, number | null];
-export type Point = [number, number];
 export type Parameter = number | string;
+export type Point = [number, number];
 export type BagPoint = [string, number, (number | string)[], (number | null)[], (number | null)[]];
 
 /** A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several
@@ -288,9 +288,17 @@ export interface Speeds {
   workers: Record<string, Figure[]>;
 }
 
-/** A trial of a study. `params` in the order of the study's; `value` of its objective so far;
- * `hours`, `dollars` and `revocations` of its runs together; `curve`: (step, value), empty where
- * it is not drawn. */
+/** The last lines that a worker wrote; empty before anybody asked. */
+export interface Log {
+  worker?: string;
+  text?: string;
+}
+
+/** A trial of a study.
+ *
+ * `params` are in the order of the study's parameters. `value` is the objective's latest value.
+ * `hours`, `dollars` and `revocations` are sums over the runs of the trial. `curve` has pairs of
+ * step and value; it is empty if the curve is not drawn. */
 export interface TrialLine {
   number: number;
   state: string;
@@ -305,16 +313,18 @@ export interface TrialLine {
   curve: Point[];
 }
 
-/** A study. `told` of `wanted` trials have ended; `metric` is that of its objective, `direction`
- * max or min, `curves_of` what the trials' curves are of; `best_so_far`: number and value of each
- * trial better than all before. */
+/** A study.
+ *
+ * `ended` of `planned` trials have ended. `metric` and `direction` (max or min) are those of the
+ * objective. `curves_of` names what the curves of the trials show. `best_so_far` has the number
+ * and the value of each trial that was better than all before it. */
 export interface Study {
   name: string;
   phase: string;
   words: string;
   about: string;
-  told: number;
-  wanted: number;
+  ended: number;
+  planned: number;
   metric: string;
   direction: string;
   curves_of: string;
@@ -327,8 +337,54 @@ export interface Study {
   best_so_far: Point[];
 }
 
-/** What points are placed by: a parameter, or an output. `kind`: even, log or choice (`choices`
- * then; else from `low` to `high`); `named`: where on it, from 0 to 1, which value stands. */
+/** A part of a step.
+ *
+ * `seconds` is the mean and `words` the same with its interval. `share` is the share of the step,
+ * and `dollar` the part of a dollar that it costs, or why that is not shown. `sure`: the part is
+ * larger than the noise. */
+export interface StallPart {
+  name: string;
+  seconds: Figure;
+  words: string;
+  share: string;
+  dollar: string;
+  sure: boolean;
+}
+
+/** A kind of VM with the parts of its step.
+ *
+ * `advice` is empty until enough was measured. `reads`: the workers read files, so a cache or a
+ * disk matters. */
+export interface StallBar {
+  vm: string;
+  heading: string;
+  parts: StallPart[];
+  advice: string;
+  reads: boolean;
+}
+
+/** A measurement of stalls so far. `below` are the notes below the bars. */
+export interface Stalls {
+  name: string;
+  words: string;
+  bars: StallBar[];
+  below: string[];
+}
+
+/** The predicted step with the change that was `asked` for: in words and by part, or an `error`.
+ *
+ * `parts` has names and seconds. */
+export interface StallAnswer {
+  asked: number;
+  error: string;
+  words: string;
+  parts: [string, Figure][];
+}
+
+/** An axis on which points are placed: a parameter, or an output.
+ *
+ * `kind` is even, log or choice. A choice has `choices`, the others run from `low` to `high`.
+ * `named` are labels: a place from 0 to 1, and the value there. */
 export interface BagAxis {
   name: string;
   output: boolean;
@@ -339,9 +395,11 @@ export interface BagAxis {
   named: [number, string][];
 }
 
-/** How good a surrogate is by its last batch, for one output: the share inside the 90%
- * intervals, the median residual in its own standard deviations, the largest standard deviation,
- * and below which of these it is `good`. */
+/** The quality of a surrogate for one output, judged by its last batch.
+ *
+ * `coverage` is the share of results inside the 90% intervals, `residual` the median residual in
+ * units of its own standard deviation, `largest` the largest standard deviation, and `until` the
+ * one at which the bag stops. */
 export interface BagTried {
   output: string;
   coverage: Figure;
@@ -351,8 +409,9 @@ export interface BagTried {
   good: boolean;
 }
 
-/** A VM of a bag, how old it is, and the number of the job that it holds (None: none), in words
- * where, and since when. */
+/** A VM of a bag: its age, and the number of the job that it runs (None: no job).
+ *
+ * `at` has the parameters of that job in words, `words` its duration. */
 export interface BagVm {
   name: string;
   age: string;
@@ -362,8 +421,10 @@ export interface BagVm {
   words: string;
 }
 
-/** A bag. `results` of `wanted` ones are there; `per_result`: US dollars; `counts` of points by
- * their states; `more` VMs have no row; `tried_words` are empty without a surrogate. */
+/** A bag.
+ *
+ * `results` of `wanted` results are there. `per_result` is in US dollars. `counts` has the number
+ * of points in each state. `more` VMs have no row. `tried_words` is empty without a surrogate. */
 export interface Bag {
   name: string;
   phase: string;
@@ -382,49 +443,4 @@ export interface Bag {
   vms: BagVm[];
   more: number;
   stoppable: boolean;
-}
-
-/** A part of a step: its `seconds` in the mean, the same in words with their interval, its share
- * of the step, and what of a dollar it takes, or why that is not said. `sure`: it stands out of
- * the noise. */
-export interface StallPart {
-  name: string;
-  seconds: Figure;
-  words: string;
-  share: string;
-  dollar: string;
-  sure: boolean;
-}
-
-/** A kind of VM, its step and the parts of that; `advice` is empty while too little was
- * measured. `reads`: its workers read files, so a cache or a disk matters. */
-export interface StallBar {
-  vm: string;
-  heading: string;
-  parts: StallPart[];
-  advice: string;
-  reads: boolean;
-}
-
-/** A measure of stalls as far as it is taken; `below`: what else is said of it. */
-export interface Stalls {
-  name: string;
-  words: string;
-  bars: StallBar[];
-  below: string[];
-}
-
-/** What a step would take with a change that was `asked` for: in words, and of which parts
- * (name, seconds); or an `error`. */
-export interface StallAnswer {
-  asked: number;
-  error: string;
-  words: string;
-  parts: [string, Figure][];
-}
-
-/** The last lines that a worker wrote; empty before anybody asked. */
-export interface Log {
-  worker?: string;
-  text?: string;
 }

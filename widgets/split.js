@@ -2,7 +2,7 @@
 
 import { element, keyed, setAttribute, setText } from "./page.js";
 
-/** As panels/twin/split.py has them; each reads on light and dark. */
+/** As panels/static/panel.py has them; each reads on light and dark. */
 const COLOURS = { input: "#d98e04", pull: "#3f83c8", compute: "#2a9d5c", push: "#a05fc7", barrier: "#cf4436", rest: "#7d8186" };
 const MEANINGS = {
   input: "waiting for its examples", pull: "waiting for the variables", compute: "computing", push: "until its gradients were applied",

@@ -7,7 +7,7 @@ import { mount } from "./mount.js";
 import { OWN_KEYS, element, keyed, setAttribute, setText } from "./page.js";
 
 const WAIT_MS = 150;
-/** As panels/twin/stalls.py has them; each reads on light and dark. */
+/** As works/runs/stalls/view.py has them; each reads on light and dark. */
 const COLOURS = { compute: "#2a9d5c", serialisation: "#7d8186", network: "#3f83c8", contention: "#a05fc7", preparation: "#d98e04", fetch: "#cf4436" };
 /** The parts of a predicted step, in which waiting for input is one. */
 const PREDICTED = { ...COLOURS, computing: COLOURS.compute, "waiting for input": COLOURS.preparation };

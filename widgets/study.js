@@ -6,7 +6,7 @@
 
 import { lineChart, sharedAxis } from "./chart.js";
 import { duration, money, number } from "./figures.js";
-import { OWN_KEYS, TONES, asking, element, fact, keyed, onTheme, sections, setAttribute, setText } from "./page.js";
+import { OWN_KEYS, TONES, asking, element, fact, keyed, onTheme, sectionList, setAttribute, setText } from "./page.js";
 
 const FEW_ROWS = 10;
 const HEIGHT = 150;
@@ -212,10 +212,10 @@ function studySection(send, first) {
     setAttribute(state, "data-tone", PHASES[study.phase] ?? "quiet");
     setText(about, study.about);
     setText(words, study.words);
-    setAttribute(bar, "aria-valuemax", study.wanted);
-    setAttribute(bar, "aria-valuenow", Math.min(study.told, study.wanted));
+    setAttribute(bar, "aria-valuemax", study.planned);
+    setAttribute(bar, "aria-valuenow", Math.min(study.ended, study.planned));
     setAttribute(bar, "aria-valuetext", study.words);
-    fill.style.width = `${study.wanted ? Math.min(100, (100 * study.told) / study.wanted) : 0}%`;
+    fill.style.width = `${study.planned ? Math.min(100, (100 * study.ended) / study.planned) : 0}%`;
     for (const [name, node] of counts) {
       const many = study.trials.filter((trial) => trial.state === name).length;
       node.set(String(many));
@@ -235,6 +235,6 @@ function studySection(send, first) {
 }
 
 /** All studies that the panel shows: `update(studies)`. */
-export function studySections(send) {
-  return sections("transient-studies", (study) => studySection(send, study));
+export function sections(send) {
+  return sectionList("transient-studies", (study) => studySection(send, study));
 }

@@ -17,7 +17,7 @@ from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Planner
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, LifetimeModel, Weibull, drawn
-from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.lifetimes.sources import published_lifetimes
 
 BATHTUB = Bathtub(0.4137, 24.0, 0.9, 0.76)
 WEATHER = Capped(published_lifetimes("cpu", "us-east1"), 24.0)

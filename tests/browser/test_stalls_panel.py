@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.panels.stalls_story import report
 from tests.panels.test_stalls import asked as answer_of
-from transient_magics.panels.snapshot.stalls import UNASKED, declared_view, stalls_view
+from transient_magics.works.runs.stalls.view import UNASKED, declared_view, stalls_view
 
 from .bare import bare
 from .conftest import Lab
@@ -115,7 +115,7 @@ def test_a_measure_that_goes_on_is_followed_and_without_files_a_cache_is_nothing
 SHOWN = """
 %load_ext transient_magics
 from tests.panels.stalls_story import Measured
-from transient_magics.works.runs.view import show_stalls
+from transient_magics.works.runs.stalls.view import show_stalls
 show_stalls(Measured(coming=True))
 """
 

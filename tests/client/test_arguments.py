@@ -249,7 +249,7 @@ ALL_OPTIONS: dict[str, tuple[Callable[..., Any] | None, list[str]]] = {
     "stop": (None, ["demo job-3"]),
     "logs": (None, ["demo ps-0 --lines 5"]),
     "events": (None, ["demo --kind vm --follow --json"]),
-    "delete": (client.deleted, ["--all", "demo"]),
+    "delete": (client.delete_clusters, ["--all", "demo"]),
     "sweep": (client.sweep, ["--project my-own --yes --all-machines"]),
     "catalog": (client.catalog, ["t4 --project my-own"]),
     "export": (None, ["run-1 f --cluster c --data-dir d --checkpoint best --trust"]),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from transient_magics.client.cell import check, check_syntax
-from transient_magics.client.declaring import including
-from transient_magics.client.declaring.including import copy, included
+from transient_magics.client.declaring import payload
+from transient_magics.client.declaring.payload import copy, included
 from transient_magics.errors import CellError, DeclarationError
 
 DIGITS = Path(__file__).parents[2] / "templates" / "digits.py"
@@ -134,7 +134,7 @@ def test_links_are_included_as_what_they_lead_to_and_count_with_its_size(
     with pytest.raises(DeclarationError, match=r"'.*/project/data/large' makes the included files larger than 200 MB"):
         included(["project"], tmp_path)
     (elsewhere / "large").unlink()
-    monkeypatch.setattr(including, "MOST_FILES", 5)
+    monkeypatch.setattr(payload, "MOST_FILES", 5)
     with pytest.raises(DeclarationError, match="makes the included files more than 5"):
         included(["project"], tmp_path)
 
@@ -153,7 +153,7 @@ def test_links_without_an_end_and_links_to_nothing_are_refused_by_name(tmp_path:
 def test_the_limit_holds_while_files_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "growing").mkdir()
     (tmp_path / "growing" / "log").write_bytes(bytes(90))
-    monkeypatch.setattr(including, "MOST_BYTES", 100)
+    monkeypatch.setattr(payload, "MOST_BYTES", 100)
     paths = included(["growing"], tmp_path)
     (tmp_path / "growing" / "log").write_bytes(bytes(101))
     (tmp_path / "sent").mkdir()

@@ -11,9 +11,9 @@ import pytest
 
 import transient_magics as tm
 from transient_magics.cli import arguments
-from transient_magics.deadlines import world
+from transient_magics.deadlines import simulation
 from transient_magics.deadlines.decisions import Verdict, decide
-from transient_magics.deadlines.seen import Seen
+from transient_magics.deadlines.situation import Situation
 from transient_magics.errors import DeclarationError, PlanError
 from transient_magics.panels import plan_html
 from transient_magics.planner.deadlines.cost import drawn
@@ -54,13 +54,13 @@ def test_a_later_deadline_costs_less_and_courses_are_in_time(within_20h: Plan) -
 
 @pytest.mark.slow
 def test_what_it_simulates_are_the_decisions_of_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Seen] = []
+    seen: list[Situation] = []
 
-    def watched(sight: Seen) -> Verdict:
+    def watched(sight: Situation) -> Verdict:
         seen.append(sight)
         return decide(sight)
 
-    monkeypatch.setattr(world, "decide", watched)
+    monkeypatch.setattr(simulation, "decide", watched)
     planned("20h")
     assert {each.most for each in seen} == {4}
     assert {len(each.kinds) for each in seen} == {1}

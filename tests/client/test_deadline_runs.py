@@ -20,7 +20,7 @@ from transient_magics.cli import arguments
 from transient_magics.cli.answers import Begun
 from transient_magics.client import commands, text
 from transient_magics.client.planning import deadlines
-from transient_magics.client.planning.capacity import OnDemand, on_demand
+from transient_magics.client.planning.deadlines import OnDemand, on_demand
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Journal, events
 from transient_magics.protocol import layout

@@ -12,7 +12,7 @@ import pytest
 
 from tests.homes import own_home
 from transient_magics import client, places
-from transient_magics.client import Cluster, Job, Run, Study, commands, launching
+from transient_magics.client import Cluster, Job, Run, Study, commands, launch
 from transient_magics.client.following.cluster import watch
 from transient_magics.client.following.follower import follower
 from transient_magics.errors import ClusterError, NameTakenError, TrainingError
@@ -47,7 +47,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def declared(*history: Event, name: str = "re") -> Cluster:
     """Return the handle of a cluster that has just been declared."""
     spec = client.specify(client.Declaration("cpux2", name=name))
-    launching.make(spec)
+    launch.make(spec)
     cluster = Cluster(name)
     happened(cluster, events.ClusterDeclared(spec=spec.to_dict()), *history)
     return cluster
@@ -116,32 +116,32 @@ def test_a_declaration_that_was_overtaken_moves_no_living_cluster_away(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared(*DELETED)
-    take_lock = launching._try_lock
+    take_lock = launch._try_lock
 
     def overtaken(name: str) -> int | None:
-        monkeypatch.setattr(launching, "_try_lock", take_lock)
+        monkeypatch.setattr(launch, "_try_lock", take_lock)
         declared(READY)
         return take_lock(name)
 
-    monkeypatch.setattr(launching, "_try_lock", overtaken)
+    monkeypatch.setattr(launch, "_try_lock", overtaken)
     with pytest.raises(NameTakenError, match="There is a cluster re already"):
-        launching.make(client.specify(client.Declaration("cpux2", name="re")))
+        launch.make(client.specify(client.Declaration("cpux2", name="re")))
     assert Cluster("re").state.phase == "ready"
     assert len(list(places.past().iterdir())) == 1
 
 
 def test_an_automatic_name_that_was_just_taken_is_passed_over(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "start_controller", lambda directory: None)
-    make = launching.make
+    make = launch.make
 
     def overtaken(spec: ClusterSpec) -> Path:
-        monkeypatch.setattr(launching, "make", make)
+        monkeypatch.setattr(launch, "make", make)
         make(spec)
         return make(spec)
 
-    monkeypatch.setattr(launching, "make", overtaken)
+    monkeypatch.setattr(launch, "make", overtaken)
     assert client.declare(client.Declaration("cpux2")).name == "cpux2-2"
-    monkeypatch.setattr(launching, "make", overtaken)
+    monkeypatch.setattr(launch, "make", overtaken)
     with pytest.raises(NameTakenError, match="There is a cluster named already"):
         client.declare(client.Declaration("cpux2", name="named"))
 

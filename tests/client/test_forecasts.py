@@ -72,7 +72,7 @@ def test_a_run_that_is_not_there_is_refused_with_the_latest_ones(monkeypatch: py
     runs = {name: SimpleNamespace(name=name, owner=study) for name, study in
             (("run-1", ""), ("run-2", ""), ("study-1-0", "study-1"))}  # fmt: skip
     known = [SimpleNamespace(state=SimpleNamespace(of=lambda state: runs, of_kind=lambda kind: runs))]
-    monkeypatch.setattr("transient_magics.client.finding.clusters", lambda all: known)
+    monkeypatch.setattr("transient_magics.client.lookup.clusters", lambda all: known)
     with pytest.raises(ClusterError, match=r"Unknown run 'run-9'\. Known: run-2, run-1\."):
         client.run("run-9")
     with pytest.raises(ClusterError, match=r"Unknown run 'rum-2'\. Did you mean run-2\?"):

@@ -20,7 +20,7 @@ from transient_magics.client import Cluster, Declaration, Run, commands
 from transient_magics.client.declaring import specify
 from transient_magics.client.folders import KnownRun
 from transient_magics.client.following import cluster as home
-from transient_magics.client.planning import learning
+from transient_magics.client.planning import workloads
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.files import write_atomically
 from transient_magics.journal import Event, Journal, events, lock
@@ -149,11 +149,11 @@ def test_a_plan_looks_again_at_a_run_of_which_not_all_was_here(cluster: Cluster)
     run.directory.mkdir(parents=True)
     (run.directory / layout.CELL).touch()
     known = KnownRun(cluster.directory, run.state)
-    store = learning.store_of(known)
+    store = workloads.store_of(known)
     over: list[bool] = []
     for comes in (lambda: None, lambda: come(run)):
         comes()
-        learning.learn(store, known)
+        workloads.learn(store, known)
         over.append(store.records("emulated")[known.identity].over)
     assert over == [False, True]
 

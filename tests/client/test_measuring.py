@@ -21,7 +21,7 @@ from tests.ends import ends
 from tests.homes import own_home
 from transient_magics import client, emulator, places
 from transient_magics.catalog.traces import read_traces, sampled, to_csv
-from transient_magics.client.planning.capacity import on_demand
+from transient_magics.client.planning.deadlines import on_demand
 from transient_magics.client.text import event_words
 from transient_magics.controller.decisions.ranking import ranked
 from transient_magics.controller.vms.advice import measured

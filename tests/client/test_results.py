@@ -23,13 +23,14 @@ import pytest
 from tests.journal.test_state import SPEC
 from transient_magics import client, panels
 from transient_magics.cli.program import main
-from transient_magics.client.results import comparison, keras_model, models, trials
+from transient_magics.client.results import comparison, keras_model, models
 from transient_magics.errors import ClusterError, DeclarationError, PlanError, TrainingError
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
 from transient_magics.protocol import jsonl
 from transient_magics.protocol.measures.step_parts import EXPOSED
 from transient_magics.runtime.programs import serve
+from transient_magics.works.studies import trials
 
 START = 1_700_000_000 * 10**9
 GRADIENTS = ["gradient_squared", "gradient_signal", "gradient_noise"]
@@ -352,7 +353,7 @@ def test_predict_decode_and_export_use_the_checkpoint_that_is_asked_for(
             numpy.savez(words[-1], texts=numpy.array(["a text"]))
         return {}
 
-    monkeypatch.setattr(models, "ask_model", answer)
+    monkeypatch.setattr(models, "run_model_program", answer)
     checkpoints = run.directory / "checkpoints"
     checkpoints.mkdir()
     for saved_step in (10, 20, 30):

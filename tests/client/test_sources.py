@@ -20,17 +20,17 @@ from transient_magics import places
 from transient_magics.client.declaring import Preview
 from transient_magics.client.folders import known_runs
 from transient_magics.client.forecaster import _words
+from transient_magics.client.planning.bottlenecks import bound_words, foreseen
 from transient_magics.client.planning.deadlines import _needed
 from transient_magics.client.planning.forecasts import forecast_line
-from transient_magics.client.planning.learning import learn, store_of
-from transient_magics.client.planning.servers import bound_words, foreseen
+from transient_magics.client.planning.workloads import learn, store_of
 from transient_magics.errors import PlanError, StoreError
 from transient_magics.journal import Event, Journal, events
-from transient_magics.planner.measured import CROSSING, Observation, Record
+from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import Plan
+from transient_magics.planner.run_records import CROSSING, Observation, Record
 from transient_magics.planner.search import Search
-from transient_magics.planner.speeds.speed import Waits
-from transient_magics.planner.store import ModelStore
+from transient_magics.planner.speeds.throughput import Waits
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.works.studies.configurations import Part, StudyPreview

@@ -9,14 +9,15 @@ import pytest
 
 from tests.panels.stories import requested
 from tests.planner.test_stalls import step, told
-from transient_magics.client.results.stalls import Report, report, terms
 from transient_magics.journal import ClusterState, RunState, Works, bill, events, replay
 from transient_magics.journal.events import TrainMeasured
 from transient_magics.journal.power import Stretch
-from transient_magics.panels import stalls_html, view
+from transient_magics.panels import view
 from transient_magics.protocol.machines import WHOLE, Share
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
+from transient_magics.works.runs.stalls.report import Report, report, terms
+from transient_magics.works.runs.stalls.view import stalls_html
 
 WORKERS = ("worker-1", "worker-2", "worker-3")
 

@@ -14,13 +14,13 @@ import pytest
 
 from tests.panels.study_story import STEPS, StudyStory, specification
 from transient_magics import client, panels
-from transient_magics.client import foreground, text
-from transient_magics.client.results import trials
-from transient_magics.client.results.for_optuna import optuna_study
+from transient_magics.client import focus, text
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Cost, Journal, RunState, StudyState, bill, costs, events, replay
 from transient_magics.protocol.study import parse_space
 from transient_magics.trials import Twin
+from transient_magics.works.studies import trials
+from transient_magics.works.studies.optuna_study import optuna_study
 from transient_magics.works.studies.view import picture, plot_html, table_html
 from transient_magics.works.studies.view import sections as studies_of
 from transient_magics.works.studies.words import study_words
@@ -145,8 +145,8 @@ def test_without_optuna_one_sentence_says_what_to_install(monkeypatch: pytest.Mo
 
 def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them() -> None:
     state = STORY.state
-    assert foreground.run(state) is None
-    assert [study.name for study in foreground.trained(state)] == ["search"]
+    assert focus.run(state) is None
+    assert [study.name for study in focus.trained(state)] == ["search"]
     said = text.status(state, bill(state, STORY.now), STORY.now)
     assert "search  12 of 40 trials, 4 under way" in said
     assert "best so far: accuracy 0.927 in trial 0: learning_rate 0.01761, batch_size 64" in said
@@ -154,17 +154,17 @@ def test_the_studies_stand_for_a_cluster_and_a_run_of_its_own_stands_before_them
     assert "end of the run" not in said
     declared = events.WorkDeclared(of="run", work="mine", spec={"train_steps": 9}, time=int(STORY.now * 1e9), seq=10**6)
     own = replay([declared], state)
-    run = foreground.run(own)
+    run = focus.run(own)
     assert run
     assert run.name == "mine"
-    assert [study.name for study in foreground.trained(own)] == ["search"]
+    assert [study.name for study in focus.trained(own)] == ["search"]
     over = StudyStory(specification(4), told=4, running=0, over=True)
     after = replay(
         [events.WorkDeclared(of="run", work="mine", spec={"train_steps": 9}, time=int(over.now * 1e9), seq=10**6)],
         over.state,
     )
-    assert [study.name for study in foreground.trained(over.state)] == ["search"]
-    assert foreground.trained(after) == [], "what came later"
+    assert [study.name for study in focus.trained(over.state)] == ["search"]
+    assert focus.trained(after) == [], "what came later"
 
 
 def test_a_grid_is_done_when_all_its_points_are() -> None:

@@ -13,7 +13,7 @@ from transient_magics import client, places
 from transient_magics.cli import arguments, program
 from transient_magics.client import commands
 from transient_magics.errors import HomeError
-from transient_magics.magics.obeying import obey
+from transient_magics.magics.dispatch import obey
 from transient_magics.protocol.cluster_commands import Ping
 
 SAID = "cannot be read or written: Not a directory. Free or repair it, or set TRANSIENT_MAGICS_HOME to another folder."

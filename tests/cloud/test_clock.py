@@ -18,7 +18,7 @@ import pytest
 from scripted_api import PROJECT, ZONE, Api, refusal
 
 from transient_magics.cloud import ComputeEngine
-from transient_magics.cloud.calling.clock import Heard
+from transient_magics.cloud.calling.clients import ServerClock
 from transient_magics.controller import skew
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import Situation
@@ -99,7 +99,7 @@ async def test_the_dry_run_says_so_too(api: Api, monkeypatch: pytest.MonkeyPatch
 
 
 def test_answers_are_heard_in_threads_while_somebody_asks_for_the_clock() -> None:
-    heard, over = Heard(), threading.Event()
+    heard, over = ServerClock(), threading.Event()
     session = SimpleNamespace(hooks={"response": []})
     (hear,) = heard.listen(session).hooks["response"]
     answer = SimpleNamespace(headers={"Date": formatdate(usegmt=True)}, elapsed=timedelta(0))

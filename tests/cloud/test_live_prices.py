@@ -14,7 +14,7 @@ from transient_magics import catalog
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.cloud import ComputeEngine
-from transient_magics.cloud.skus import price_rows
+from transient_magics.cloud.list_prices import price_rows
 from transient_magics.controller.vms.live_prices import find, refresh, repriced
 from transient_magics.errors import AccessError, CredentialsError
 from transient_magics.journal import events, replay

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from google.oauth2.credentials import Credentials
 
-from transient_magics.cloud.calling import clock
+from transient_magics.cloud.calling import clients
 from transient_magics.cloud.calling.login import signed_in
 
 
@@ -52,7 +52,7 @@ async def test_the_clocks_distance_is_bounded(behind: float) -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
     began = time.time()
-    least, most = await asyncio.to_thread(clock.offset, url, direct=True)
+    least, most = await asyncio.to_thread(clients.clock_offset, url, direct=True)
     took = time.time() - began
     await runner.cleanup()
     assert least <= -behind <= most, "what is true lies within"

@@ -16,10 +16,10 @@ from tests.deadlines.test_deadline_decisions import story
 from transient_magics.client import text
 from transient_magics.client.text.deadlines import moment
 from transient_magics.controller.record import Recorder
-from transient_magics.deadlines import outlook
+from transient_magics.deadlines import simulation
 from transient_magics.deadlines.decisions import Verdict, decide
-from transient_magics.deadlines.outlook import FAR
-from transient_magics.deadlines.seen import Seen
+from transient_magics.deadlines.simulation import FAR
+from transient_magics.deadlines.situation import Situation
 from transient_magics.errors import ClusterError
 from transient_magics.journal import Journal, RunState, bill, events, read, replay
 from transient_magics.panels import html, view
@@ -136,13 +136,13 @@ def test_courses_of_many_workers_are_simulated_little_by_little(opened: Open, mo
     """A period that takes 10 ms of a controller's time is followed by other work after three."""
     periods = 0
 
-    def counted(sight: Seen) -> Verdict:
+    def counted(sight: Situation) -> Verdict:
         nonlocal periods
         periods += 1
         return decide(sight)
 
     recorder, deadlines, _ = opened()
-    monkeypatch.setattr(outlook, "decide", counted)
+    monkeypatch.setattr(simulation, "decide", counted)
     clock = SimpleNamespace(monotonic=lambda: 0.01 * periods)
     monkeypatch.setattr(conduct, "time", clock)
     monkeypatch.setattr(conduct, "_COURSES_SECONDS", 0.03)

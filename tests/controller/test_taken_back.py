@@ -50,7 +50,7 @@ from transient_magics.journal import (
 )
 from transient_magics.kinds import KINDS as WORKS
 from transient_magics.panels.snapshot.view import view
-from transient_magics.panels.twin.panel import html
+from transient_magics.panels.static.panel import html
 from transient_magics.protocol import events as registry
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import ExtendStudy

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from transient_emulator.rest import wire
 from transient_magics import errors
-from transient_magics.client import commands, programs
-from transient_magics.client.project import emulated
+from transient_magics.client import commands
+from transient_magics.client.project import emulator_api
 from transient_magics.controller.answer import answer
 from transient_magics.controller.commands import serve
 from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, told
@@ -66,7 +66,7 @@ def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
             for error in raised:
                 for name in "ab":
                     with pytest.raises(TransientError) as found:
-                        await asyncio.to_thread(commands._ask, tmp_path / name, Ping(), 30.0)
+                        await asyncio.to_thread(commands._request, tmp_path / name, Ping(), 30.0)
                     assert same(found.value, error)
                 waiting.pop(0)
 
@@ -103,7 +103,7 @@ async def test_a_command_that_a_full_disk_prevents_is_answered(tmp_path: Path) -
 
     async with serve(tmp_path / "a", controller):
         with pytest.raises(ClusterError, match=r"cannot do this: No space left on device \(agreed\.json\)\."):
-            await asyncio.to_thread(commands._ask, tmp_path / "a", Ping(), 30.0)
+            await asyncio.to_thread(commands._request, tmp_path / "a", Ping(), 30.0)
 
 
 async def test_a_controller_is_asked_for_its_present_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_from_a_program_that_answers_one_question(
     ended = SimpleNamespace(stdout=capsys.readouterr().out, stderr="")
     monkeypatch.setattr("subprocess.run", lambda *_, **__: ended)
     with pytest.raises(TransientError) as found:
-        programs.ask("adopt", "Attaching")
+        commands.run_program("adopt", "Attaching")
     assert same(found.value, error)
 
 
@@ -156,5 +156,5 @@ def test_from_the_emulator(monkeypatch: pytest.MonkeyPatch, error: TransientErro
     connection = SimpleNamespace(request=lambda *_: None, getresponse=lambda: response, close=lambda: None)
     monkeypatch.setattr("http.client.HTTPConnection", lambda *_, **__: connection)
     with pytest.raises(TransientError) as found:
-        emulated.ask("http://127.0.0.1:9", "PATCH", "/weather", {})
+        emulator_api.ask("http://127.0.0.1:9", "PATCH", "/weather", {})
     assert same(found.value, error)

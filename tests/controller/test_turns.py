@@ -12,7 +12,7 @@ import pytest
 from transient_magics import client, places
 from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse
-from transient_magics.client import commands, launching
+from transient_magics.client import commands, launch
 from transient_magics.controller.decisions.core import BeginDeletion, Situation
 from transient_magics.controller.decisions.core import decide as decide_cluster
 from transient_magics.controller.works import Comes, Never, Waits
@@ -245,4 +245,4 @@ def test_names_of_clusters_that_live_are_not_taken(started: list[str]) -> None:
     client.declare(client.Declaration("k80x1", name="m-k80x2"))
     with pytest.raises(ClusterError, match="There is a cluster m-k80x2 already"):
         client.declare_study(**DECLARED, on="k80x1,k80x2", cluster="m-k80x2")
-    assert launching.is_free("m-k80x3")
+    assert launch.is_free("m-k80x3")

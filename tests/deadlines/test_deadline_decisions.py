@@ -19,10 +19,9 @@ from tests.deadlines.deadline_world import HOURLY, KEPT, ON_DEMAND_HOURLY, spell
 from tests.examples import examples
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.deadlines.decisions import Verdict, decide
-from transient_magics.deadlines.outlook import band, end
-from transient_magics.deadlines.seen import ON_DEMAND, SPOT, Kind, Market, Seen, zones_for
+from transient_magics.deadlines.simulation import Simulation, band, end
+from transient_magics.deadlines.situation import ON_DEMAND, SPOT, Kind, Market, Situation, zones_for
 from transient_magics.deadlines.speeds import Speeds
-from transient_magics.deadlines.world import World
 from transient_magics.journal import Event, RunState, events, replay
 from transient_magics.journal.deadlines import Block, DeadlineState
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
@@ -101,11 +100,11 @@ def test_without_capacity_from_the_beginning_one_on_demand_tells_the_speed() -> 
     assert made.now <= made.deadline
 
 
-def crowded(*lengths: float) -> tuple[World, list[Seen]]:
+def crowded(*lengths: float) -> tuple[Simulation, list[Situation]]:
     """One worker of at most one, with eight hours for six hours' work, through these spells; and what was seen."""
-    sights = list[Seen]()
+    sights = list[Situation]()
 
-    def told(seen: Seen) -> Verdict:
+    def told(seen: Situation) -> Verdict:
         sights.append(seen)
         return decide(seen)
 
@@ -150,8 +149,8 @@ def speeds_of(**steps_per_second: float) -> Speeds:
     return Speeds([Block(600.0, 600.0, 600 * speed, name) for name, speed in steps_per_second.items()], 0.95)
 
 
-def sight(**changes: object) -> Seen:
-    base = Seen(
+def sight(**changes: object) -> Situation:
+    base = Situation(
         0.0, 20_000.0, 20_000, 0, speeds_of(cpux2=4.0), Market(True),
         (Kind("cpu", HOURLY / 3600, ON_DEMAND_HOURLY / 3600),), {("cpu", SPOT): 2}, {("cpu", SPOT): 2}, 200.0, 200.0,
         150.0, 3 * 3600.0, KEPT / 3600, 4, float("inf"),

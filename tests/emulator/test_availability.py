@@ -10,7 +10,7 @@ from transient_emulator.weather.availability import read
 from transient_emulator.weather.revocations import Transient
 from transient_emulator.weather.weather import Weather
 from transient_magics.catalog.traces import read_traces
-from transient_magics.client.project.availability import replayed
+from transient_magics.client.project.weather import replayed_traces
 from transient_magics.errors import DeclarationError
 
 HEADER = "zone,gpu,gpus_per_vm,seconds,available\n"
@@ -37,7 +37,9 @@ def test_a_trace_that_is_written_is_read_as_it_was() -> None:
 
 def test_zones_are_named_or_dealt_out_in_the_order_of_the_file(file: Path) -> None:
     def said(text: str) -> list[tuple[str, str, str]]:
-        return [(each["zone"], each["gpu"], read_traces(each["csv"], "")[0].zone) for each in replayed(text, PLACES)]
+        return [
+            (each["zone"], each["gpu"], read_traces(each["csv"], "")[0].zone) for each in replayed_traces(text, PLACES)
+        ]
 
     assert said(f"us-east1-b={file}:far-2, us-west1-a:k80={file}:far-1") == [
         ("us-east1-b", "", "far-2"), ("us-west1-a", "k80", "far-1")
@@ -50,12 +52,12 @@ def test_zones_are_named_or_dealt_out_in_the_order_of_the_file(file: Path) -> No
 
 
 def test_capacity_like_googles_of_2025_is_replayed_by_its_name() -> None:
-    some = replayed("us-east1-c:k80=google-h100-2025:us-west1-b", PLACES)
+    some = replayed_traces("us-east1-c:k80=google-h100-2025:us-west1-b", PLACES)
     assert [(each["zone"], each["gpu"]) for each in some] == [("us-east1-c", "k80")]
     assert read_traces(some[0]["csv"], "")[0].zone == "us-west1-b"
-    assert len(replayed("google-h100-2025", PLACES)) == min(len(PLACES), 9)
+    assert len(replayed_traces("google-h100-2025", PLACES)) == min(len(PLACES), 9)
     with pytest.raises(DeclarationError, match="google-h100-2025: unknown trace 'nowhere'"):
-        replayed("us-east1-c=google-h100-2025:nowhere", PLACES)
+        replayed_traces("us-east1-c=google-h100-2025:nowhere", PLACES)
 
 
 def test_what_cannot_be_replayed_is_refused_in_a_sentence(file: Path) -> None:
@@ -64,7 +66,7 @@ def test_what_cannot_be_replayed_is_refused_in_a_sentence(file: Path) -> None:
         ("us-east1-b=/no/such.csv:far-1", "cannot be read"),
     ):  # fmt: skip
         with pytest.raises(DeclarationError, match=why):
-            replayed(text, PLACES)
+            replayed_traces(text, PLACES)
     for given, why in (
         (told(zone="us-west9-b"), "Unknown zone"), (told(gpu="k90"), "Unknown GPU"),
         (told(zone="us-east1-b", gpu="k80"), "us-east1-b has no K80"), (told() + told(), "two traces"),

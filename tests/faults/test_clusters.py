@@ -23,7 +23,7 @@ import pytest
 from tests.faults.conftest import PATIENCE, Patient, full_disk, processes, reboot
 from tests.faults.test_controller_on_a_vm import api, place, vms
 from transient_magics import client, places
-from transient_magics.client import launching
+from transient_magics.client import launch
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.record import Recorder
@@ -211,7 +211,7 @@ def _see_that_its_name_is_taken(cluster: client.Cluster, monkeypatch: pytest.Mon
     lock = None
     while lock is None:
         lock = take(cluster.directory)  # as a controller has it that is still ending
-    monkeypatch.setattr(launching, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(launch, "_END_SECONDS", 0.2)
     with pytest.raises(ClusterError, match=r"controller of the deleted cluster twice has not ended.*--name"):
         client.declare(client.Declaration("cpu", name="twice"))
     assert is_of(lock, cluster.directory)

@@ -13,9 +13,9 @@ from transient_magics import client
 from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.cli.options import Code
-from transient_magics.client.results.trials import rows_of
 from transient_magics.client.text import status
 from transient_magics.journal import ClusterState, Event, RunState, StudyState, bill, costs, events, now
+from transient_magics.works.studies.trials import rows_of
 
 SHARING = "--per-vm 2 --train-steps 1000000 --no-check --name s --cluster sh"
 LINE = f"--over lr=0.001,0.2,0.02 --objective 'min loss' --pace 0.2 {SHARING}"

@@ -13,12 +13,12 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse
 from transient_magics.cli.options import Code
 from transient_magics.client.folders import KnownRun
-from transient_magics.client.planning.learning import store_of
+from transient_magics.client.planning.workloads import store_of
 from transient_magics.errors import DeclarationError
 from transient_magics.journal import events
-from transient_magics.panels import stalls_html
 from transient_magics.planner.plan import Plan
 from transient_magics.protocol.measures.stalls import MEASURES
+from transient_magics.works.runs.stalls.view import stalls_html
 
 SLEEP = 0.015
 """Seconds of each example's preparation."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.journal.test_bill import FAR, FAST, GIB, HOME, HOUR, NOW, SPEC, cluster, vm
-from transient_magics.client.results.trials import revocations
+from transient_magics.client.results.comparison import revocations
 from transient_magics.client.text.bills import lines_words
 from transient_magics.journal import ClusterState, Cost, Event, Projection, RunState, Works, bill, costs, events, fold
 from transient_magics.journal.cost import CORRECTIONS, IDLE, NOTICED, START_UP, charged, total

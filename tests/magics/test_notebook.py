@@ -130,7 +130,7 @@ def test_loading_brings_the_words_alone_and_the_first_cell_brings_the_rest() -> 
     first, then = ({".".join(each.split(".")[1:]) for each in line.split()} for line in said.stdout.splitlines())
     rooms = {name.partition(".")[0] for name in first if "." in name}
     assert rooms <= {"magics", "cli", "client", "spec", "catalog", "protocol"}
-    assert {name for name in first if name.startswith("client.")} == {"client.shown"}
+    assert {name for name in first if name.startswith("client.")} == {"client.display_hook"}
     assert {"journal", "panels", "client.declaring.dry_run"} <= then
     assert not {"client.diagnosis", "client.planning.plans", "client.project.images", "works.runs.declare"} & then
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from tests.planner.test_stalls import one, step, told
-from transient_magics.client.following.identity import Identity
-from transient_magics.client.results.stalls import Bar, Report
+from transient_magics.client.folders import Identity
 from transient_magics.errors import DeclarationError
 from transient_magics.planner.stalls.parts import Apart, Estimate, Stalls
 from transient_magics.planner.stalls.terms import Change, Prediction, advice, what_if
+from transient_magics.works.runs.stalls.report import Bar, Report
 
 WORDS = "finished at measure 40 of 40 after 2 min 31 s"
 KINDS = {

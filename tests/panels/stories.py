@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
-from transient_magics.client.following.identity import Identity
+from transient_magics.client.folders import Identity
 from transient_magics.journal import ClusterState, Event, Journal, events, follow, kept, metrics, replay
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 

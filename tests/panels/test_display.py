@@ -15,14 +15,13 @@ import pytest
 
 import transient_magics.panels.display
 from transient_magics.client import Cluster, Run
+from transient_magics.client.folders import Identity
 from transient_magics.client.following.follower import Follower
-from transient_magics.client.following.identity import Identity
 from transient_magics.errors import ClusterError
 from transient_magics.journal import RunState, encode, events
+from transient_magics.panels import feeds
 from transient_magics.panels.display import WIDGET_VIEW, Display
-from transient_magics.panels.snapshot import outlook
-from transient_magics.panels.snapshot.measured import Beside
-from transient_magics.panels.snapshot.outlook import Outlook
+from transient_magics.panels.feeds import Beside, Outlook
 
 from . import stories
 from .long_story import LongStory
@@ -409,7 +408,7 @@ def test_how_the_run_ends_is_said_while_it_goes_on(journal: Path) -> None:
 
 
 def test_other_workers_are_a_reason_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlook, "_YOUNG_SECONDS", 0.0)
+    monkeypatch.setattr(feeds, "_YOUNG_SECONDS", 0.0)
     asked: list[str] = []
     told: list[int] = []
 

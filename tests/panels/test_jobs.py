@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from transient_magics.client import text
-from transient_magics.client.following.identity import Identity
+from transient_magics.client.folders import Identity
 from transient_magics.journal import ClusterState, Cost, JobState, bill, costs, events, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.snapshot.work import MOST_LINES
+from transient_magics.panels.snapshot.view import MOST_LINES
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.job import JobSpec
 from transient_magics.works.jobs.view import show as show_job

@@ -10,7 +10,7 @@ from transient_magics.catalog import ACCELERATORS, continent, zones_with
 from transient_magics.cli import arguments
 from transient_magics.client import Declaration, preview
 from transient_magics.panels.offer import FIRST, MAGIC, declaration, menu, offer, offer_text
-from transient_magics.panels.twin.panel import offer_html
+from transient_magics.panels.static.panel import offer_html
 from transient_magics.spec import PURPOSES
 
 GROUPS = st.sampled_from(sorted(ACCELERATORS)).flatmap(

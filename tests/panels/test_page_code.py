@@ -29,13 +29,14 @@ def test_the_pages_modules_pass_their_own_tests() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_the_page_is_checked_against_the_forms_that_the_kernel_sends() -> None:
-    written = ROOT / "widgets" / "snapshot.d.ts"
-    code = "import page_types; print(page_types.page_types(), end='')"
+@pytest.mark.parametrize(("file", "function"), [("snapshot.d.ts", "page_types"), ("sections.js", "sections")])
+def test_the_page_has_the_forms_and_sections_of_the_kernel(file: str, function: str) -> None:
+    code = f"import page_types; print(page_types.{function}(), end='')"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT / "tools", encoding="utf-8"
     )
-    assert written.read_text(encoding="utf-8") == ended.stdout, "python tools/page_types.py writes it anew"
+    written = (ROOT / "widgets" / file).read_text(encoding="utf-8")
+    assert written == ended.stdout, "write it again: python tools/page_types.py"
 
 
 def test_the_kernel_writes_dollars_figures_and_ticks_as_the_page_does() -> None:

@@ -14,10 +14,18 @@ from hypothesis import strategies as some
 from tests.panels.stalls_story import WORDS, Measured, report
 from transient_magics.client import Stalls
 from transient_magics.errors import DeclarationError
-from transient_magics.panels import stalls_html
-from transient_magics.panels.snapshot.stalls import CHANGES, UNASKED, declared_view, stalls_view, wanted
-from transient_magics.panels.twin.stalls import COLOURS, stalls_picture
-from transient_magics.works.runs.view import answered, show_stalls
+from transient_magics.works.runs.stalls.view import (
+    CHANGES,
+    COLOURS,
+    UNASKED,
+    answered,
+    declared_view,
+    parse_change,
+    show_stalls,
+    stalls_html,
+    stalls_picture,
+    stalls_view,
+)
 
 ANYTHING = some.recursive(
     some.none() | some.booleans() | some.floats() | some.text(), lambda inner: some.dictionaries(some.text(), inner)
@@ -68,7 +76,7 @@ def test_a_change_is_answered_with_the_step_its_parts_and_how_sure_that_is() -> 
 
 def test_a_cell_shows_its_measure_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shell = SimpleNamespace(execution_count=3)
-    monkeypatch.setattr("transient_magics.works.runs.view.current_shell", lambda: shell)
+    monkeypatch.setattr("transient_magics.works.runs.stalls.view.current_shell", lambda: shell)
     show_stalls(cast("Stalls", Measured()))  # %transient_stalls
     show_stalls(cast("Stalls", Measured()))  # what it returns is the cell's value
     assert capsys.readouterr().out.count(WORDS) == 1
@@ -92,7 +100,7 @@ def test_what_a_page_may_not_ask_is_answered_in_a_sentence(message: dict[str, An
 @given(ANYTHING)
 def test_whatever_a_page_sends_is_a_change_or_refused(message: object) -> None:
     try:
-        found = wanted(message)
+        found = parse_change(message)
     except DeclarationError:
         return
     assert all(name in CHANGES and isinstance(value, float) for name, value in found.items())

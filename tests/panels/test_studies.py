@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import pytest
 
 from transient_magics.client import Study, Trial
-from transient_magics.client.results.trials import best_so_far
 from transient_magics.journal import Journal, StudyState, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.wishes import AskedStudy, Stoppable, wish
 from transient_magics.works.studies.picture import study_plot
+from transient_magics.works.studies.trials import best_so_far
 from transient_magics.works.studies.view import MOST_CURVES, pace, whole_view
 from transient_magics.works.studies.view import sections as studies
 
@@ -34,7 +34,7 @@ def text_of(drawn: str) -> str:
 
 def test_a_study_is_progress_the_best_and_a_row_for_each_trial() -> None:
     (study,) = studies(SHORT.state, SHORT.now)
-    assert (study["told"], study["wanted"], study["words"]) == (12, 40, "12 of 40 trials, 4 under way")
+    assert (study["ended"], study["planned"], study["words"]) == (12, 40, "12 of 40 trials, 4 under way")
     assert (study["metric"], study["params"]) == ("accuracy", ["learning_rate", "batch_size"])
     assert study["about"] == "max accuracy · tpe sampler · median pruner · 1 worker each"
     assert study["best_so_far"] == [[0.0, 0.9266]]
@@ -134,10 +134,10 @@ def test_a_page_gets_the_studies_by_themselves(tmp_path: Path) -> None:
         writing.extend(SHORT.history[:middle])
     _, page = displayed(journal)
     (panel,) = widgets_of(page)
-    assert panel.sections["study"][0]["told"] == 0
+    assert panel.sections["study"][0]["ended"] == 0
     with Journal(journal) as writing:
         writing.extend(SHORT.history[middle:])
-    eventually(lambda: panel.sections["study"][0]["told"] == 12)
+    eventually(lambda: panel.sections["study"][0]["ended"] == 12)
     assert "search" in page.shown[0]["text/plain"]
 
 

@@ -17,8 +17,7 @@ import pytest
 from transient_magics.client import text
 from transient_magics.journal import ClusterState, RunSeries, RunState, bill, events, fold, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.snapshot import split
-from transient_magics.panels.snapshot.curves import curves
+from transient_magics.panels.snapshot.curves import curves, split_lines
 
 from . import stories
 
@@ -259,7 +258,7 @@ def test_bars_say_where_a_steps_time_goes_lately_and_behind_the_end_over_the_who
     run = state.of(RunState)["run-1"]
     lately, over = curves(state, run, series)["split"], curves(state, replace(run, phase="finished"), series)["split"]
     assert lately["words"] == "over the last 30 s · the busiest parameter server took 50% of its cores"
-    assert split.lines(lately)[1:] == ["  worker-9: 500 ms a step: pull 75%, compute 25%"]
+    assert split_lines(lately)[1:] == ["  worker-9: 500 ms a step: pull 75%, compute 25%"]
     assert over["words"].startswith("over the whole run")
     assert [bar["worker"] for bar in over["bars"]] == [evil, "worker-0", "worker-9", "worker-10"]
     assert over["bars"][1]["parts"] == [0.2, 0.0, 0.05, 0.0, 0.0, 0.0]
@@ -271,7 +270,7 @@ def test_bars_say_where_a_steps_time_goes_lately_and_behind_the_end_over_the_who
     many.add(measured(f"worker-{number}", 5, 0.1 * number) for number in range(1, 31))
     shown = curves(state, run, many)["split"]
     assert ([bar["worker"] for bar in shown["bars"]][::7], shown["more"]) == (["worker-23", "worker-30"], 22), "slowest"
-    assert split.lines(shown)[-1] == "  and 22 more"
+    assert split_lines(shown)[-1] == "  and 22 more"
     many.add([{"worker": "worker-0", "time": 7 * 10**9, "step": 1, "steps": 1, "split": "0.5"}])  # of another version
     drawn = curves(state, replace(run, phase="finished"), series)
     assert "<img" not in html(view(state, bill(state, 50.0), 50.0), drawn)

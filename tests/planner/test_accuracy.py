@@ -12,8 +12,8 @@ import transient_magics as tm
 from tests.planner.test_efficiency import examples, trained
 from transient_magics import panels
 from transient_magics.planner.efficiency import Accuracies
-from transient_magics.planner.measured import Record
 from transient_magics.planner.plan import Plan
+from transient_magics.planner.run_records import Record
 from transient_magics.planner.search import Search
 
 

@@ -13,7 +13,7 @@ from transient_magics.errors import PlanError
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.plan import make_plan
 from transient_magics.planner.search import search
-from transient_magics.planner.speeds import families
+from transient_magics.planner.speeds import throughput
 from transient_magics.planner.speeds.workloads import counted_workload
 from transient_magics.spec import WorkerGroup
 
@@ -28,19 +28,19 @@ def test_every_gpu_of_the_catalog_has_an_estimate_and_says_how_far_off_it_may_be
         step = workload.step(gpu)
         assert step.seconds > 0
         assert not step.measured
-        assert (step.error < error) == (gpu in families.GPUS), gpu
+        assert (step.error < error) == (gpu in throughput.GPUS), gpu
     assert workload.step("h100").seconds < workload.step("v100").seconds < workload.step("k80").seconds
     assert bool(workload.guess) == (not family)
 
 
-@pytest.mark.parametrize("gpu", families.GPUS)
-@pytest.mark.parametrize("family", [*families.families(), families.ALL])
+@pytest.mark.parametrize("gpu", throughput.GPUS)
+@pytest.mark.parametrize("family", [*throughput.families(), throughput.ALL])
 def test_models_that_were_left_out_of_a_line_are_met_as_far_as_its_error_says(family: str, gpu: str) -> None:
-    line = families.line(family, gpu)
+    line = throughput.line(family, gpu)
     assert line
-    missed = [abs(predicted / seconds - 1) for _, seconds, predicted in families.leave_one_out(family, gpu)]
+    missed = [abs(predicted / seconds - 1) for _, seconds, predicted in throughput.leave_one_out(family, gpu)]
     assert sum(each <= 2 * line.error for each in missed) >= 0.85 * len(missed)
-    workload = counted_workload("new", RESNET_32, "" if family == families.ALL else family)
+    workload = counted_workload("new", RESNET_32, "" if family == throughput.ALL else family)
     whole = workload.step(gpu).seconds + workload.service_seconds
     assert whole == pytest.approx(line.seconds(1.659))
 
@@ -59,12 +59,12 @@ def test_more_flops_take_no_less_and_nothing_is_as_sure_beyond_what_was_measured
     less, more = (
         counted_workload("new", {**RESNET_32, "gigaflops": each}, family) for each in (gigaflops, times * gigaflops)
     )
-    least, most = families.extent(family or families.ALL)
+    least, most = throughput.extent(family or throughput.ALL)
     for gpu in ("p100", "k80", "l4"):
         assert less.step(gpu).seconds <= more.step(gpu).seconds * (1 + 1e-9)
         assert less.step(gpu).error <= 1.05
     if not least <= gigaflops <= most:
-        line = families.line(family or families.ALL, "p100")
+        line = throughput.line(family or throughput.ALL, "p100")
         assert line
         assert less.step("p100").error > line.error
         assert "beyond those that were measured" in less.guess
@@ -78,7 +78,7 @@ def test_the_flops_of_a_mini_batch_decide_whether_a_model_is_beyond_what_was_mea
     parameters: float, tokens: int, times: float
 ) -> None:
     found = counted_workload("new", {"parameters": parameters, "batch_size": tokens, "tokens": 1.0})
-    line = families.line(families.ALL, "p100")
+    line = throughput.line(throughput.ALL, "p100")
     assert line
     expected = min(math.hypot(line.error, 0.35 * math.log(times)), 1.0)
     assert found.step("p100").error == pytest.approx(expected, rel=1e-3)

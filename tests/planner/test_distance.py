@@ -17,7 +17,7 @@ from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import expected
 from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.simulate import simulate
-from transient_magics.planner.speeds import speed
+from transient_magics.planner.speeds import throughput
 from transient_magics.planner.speeds.workloads import PUBLISHED, Estimate
 from transient_magics.spec import WorkerGroup
 
@@ -59,13 +59,13 @@ def test_the_steps_that_cmdare_measured_at_30_ms() -> None:
     assert len(far) == 8
     for (gpu, parameters, _), measured in far.items():
         near = statistics.fmean(seconds[gpu, parameters, "0.3"])
-        assert near + speed.alone(0.0303, 8 * parameters) == pytest.approx(measured, rel=0.18)
+        assert near + throughput.alone(0.0303, 8 * parameters) == pytest.approx(measured, rel=0.18)
 
 
 def test_how_fast_a_distant_worker_is_follows_from_its_connection_and_is_as_uncertain_as_that() -> None:
     quick = replace(RESNET, compute={"h100": Estimate(0.001, 0.5, "measured")}, service_seconds=0.0005)
     far = choice(("h100", 1, "europe-west4-a"))
-    alone = speed.alone(far.round_trip(far.placed[0]), quick.bytes_per_step)
+    alone = throughput.alone(far.round_trip(far.placed[0]), quick.bytes_per_step)
     assert far.steps_per_second(quick) < 1 / alone
     assert choice(("h100", 1, HOME)).steps_per_second(quick) > 10 / alone
     hours = simulate(replace(far.course(quick, 10_000), work_error=0.0), runs=2000).hours

@@ -19,10 +19,10 @@ from transient_magics.errors import PlanError
 from transient_magics.journal import Journal, events
 from transient_magics.panels.plan import asked_again, begun
 from transient_magics.planner.efficiency import ExamplesModel, NoiseScale, Target, TargetSteps, Way
-from transient_magics.planner.measured import Record, record
+from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import Plan
+from transient_magics.planner.run_records import Record, record
 from transient_magics.planner.search import Search
-from transient_magics.planner.store import ModelStore
 from transient_magics.spec import render_money
 
 TARGET = Target("accuracy", ">=", 0.9)

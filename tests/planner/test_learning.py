@@ -27,13 +27,13 @@ from transient_magics.planner.forecast import (
     forecast,
     forecast_words,
 )
-from transient_magics.planner.lifetimes.published import published_lifetimes
-from transient_magics.planner.measured import Observation, Record, record
+from transient_magics.planner.lifetimes.sources import published_lifetimes
+from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import make_plan
+from transient_magics.planner.run_records import Observation, Record, record
 from transient_magics.planner.speeds.fitting import rest_error
-from transient_magics.planner.speeds.speed import service_by_size
+from transient_magics.planner.speeds.throughput import service_by_size
 from transient_magics.planner.speeds.workloads import PUBLISHED
-from transient_magics.planner.store import ModelStore
 from transient_magics.spec import parse_groups
 
 BEGAN = 1_000_000.0

@@ -12,11 +12,20 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from transient_magics.catalog import published as tables
 from transient_magics.errors import PlanError
-from transient_magics.planner.lifetimes.change import FALSE_ALARMS, LATEST, blocks, compare
-from transient_magics.planner.lifetimes.kaplan_meier import BLOCKS, Capped, KaplanMeier, continued, resampled
+from transient_magics.planner.lifetimes.kaplan_meier import (
+    BLOCKS,
+    FALSE_ALARMS,
+    LATEST,
+    Capped,
+    KaplanMeier,
+    blocks,
+    compare,
+    continued,
+    resampled,
+)
 from transient_magics.planner.lifetimes.observations import CAP_HOURS, Observations, enough
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, LifetimeModel, Weibull, drawn
-from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.lifetimes.sources import published_lifetimes
 from transient_magics.planner.lifetimes.study import as_published, fit, formulas
 
 from ..catalog.published import published

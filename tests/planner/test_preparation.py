@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tests.planner.test_learning import story
 from transient_magics.catalog import accelerator, item_price, larger_shapes, shapes, worker_entry
 from transient_magics.planner.choices import Choice
-from transient_magics.planner.measured import Record, record
+from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import make_plan
+from transient_magics.planner.run_records import Record, record
 from transient_magics.planner.search import search
-from transient_magics.planner.speeds.speed import Waits, gpu_of, kind_of, vcpus_of, waiting
+from transient_magics.planner.speeds.throughput import Waits, gpu_of, kind_of, vcpus_of, waiting
 from transient_magics.planner.speeds.workloads import Estimate, Workload
-from transient_magics.planner.store import ModelStore
 from transient_magics.spec import WorkerGroup
 
 ZONE = "us-central1-a"

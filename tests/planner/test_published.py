@@ -14,8 +14,8 @@ from transient_magics.cli.options import WORKLOADS
 from transient_magics.client import plan
 from transient_magics.errors import PlanError
 from transient_magics.planner.plan import Plan, make_plan
-from transient_magics.planner.speeds.families import families, leave_one_out, line
 from transient_magics.planner.speeds.fitting import Cell, fit
+from transient_magics.planner.speeds.throughput import families, leave_one_out, line
 from transient_magics.planner.speeds.workloads import PUBLISHED
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,10 @@ from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier, continued
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, drawn
-from transient_magics.planner.lifetimes.published import published_lifetimes
+from transient_magics.planner.lifetimes.sources import published_lifetimes
 from transient_magics.planner.ranges import middle
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
-from transient_magics.planner.speeds.speed import capacity, cluster_speed, worker_speed
+from transient_magics.planner.speeds.throughput import capacity, cluster_speed, worker_speed
 
 HOUR = 3600.0
 

@@ -17,12 +17,12 @@ from transient_magics import client
 from transient_magics.catalog import disk_speed
 from transient_magics.errors import DeclarationError, StoreError
 from transient_magics.planner.choices import Choice
+from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import make_plan, prepared, stalled
 from transient_magics.planner.search import search
 from transient_magics.planner.speeds.workloads import Estimate, Workload
 from transient_magics.planner.stalls.parts import Repeat, Stalls
 from transient_magics.planner.stalls.terms import Change, Place, Terms, claimed
-from transient_magics.planner.store import ModelStore
 from transient_magics.protocol.measures.stalls import MEASURES, Measure
 from transient_magics.spec import WorkerGroup
 

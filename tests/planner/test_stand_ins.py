@@ -18,9 +18,9 @@ from transient_magics.panels.offer import _risk
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import ending_words, forecast
 from transient_magics.planner.lifetimes.kaplan_meier import BLOCKS, Capped, resampled
-from transient_magics.planner.lifetimes.published import emulated_lifetimes, published_lifetimes, stand_in
-from transient_magics.planner.measured import record
+from transient_magics.planner.lifetimes.sources import emulated_lifetimes, published_lifetimes, stand_in
 from transient_magics.planner.plan import Plan, make_plan
+from transient_magics.planner.run_records import record
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.spec import parse_groups
 

@@ -12,8 +12,8 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.journal import ClusterState, events, replay
 from transient_magics.planner.choices import Choice
-from transient_magics.planner.measured import ENOUGH, Starts, published_starts, starts_of
 from transient_magics.planner.plan import make_plan
+from transient_magics.planner.run_records import ENOUGH, Starts, published_starts, starts_of
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.spec import WorkerGroup
 
@@ -88,7 +88,7 @@ def test_a_plan_takes_them_and_says_so() -> None:
 
 def test_plans_look_at_the_journals_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
-    from transient_magics.planner.measured import own_starts
+    from transient_magics.planner.run_records import own_starts
 
     assert total(own_starts()) == total(published_starts)
     broken = tmp_path / "clusters" / "broken"

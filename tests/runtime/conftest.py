@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from transient_magics.client import programs as asked
+from transient_magics.client import commands as asked
 
 from . import programs
 from .machine_room import MachineRoom

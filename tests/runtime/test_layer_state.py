@@ -224,7 +224,7 @@ def test_layers_that_assign_what_is_trained_are_refused_by_name() -> None:
     assert said[len(REFUSED) :] == ["taken"] * len(TAKEN)
     for line, expected in zip(said, REFUSED.values(), strict=False):
         assert line.startswith(f"refused: {expected}"), line
-        assert "which is trained, in each step. " in line or "synchronized" in line
+        assert "assigns the trainable weight " in line or "synchronized" in line
 
 
 def test_moving_statistics_of_version_1_layers_are_combined_too() -> None:

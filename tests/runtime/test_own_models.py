@@ -327,13 +327,16 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (KERAS.replace("optimizers.Adam(rate", "optimizers.Lion(rate"), "the Keras optimizer Lion is not supported"),
+        (
+            KERAS.replace("optimizers.Adam(rate", "optimizers.ScheduleFreeAdamW(rate"),
+            "the Keras optimizer ScheduleFreeAdamW is not supported on parameter servers. Use AdamW.",
+        ),
         (MODEL_FN.replace("[64, 10]", "[65, 10]"), "cell line"),
         (KERAS, "no 'acuracy' (--keep-best). They have accuracy, loss."),
         (KERAS.replace("input_fn(mode)", "input_fn()").replace("mode ==", "'eval' =="), "Write def input_fn(mode)."),
         (
             MODEL_FN.replace("(features, labels, mode)", "(features, labels)").replace("mode ", "'train' "),
-            "model_fn takes features, labels and mode. Write def model_fn(features, labels, mode).",
+            "model_fn must take features, labels and mode. Write def model_fn(features, labels, mode).",
         ),
     ],
 )

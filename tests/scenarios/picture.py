@@ -10,12 +10,12 @@ from typing import Any
 
 from tests.scenarios.steps import BEGAN, Steps, kind_of
 from transient_magics.client import text
-from transient_magics.client.results.stalls import report
 from transient_magics.journal import ClusterState, RunState, bill, costs, read
 from transient_magics.kinds import KINDS
-from transient_magics.panels import html, stalls_html, view
+from transient_magics.panels import html, view
 from transient_magics.panels.sections import sections
-from transient_magics.panels.snapshot.stalls import stalls_view
+from transient_magics.works.runs.stalls.report import report
+from transient_magics.works.runs.stalls.view import stalls_html, stalls_view
 
 _LEFT_OUT = ("version", "at", "as_of", "events", "vms", "cost", "name", "spec", "emulated", "pace")
 """Of a snapshot: what all courses have in common, and what is written in another form."""

@@ -36,7 +36,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
-from transient_magics.deadlines.words import machines as machine_words
+from transient_magics.deadlines.decisions import workers_text as machine_words
 from transient_magics.journal import ClusterState, DaskState, DeclaredBag, Event, JobState, Journal, RunState, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.bag import events as of_bag

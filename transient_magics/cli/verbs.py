@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import client
-from ..client import foreground, text
-from ..client.finding import find_work
+from ..client import focus, text
 from ..client.following.cluster import watch
-from ..client.following.reviving import present
+from ..client.following.restarts import present
+from ..client.lookup import find_work
+from ..client.planning.bottlenecks import foreseen
 from ..client.planning.forecasts import forecast_line
-from ..client.planning.servers import foreseen
 from ..journal import Bill, encode
 from ..protocol.cluster_commands import GiveUp
 from . import options
@@ -97,7 +97,7 @@ def _status(name: str | None = None) -> Snapshot:
     cluster = client.cluster(name)
     state = present(cluster)
     unattended = " ".join(client.revive([cluster]))
-    run = foreground.run(state)
+    run = focus.run(state)
     if run and not run.over:
         forecast = forecast_line(cluster.run(run.name))
     else:
@@ -175,7 +175,7 @@ def _events(
 
 def _delete(**which: Any) -> Iterator[Deleted | Sentence]:
     cluster = None
-    for cluster in client.deleted(**which):
+    for cluster in client.delete_clusters(**which):
         yield Deleted(cluster)
     if cluster is None:
         yield Sentence(text.NOTHING_TO_DELETE)

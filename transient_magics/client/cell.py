@@ -16,6 +16,7 @@ import symtable
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 
@@ -23,6 +24,7 @@ from ..errors import CellError, DeclarationError, unknown
 from ..protocol.names import is_path
 from ..runtime.training.t2t import hyperparameters
 from ..spec import check_package
+from . import keras_cell
 
 OURS = __name__.partition(".")[0]
 """The package that VMs have anyway."""
@@ -84,6 +86,8 @@ def check(
             "The cell has no body", fix="Write the code of the model below the first line."
         )
     tree = _parse(source, line_offset)
+    if own_model:
+        keras_cell.refuse(tree, partial(_place, line_offset=line_offset))
     _check_local_imports(
         tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd()
     )
@@ -94,7 +98,7 @@ def check(
             unread = {}
         _check_names(source, tree, notebook, line_offset, hparams and not own_model, params, unread)
         if own_model:
-            _check_own_model(source)
+            _check_own_model(source, tree)
             _check_params(source, tree, params, line_offset)
 
 
@@ -262,19 +266,24 @@ def _check_names(
         raise _missing_names(missing, notebook, line_offset, hparams, unread)
 
 
-def _check_own_model(source: str) -> None:
+def _check_own_model(source: str, tree: ast.Module) -> None:
+    if keras_cell.trains(tree):
+        return
     symbols = symtable.symtable(source, "cell", "exec").get_symbols()
     defined = {symbol.get_name() for symbol in symbols if _binds(symbol)}
-    if "input_fn" not in defined or not {"model", "model_fn"} & defined:
-        if "input_fn" not in defined:
-            missing = "input_fn"
-        else:
-            missing = "model or model_fn"
-        raise CellError(
-            f"No --model is named, and the cell defines no {missing}",
-            fix="Name one of Tensor2Tensor (--model, --hparams-set, --problem), or define input_fn(mode) and model (a "
-            "compiled Keras model) or model_fn(features, labels, mode).",
-        )
+    if "input_fn" in defined and {"model", "model_fn"} & defined:
+        return
+    fix = (
+        "Call fit of a compiled Keras model, or define input_fn(mode) and model (a compiled Keras "
+        "model) or model_fn(features, labels, mode)."
+    )
+    if "input_fn" in defined:
+        what = "The cell trains no model: it defines no model or model_fn"
+    else:
+        what = "The cell trains no model: it neither calls fit nor defines input_fn"
+    if not keras_cell.uses_keras(tree):
+        fix += " For a model of Tensor2Tensor, name --model, --hparams-set and --problem."
+    raise CellError(what, fix=fix)
 
 
 def _check_params(source: str, tree: ast.Module, params: Collection[str], line_offset: int) -> None:

@@ -16,8 +16,8 @@ from ..protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, R
 from ..protocol.names import is_name
 from ..spec import ClusterSpec
 from . import commands
+from .display_hook import Log, displayed
 from .following.cluster import BaseCluster
-from .shown import Log, displayed
 from .work_list import WorkList, listed_names
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 from ..errors import TransientError
 from ..protocol.doctor import BAD, WORDS, Check
 from ..spec import EMULATED_PROJECT, own_bucket
+from .commands import run_program
 from .declaring import Declaration, specify
-from .programs import ask
 
 SPEC = "cpu+t4"
 """The cluster that is checked by default: a worker without a GPU, and one with the cheapest GPU,
@@ -97,7 +97,7 @@ def doctor(spec: str = "", **options: Any) -> Diagnosis:
     declaration = _with_bucket(Declaration(spec=spec or SPEC, **options))
     declared = specify(declaration)
     try:
-        answer = ask(
+        answer = run_program(
             "doctor", "The doctor", stdin=json.dumps(declared.to_dict()), timeout=_LIMIT_SECONDS
         )
     except TransientError as error:

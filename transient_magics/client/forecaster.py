@@ -96,7 +96,7 @@ def ending(cluster: str, run: str) -> str:
 
 
 def _words(cluster: str, run: str) -> str:
-    from .finding import cluster as find
+    from .lookup import cluster as find
     from .planning.forecasts import forecast, no_forecast
 
     try:

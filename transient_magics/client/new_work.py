@@ -18,9 +18,9 @@ from ..kinds import KINDS
 from ..spec import JOBS, ClusterSpec, parse_name
 from .cluster_handle import Cluster
 from .declaring import claims
+from .declaring.declaration import option_error, refuse_more_workers
 from .declaring.payload import Payload
-from .declaring.refusals import of_option, refuse_more_workers
-from .finding import cluster as find_cluster
+from .lookup import cluster as find_cluster
 
 Spec = TypeVar("Spec")
 
@@ -136,7 +136,7 @@ class NewWork:
         try:
             return make(fields)
         except ValueError as error:
-            raise of_option(error, options, prefix=prefix) from None
+            raise option_error(error, options, prefix=prefix) from None
 
     def declare(
         self, record: Callable[[str], Mapping[str, Any]], fill: Callable[[Path], None]

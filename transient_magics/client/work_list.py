@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .. import markup
 from ..journal import ClusterState, costs, now
-from . import foreground, text
+from . import focus, text
 
 if TYPE_CHECKING:
     import pandas
@@ -123,5 +123,5 @@ class WorkList(Sequence[Any]):
 
 def listed_names(state: ClusterState) -> list[str]:
     """Return the names of all work but for parts of other work, in the order of declaration."""
-    own = [work for work in state.works.values() if not foreground.is_part(work, state)]
+    own = [work for work in state.works.values() if not focus.is_part(work, state)]
     return [work.name for work in sorted(own, key=lambda work: work.declared_at)]

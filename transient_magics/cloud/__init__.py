@@ -8,7 +8,6 @@ second, and `preload()` lets a process spend it in a thread while it does someth
 """
 
 from .advice import Chance, Shape
-from .calling import clock
 from .engine import ComputeEngine, preload
 from .examination.examine import Finding
 from .firewall import rules
@@ -34,7 +33,6 @@ __all__ = [
     "Vm",
     "VmRequest",
     "bounded_token",
-    "clock",
     "preload",
     "request_id",
     "rules",

@@ -39,7 +39,7 @@ from .examination.examine import Examination, Finding, bad
 from .firewall import Firewall
 from .images import Images
 from .instances import BulkInsert, Power
-from .skus import list_prices
+from .list_prices import list_prices
 from .values import LEAVING, Life, Vm, VmRequest, instance_of, labelled, moment_of, vm_of
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .seen import ON_DEMAND, SPOT, Net, Seen, Workers, counts, seconds_of
-from .words import given_up, held, kept, priced, taken_over, to_be_measured, unmeasured, unpaid
+from ..spec import render_duration, render_money, render_small_money, render_workers
+from .situation import ON_DEMAND, SPOT, Net, Situation, Workers, counts, seconds_of
 
 _DEARER = (
     1.5  # a step on demand than by the cheapest number of workers: so much may more speed cost
@@ -51,6 +51,78 @@ _PATIENCE = (
 )
 _DROP = 0.1  # the largest lasting drop of the speed for which time is kept, where there was enough from the beginning
 _SPARE = 0.02  # of the planned time: so much is waited for Spot before any is kept
+
+
+# Why the workers of a run with a deadline change, in one line each.
+
+
+def needed_reason(workers: Workers, left: float, steps: int, ready: float, takes: float) -> str:
+    """Why VMs on demand are taken."""
+    return (
+        f"{workers_text(workers)} from now on: {render_duration(left)} are left, and the {steps:,} steps behind the last "
+        f"checkpoint take them up to {render_duration(takes)}, after {render_duration(ready)} to start"
+    )
+
+
+def slack_reason(workers: Workers, age: float, slack: float) -> str:
+    """Why VMs on demand are taken while there is time to wait."""
+    return (
+        f"{workers_text(workers)} from now on: no Spot capacity for {render_duration(age)}, and the "
+        f"{render_duration(slack)} that could be waited are kept for the next times"
+    )
+
+
+def beside_reason(before: Workers, after: Workers, worth: float, price: float, gpu: str) -> str:
+    """Why a Spot worker is asked for beside VMs on demand that take all places, or is there no
+    more.
+    """
+    more = {key: count for key, count in after.items() if key not in before}
+    if not more:
+        return f"{workers_text(before)} alone: there is no time to come back to Spot"
+    return f"{workers_text(more)} asked for, to take over from {workers_text(before)}: {_worth_text(worth, price, gpu)}"
+
+
+def trial_reason(workers: Workers) -> str:
+    """Why VMs on demand are taken before it is time."""
+    return f"{workers_text(workers)} from now on: only they may be fast enough, and how fast so many are is not measured yet"
+
+
+def release_reason(slack: float) -> str:
+    """Why VMs on demand go."""
+    return f"none on demand any more: there are {render_duration(slack)} before they would have to start"
+
+
+def unpaid_reason(money: float) -> str:
+    """Why they go though time is short."""
+    return f"none on demand any more: the {render_money(max(money, 0.0))} that are left do not pay for it"
+
+
+def spot_reason(before: Workers, after: Workers, worth: float, price: float, gpu: str) -> str:
+    """Why there are more Spot workers, or fewer."""
+    return (
+        f"{workers_text(after)} instead of {workers_text(before)}: {_worth_text(worth, price, gpu)}"
+    )
+
+
+def _worth_text(worth: float, price: float, gpu: str) -> str:
+    worth_ = render_small_money(worth)
+    price_ = render_small_money(price)
+    return f"a step is worth {worth_}, and a Spot {gpu.upper()} makes one for {price_}"
+
+
+def unmeasured_reason(workers: Workers) -> str:
+    """Why a VM on demand is taken before any speed is known."""
+    return f"{workers_text(workers)} from now on: there is no Spot capacity, and the run's speed is not measured yet"
+
+
+def limit_reason(run: str, dollars: float) -> str:
+    """Why a run is ended by its limit."""
+    return f"{run} is ended and saved: its limit of {render_money(dollars)} is reached, whatever its deadline"
+
+
+def workers_text(workers: Workers) -> str:
+    """`2 Spot T4s and 1 K80 on demand`."""
+    return render_workers((gpu, terms, count) for (gpu, terms), count in workers.items() if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +140,7 @@ class Verdict:
     save: bool = False
 
 
-def decide(seen: Seen) -> Verdict:
+def decide(seen: Situation) -> Verdict:
     """The verdict of this moment. The same again once its workers are asked for."""
     spots = {key: count for key, count in seen.workers.items() if key[1] == SPOT}
     if not seen.speeds.known:
@@ -76,7 +148,7 @@ def decide(seen: Seen) -> Verdict:
         first = next((kind for kind in seen.kinds if kind.on_demand is not None), None)
         if alone and first and sum(spots.values()) == sum(seen.workers.values()):
             one: Workers = {(first.gpu, ON_DEMAND): 1}
-            return Verdict({**spots, **one}, unmeasured(one))
+            return Verdict({**spots, **one}, unmeasured_reason(one))
         return Verdict(seen.workers)
     left = seen.deadline - seen.now - seen.end
     to_make = max(seen.steps - seen.unsaved, 0)
@@ -116,20 +188,20 @@ def decide(seen: Seen) -> Verdict:
     reason = ""
     if workers != seen.workers:
         if base and not holds and net and not net.measured:
-            reason = to_be_measured(base)
+            reason = trial_reason(base)
         elif early and not holds:
-            reason = kept(base, seen.market.age, slack)
+            reason = slack_reason(base, seen.market.age, slack)
         elif base and not holds:
-            reason = held(base, left, seen.steps, ready, left - seen.begin - slack)
+            reason = needed_reason(base, left, seen.steps, ready, left - seen.begin - slack)
         elif holds and not base:
             if net:
-                reason = given_up(slack)
+                reason = release_reason(slack)
             else:
-                reason = unpaid(seen.money)
+                reason = unpaid_reason(seen.money)
         elif base and crowded:
-            reason = taken_over(base, workers, worth, price, gpu)
+            reason = beside_reason(base, workers, worth, price, gpu)
         else:
-            reason = priced(seen.workers, workers, worth, price, gpu)
+            reason = spot_reason(seen.workers, workers, worth, price, gpu)
     if soonest > left:
         late = seen.now + soonest + seen.end
     else:
@@ -138,7 +210,7 @@ def decide(seen: Seen) -> Verdict:
     return Verdict(workers, reason, worth, price, gpu, late, save)
 
 
-def _to_be_measured(seen: Seen, slack: float, left: float) -> bool:
+def _to_be_measured(seen: Situation, slack: float, left: float) -> bool:
     """Whether it is time to measure how fast VMs on demand are: the less is left, the less is
     waited for others.
     """
@@ -155,7 +227,7 @@ def _to_be_measured(seen: Seen, slack: float, left: float) -> bool:
     return not coming or slack < _PATIENCE * left
 
 
-def _net(seen: Seen, left: float) -> Net | None:
+def _net(seen: Situation, left: float) -> Net | None:
     """The workers on demand that bring it home by themselves; None: none may be had.
 
     Those that are asked for, where they do; else of those whose steps cost little more than the
@@ -206,7 +278,7 @@ def _net(seen: Seen, left: float) -> Net | None:
     )  # as fast as it goes, and no slower than now
 
 
-def _spare(seen: Seen, net: Net, left: float) -> float:
+def _spare(seen: Situation, net: Net, left: float) -> float:
     """Seconds that are left beyond what such workers on demand need as are taken first.
 
     Those that leave half of the places to Spot workers, where their mean speed is enough; else the
@@ -223,7 +295,7 @@ def _spare(seen: Seen, net: Net, left: float) -> float:
     return left - seen.begin - min(roomy, default=seconds_of(seen.steps, net.speed))
 
 
-def _after_drop(seen: Seen) -> float:
+def _after_drop(seen: Situation) -> float:
     """Steps per second of the fastest workers on demand, should the speed drop now and for good.
 
     A drop d makes the rest take 1 / (1 - d) - 1 longer. Time is kept for it as far as the time that
@@ -246,7 +318,7 @@ def _after_drop(seen: Seen) -> float:
 _CALM = 2.0  # times as long as a spell lasts already, or a start, it may last before VMs on demand go for its sake
 
 
-def patience(seen: Seen, net: Net, slack: float) -> float:
+def patience(seen: Situation, net: Net, slack: float) -> float:
     """Seconds that a spell without capacity is waited for at most; `slack` in seconds, a start on
     demand taken off.
     """
@@ -261,7 +333,7 @@ def patience(seen: Seen, net: Net, slack: float) -> float:
     return market.patience(max(mean, 0.0))
 
 
-def is_early(seen: Seen, net: Net, slack: float) -> bool:
+def is_early(seen: Situation, net: Net, slack: float) -> bool:
     """Whether VMs on demand work though there is time to wait: no Spot worker does, and none is
     waited for any more.
     """
@@ -273,7 +345,7 @@ def is_early(seen: Seen, net: Net, slack: float) -> bool:
     return not seen.market.open and waits <= seen.market.age
 
 
-def beside(seen: Seen, worth: float, base: Workers, *, seeks: bool) -> Workers:
+def beside(seen: Situation, worth: float, base: Workers, *, seeks: bool) -> Workers:
     """The Spot workers beside `base`, which takes all places: those that work until it does, then
     one that is to take over from it, if any is (`seeks`).
     """
@@ -291,7 +363,9 @@ def beside(seen: Seen, worth: float, base: Workers, *, seeks: bool) -> Workers:
 _MOST = 10.0  # times its price: what a step is worth at most where money or a market sells none on demand
 
 
-def worth_of(seen: Seen, net: Net | None, left: float, to_make: int) -> tuple[float, float, str]:
+def worth_of(
+    seen: Situation, net: Net | None, left: float, to_make: int
+) -> tuple[float, float, str]:
     """What a step is worth now, and for what the cheapest Spot workers make one, with which GPU."""
     dearer = 1 / max(1 - seen.start / seen.life, 0.1)
     price, gpu = min(
@@ -309,7 +383,7 @@ def worth_of(seen: Seen, net: Net | None, left: float, to_make: int) -> tuple[fl
     return worth, price, gpu
 
 
-def spot(seen: Seen, worth: float, base: Workers, most: int) -> dict[tuple[str, str], int]:
+def spot(seen: Situation, worth: float, base: Workers, most: int) -> dict[tuple[str, str], int]:
     """At `most` so many Spot workers beside `base` that make steps for less than they are worth,
     the cheapest first.
     """

@@ -9,7 +9,7 @@ from .. import panels
 from ..cli.answers import Listing, Snapshot
 from ..client import Diagnosis, ImageList, Preview, text
 from ..journal import bill
-from ..panels.twin.markup import COLOURS, escape, row, table
+from ..panels.static.markup import COLOURS, escape, row, table
 
 WORD_COLOURS = {
     word: f"<span style='color:{COLOURS[colour]};white-space:nowrap'>%s</span>"

@@ -5,7 +5,7 @@ They return the handle. The panel is shown by then; should the handle also be th
 IPython does not show it twice (see `panels.show`). Errors are TransientErrors, which say one line
 and fail the cell. Interrupting a magic interrupts the waiting; clusters and runs go on.
 
-Registering them loads little: what a verb needs (`magics.obeying`, and through it journals and
+Registering them loads little: what a verb needs (`magics.dispatch`, and through it journals and
 panels) is imported when a cell says the first one.
 """
 
@@ -247,7 +247,7 @@ class TransientMagics(Magics):
         self.held[cluster.name] = cluster
 
     def _obey(self, command: Command, code: Code | None = None) -> Any:
-        from .obeying import obey
+        from .dispatch import obey
 
         return obey(self, command, code)
 

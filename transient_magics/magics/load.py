@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..client.shown import set_display
+from ..client.display_hook import set_display
 from ..errors import TransientError
 from ..kinds import WORK_MAGICS
 from .cells import TransientMagics, with_body
@@ -46,7 +46,6 @@ _HTML = {
     ("client.planning.lifetimes", "Lifetimes"): "panels.lifetimes_html",
     ("client.results.comparison", "Runs"): "panels.runs_html",
     ("client.results.comparison", "Comparison"): "panels.comparison_html",
-    ("client.results.stalls", "Report"): "panels.stalls_html",
     ("planner.plan", "Plan"): "panels.plan_html",
     ("client.planning.bag_plans", "BagPlan"): "panels.bag_plan_html",
     ("cli.answers", "Listing"): "magics.answers.listing_html",

@@ -9,11 +9,9 @@ from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .lifetimes import lifetimes_html
 from .plan import bag_plan_html, plan_html, search_html, show_search
-from .show import bundle, has_front_end, show, status
+from .show import bundle, has_front_end, show, show_handle, status
 from .snapshot.view import view
-from .stalls import stalls_html
-from .twin.panel import html
-from .work import show_handle
+from .static.panel import html
 
 __all__ = [
     "bag_plan_html",
@@ -30,7 +28,6 @@ __all__ = [
     "show_declare",
     "show_handle",
     "show_search",
-    "stalls_html",
     "status",
     "view",
 ]

@@ -12,8 +12,8 @@ from ..client.recorded_run import RecordedRun
 from ..client.results.comparison import COLUMNS, Row, best_row, best_words, evaluated, judged_by
 from ..journal import RunSeries, metrics
 from ..protocol import layout
-from .twin.markup import FAINT, FONT, escape, row, table
-from .twin.overlay import LOOKS, Line, figure, sample, values
+from .static.charts import LOOKS, Line, figure, sample, values
+from .static.markup import FAINT, FONT, escape, row, table
 
 _ACROSS = "steps"
 

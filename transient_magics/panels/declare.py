@@ -16,7 +16,7 @@ from ..client import Cluster, Declaration
 from ..errors import TransientError, unknown
 from .offer import FIRST, declaration, menu, offer, offer_text
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_instead, show_live
-from .twin.panel import offer_html
+from .static.panel import offer_html
 
 
 @overload

@@ -26,20 +26,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..client import text
-from ..client.following.identity import Identity
+from ..client.folders import Identity
 from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, RunState, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
+from .feeds import Beside, Forecasts, Measured, Outlook, no_forecast
 from .sections import Sections, pace, sections
 from .snapshot.contract import Split
-from .snapshot.curves import curves
-from .snapshot.measured import Beside, Measured
-from .snapshot.outlook import Forecasts, Outlook, nothing
-from .snapshot.split import lines
+from .snapshot.curves import curves, split_lines
 from .snapshot.view import shown_run, view
-from .twin.markup import picture
-from .twin.panel import html
+from .static.markup import picture
+from .static.panel import html
 from .wishes import Asked, Wish, wish
 
 if TYPE_CHECKING:
@@ -108,7 +106,7 @@ class Display:
     """The panel of one cluster, or of one run of it, in this process."""
 
     def __init__(
-        self, cluster: Followed, run: str | None, feed: Feed, forecasts: Forecasts = nothing
+        self, cluster: Followed, run: str | None, feed: Feed, forecasts: Forecasts = no_forecast
     ) -> None:
         self.display_id = f"transient-{uuid.uuid4().hex[:12]}"
         self._cluster = cluster
@@ -182,13 +180,15 @@ class Display:
             said = (
                 f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
             )
-            return "\n".join([said, *lines(self._split())])
+            return "\n".join([said, *split_lines(self._split())])
         run = shown_run(self._state, None)
         if run and self._forecast:
             ends = f"{run.name}  {self._forecast}"
         else:
             ends = ""
-        return "\n".join([text.status(self._state, account, now, ends), *lines(self._split())])
+        return "\n".join(
+            [text.status(self._state, account, now, ends), *split_lines(self._split())]
+        )
 
     def _split(self) -> Split | None:
         return self._curves().get("split")

@@ -13,7 +13,7 @@ from typing import Any
 from ..client import Lifetimes
 from ..client.planning.lifetimes import LEVEL
 from ..client.text import number
-from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
+from .static.markup import COLOURS, FAINT, FONT, escape, row, table
 
 _LEFT = 44
 _TOP = 8

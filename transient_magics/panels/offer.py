@@ -14,7 +14,7 @@ from ..catalog import ACCELERATORS, region, zones_with
 from ..catalog.published import LAST_HOUR, lifetimes, stand_in_words
 from ..cli import arguments
 from ..client import Declaration, Preview, specify, text
-from ..client.planning.servers import foreseen
+from ..client.planning.bottlenecks import foreseen
 from ..errors import DeclarationError
 
 MAGIC = "%transient_cluster"

@@ -17,7 +17,7 @@ from ..client.planning.bag_plans import HEADER
 from ..errors import TransientError
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
 from .snapshot.axes import MANY, ticks
-from .twin.markup import COLOURS, FAINT, FONT, escape, row, table
+from .static.markup import COLOURS, FAINT, FONT, escape, row, table
 
 if TYPE_CHECKING:
     from ..client.planning.bag_plans import BagPlan

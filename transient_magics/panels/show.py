@@ -12,18 +12,19 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..client import Cluster, follower, text
-from ..client.following.identity import Identity
+from ..client import Cluster, Handle, focus, follower, text
+from ..client.folders import Identity
 from ..client.forecaster import ending
 from ..client.recorded_run import RecordedRun
 from ..journal import ClusterState, RunState, bill
+from ..kinds import find
 from .display import Display, Feed, Followed, known, live_view
+from .feeds import Forecasts
 from .sections import sections
 from .snapshot.curves import curves
-from .snapshot.outlook import Forecasts
 from .snapshot.view import shown_run, view
-from .twin.markup import picture
-from .twin.panel import html
+from .static.markup import picture
+from .static.panel import html
 
 if TYPE_CHECKING:
     from .widget import Panel
@@ -205,3 +206,48 @@ def current_shell() -> Any:
     from IPython.core.getipython import get_ipython
 
     return get_ipython()
+
+
+# One function that shows any handle in the running cell.
+
+
+def show_handle(handle: Cluster | Handle[Any, Any]) -> None:
+    """Show a cluster or work in the running cell: its panel, or text where there is no front end."""
+    if isinstance(handle, Cluster):
+        show(handle)
+        return
+    own = getattr(find(handle.kind, "view"), "show", None)
+    if own:
+        own(handle)
+    else:
+        _show_on_cluster(handle)
+
+
+def _show_on_cluster(work: Handle[Any, Any]) -> None:
+    """Show the panel of the cluster, or a picture of work that is over and not on that panel any
+    more.
+    """
+    state = work.cluster.state
+    shell = current_shell()
+    view = find(work.kind, "view")
+    text = getattr(view, "text_of", _line)
+    if not has_front_end(shell):
+        print(text(work))
+        return
+    known = state.works.get(work.name)
+    if known is None or known in (
+        *focus.trained(state),
+        *focus.of_kind(state, work.kind),
+    ):
+        show(work.cluster)
+        return
+    picture = getattr(view, "picture", _line_html)
+    shell.display_pub.publish(data={"text/plain": text(work), "text/html": picture(work)})
+
+
+def _line(work: Handle[Any, Any]) -> str:
+    return f"{work.name} on {work.cluster.name}: {work.words}"
+
+
+def _line_html(work: Handle[Any, Any]) -> str:
+    return work._repr_html_()

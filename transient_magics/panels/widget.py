@@ -20,7 +20,7 @@ from IPython.core.getipython import get_ipython
 
 from . import assets
 from .sections import Sections
-from .snapshot.growth import tail
+from .snapshot.curves import tail
 
 _ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - nobody changes it
 """The page's wish for a state that is being answered; nothing elsewhere."""

@@ -29,14 +29,16 @@ from ..catalog.regions import apart
 from ..spec import WorkerGroup, render_groups
 from .lifetimes.kaplan_meier import Capped
 from .lifetimes.parametric import LifetimeModel
-from .measured import Start, Starts, published_starts
+from .run_records import Start, Starts, published_starts
 from .simulate import Course, Workers
-from .speeds import speed
-from .speeds.speed import (
+from .speeds.throughput import (
+    ADDED_ERROR,
+    added_seconds,
     capacities,
     capacity,
     cluster_speed,
     kind_of,
+    round_trip,
     synchronous_speed,
     worker_speed,
 )
@@ -185,7 +187,7 @@ class Choice:
         here = region(group.zone or "")
         there = region(self.home_zone)
         if self.servers and here != there:
-            return speed.round_trip(apart(here, there))
+            return round_trip(apart(here, there))
         return 0.0
 
     def added_seconds(self, workload: Workload, group: WorkerGroup) -> float:
@@ -194,7 +196,7 @@ class Choice:
         """
         away = self.round_trip(group)
         if away:
-            return speed.added_seconds(away, workload.bytes_per_step, self.servers)
+            return added_seconds(away, workload.bytes_per_step, self.servers)
         return 0.0
 
     def far(self) -> list[WorkerGroup]:
@@ -315,7 +317,7 @@ class Choice:
                     error=estimate.error,
                     kind=estimate.kind,
                     added_seconds=added,
-                    added_error=speed.ADDED_ERROR if added else 0.0,
+                    added_error=ADDED_ERROR if added else 0.0,
                     hourly=price.transient if transient else price.on_demand,
                     on_demand_hourly=price.on_demand,
                     price_error=price.drift if transient else 0.0,

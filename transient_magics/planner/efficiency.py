@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from ..errors import DeclarationError, PlanError
-from .measured import Record
+from .run_records import Record
 from .speeds.fitting import spread
 
 LEAST_R2 = 0.8

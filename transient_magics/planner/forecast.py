@@ -36,12 +36,12 @@ from ..journal.power import MachineChange, Stretch
 from ..protocol.measures.step_parts import StepParts, step_parts
 from ..spec import if_capacity_lasts, render_duration
 from .choices import Choice, Lifetimes
-from .lifetimes.published import stand_in
-from .measured import Observation, Record
+from .lifetimes.sources import stand_in
 from .ranges import middle
+from .run_records import Observation, Record
 from .simulate import Course, Outcome, Startup, Workers, simulate
 from .speeds.fitting import YOUNG_SECONDS, Cell, fit, rest_error
-from .speeds.speed import SCALING, gpu_of, kind_of
+from .speeds.throughput import SCALING, gpu_of, kind_of
 from .speeds.workloads import Estimate, Workload, by_peak
 
 _RUNS = 4000

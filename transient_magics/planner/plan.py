@@ -16,7 +16,7 @@ from ..spec import WorkerGroup, if_capacity_lasts, render_duration, render_money
 from .choices import Choice, Lifetimes, immortal
 from .efficiency import Accuracies, Accuracy
 from .lifetimes.kaplan_meier import Continued
-from .lifetimes.published import stand_in
+from .lifetimes.sources import stand_in
 from .ranges import middle
 from .simulate import Course, Outcome, simulate
 from .speeds.workloads import Workload

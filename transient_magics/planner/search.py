@@ -39,7 +39,7 @@ from ..spec import WorkerGroup, render_money, render_table
 from .choices import Choice, Lifetimes, immortal
 from .efficiency import Accuracies
 from .plan import AGAINST, Plan, guessed, hours, lasts, left_out, make_plan, row
-from .speeds.speed import capacity, cluster_speed, gpu_of, worker_speed
+from .speeds.throughput import capacity, cluster_speed, gpu_of, worker_speed
 from .speeds.workloads import Workload
 
 SERVERS = (1, 2, 4)

@@ -28,7 +28,7 @@ from scipy import special
 from .lifetimes.kaplan_meier import BLOCKS, resampled
 from .lifetimes.parametric import LifetimeModel
 from .speeds.fitting import Draws
-from .speeds.speed import (
+from .speeds.throughput import (
     SCALING,
     SHARPNESS,
     capacities,

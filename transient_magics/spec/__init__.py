@@ -30,14 +30,18 @@ from .project import (
     parse_records,
     run_store,
 )
-from .training import BYTES_EACH_WAY, RunSpec, check_run, make_run, parse_workers
 from .units import (
+    BYTES_EACH_WAY,
+    RunSpec,
+    check_run,
     if_capacity_lasts,
+    make_run,
     parse_cpus,
     parse_duration,
     parse_interval,
     parse_name,
     parse_share,
+    parse_workers,
     render_duration,
     render_money,
     render_small_money,

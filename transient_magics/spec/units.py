@@ -7,16 +7,23 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ..errors import DeclarationError
+from ..errors import DeclarationError, unknown
+from ..protocol import checks
 from ..protocol.names import is_name
+from ..protocol.run import RunSpec, choices, contradiction, option
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 _CPUS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:v?cpus?)?")
 _MOST_CPUS = 100_000
+
+BYTES_EACH_WAY = {"fp32": 4, "bf16": 2}
+"""What crosses for each parameter and step, by `--wire`: its value to the worker, and as much, its
+gradient, back.
+"""
 
 
 def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
@@ -177,3 +184,46 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in (header, *rows)
     ]
+
+
+# What may be declared of a run, in a user's words: the record itself is `protocol.run.RunSpec`, which VMs read.
+
+
+def check_run(given: Mapping[str, object]) -> None:
+    """Check the options that were given for a run (fields of RunSpec). Raises DeclarationError.
+
+    Here and nowhere else it is decided what excludes what; a reader of an option's text only makes
+    a value of it.
+    """
+    for name, value in given.items():
+        allowed = choices(name)
+        if allowed and value is not None and value not in allowed:
+            what = f"Invalid {option(name)} '{value}'"
+            raise DeclarationError(what, fix=f"Choose from {', '.join(allowed)}.")
+    what, fix = contradiction(given)
+    if what:
+        raise DeclarationError(what, fix=fix)
+
+
+def make_run(values: Mapping[str, object]) -> RunSpec:
+    """The declaration of a run. Raises DeclarationError for a field that is not as it should be, or
+    unknown.
+    """
+    other = next((name for name in values if name not in RunSpec.__dataclass_fields__), "")
+    if other:
+        fix = "help(transient_magics.train) names them."
+        raise unknown("option of a run", other, RunSpec.__dataclass_fields__, otherwise=fix)
+    try:
+        return checks.built(RunSpec, values)
+    except ValueError as error:
+        name, _, why = str(error).partition(": ")
+        raise DeclarationError(f"Invalid {option(name)}: {why}") from None
+
+
+def parse_workers(text: str) -> dict[str, int]:
+    """The least and the most workers of a run, as `2:4`; `2` is both. Raises DeclarationError."""
+    least, colon, most = (each.strip() for each in text.partition(":"))
+    numbers = [int(each) if each.isdecimal() else 0 for each in (least, most if colon else least)]
+    if not 0 < numbers[0] <= numbers[1]:
+        raise DeclarationError(f"Invalid --workers '{text}'", fix="For example: 2, or 2:4")
+    return {"least_workers": numbers[0], "most_workers": numbers[1]}

@@ -152,6 +152,6 @@ def with_included(values: Mapping[str, Any], folder: Path | None = None) -> dict
 
     `folder`: where relative paths begin (default: the current folder).
     """
-    from ...client.declaring.including import included
+    from ...client.declaring.payload import included
 
     return {**values, "include": included(values.get("include", ()), folder)}

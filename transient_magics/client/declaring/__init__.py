@@ -1,13 +1,11 @@
-"""What the user declares, and the frozen ClusterSpec that it becomes: nothing is made here.
+"""From what the user declares to the frozen ClusterSpec; nothing is created here.
 
-`specify` fills in what the catalog knows (zones, machine types, prices), after `refusals` has
-looked for what cannot be; `preview` shows what would be created, and what Google says about it.
+`check_declaration` refuses contradictions, `specify` fills in zones, machine types and prices of the
+catalog, and `preview` shows what would be created and what Google answers.
 """
 
-from .declaration import MODELS, Declaration
-from .dry_run import Preview, preview
-from .refusals import refuse_far, refuse_on_demand, refuse_unreachable
-from .relocation import Relocation
+from .declaration import MODELS, Declaration, refuse_far, refuse_on_demand, refuse_unreachable
+from .dry_run import Preview, Relocation, preview
 from .specification import relocated, resized, specify, widened, with_preparation
 
 __all__ = [

@@ -1,10 +1,9 @@
-"""What a declaration would create, for how much, and what Google says about it: `--dry-run`.
-Nothing is created.
-"""
+"""What a declaration or a relocation would create, and for how much: '--dry-run'. Nothing is created."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +15,9 @@ from ...spec import CONTROLLER, JOBS, TRAINING, ClusterSpec, PriceLine, render_d
 from ...spec.cluster import age_words
 from ...spec.image import usual_boot_seconds
 from .. import text
-from ..programs import ask
-from ..project import emulated
-from .declaration import Declaration
-from .refusals import WAYS_IN, unreachable_by_ssh
+from ..commands import run_program
+from ..project import emulator_api
+from .declaration import WAYS_IN, Declaration, unreachable_by_ssh
 from .specification import specify
 
 _NO_END = (
@@ -31,6 +29,8 @@ _STAYS = (
     "The controller would stay on this machine, which replaces lost workers only while it is awake"
 )
 _OWN_VM = "--service-account NAME gives it a VM of its own"
+
+_UNSEEN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def preview(declaration: Declaration) -> Preview:
     spec = specify(declaration)
     if spec.emulated and not _project_lacks():
         return Preview(spec)
-    answer = ask("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
+    answer = run_program("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
     findings = tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"])
     return Preview(ClusterSpec.from_dict(answer["spec"]), findings)
 
@@ -194,7 +194,7 @@ def _project_lacks() -> bool:
     """Whether this user's emulator runs, with a project that is not whole."""
     url = emulator.running()
     try:
-        return bool(url and emulated.ask(url, "GET", "/emulator/v1/project", {})["lacks"])
+        return bool(url and emulator_api.ask(url, "GET", "/emulator/v1/project", {})["lacks"])
     except UnreachableError:
         return False  # it has just ended
 
@@ -211,3 +211,55 @@ def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine
         "on_demand_hourly": line.on_demand_hourly,
         "source": line.source,
     }
+
+
+@dataclass(frozen=True)
+class Relocation:
+    """A cluster that is to be `spec`, from what it is `before`: `begun`, or only asked for.
+
+    `bytes` of checkpoints and shared data follow it and cost `dollars`; `ends_sooner` is by how
+    many seconds its end comes nearer, where the limit on money would not last for both places.
+    """
+
+    before: ClusterSpec
+    spec: ClusterSpec
+    begun: bool
+    bytes: int
+    dollars: float
+    ends_sooner: float
+
+    @classmethod
+    def of(
+        cls, before: ClusterSpec, spec: ClusterSpec, told: Mapping[str, Any], *, begun: bool
+    ) -> Relocation:
+        """With what the controller has told of it."""
+        sooner = max(0.0, float(told["ends_at_before"]) - float(told["ends_at"]))
+        return cls(before, spec, begun, int(told["bytes"]), float(told["dollars"]), sooner)
+
+    def __str__(self) -> str:
+        would = "moves" if self.begun else "would move"
+        said = [
+            f"{self.spec.name} {would} to {text.destination(self.spec)}; its runs go on there from a save."
+        ]
+        if self.bytes:
+            said.append(
+                f"About {self.bytes / 2**20:,.1f} MiB follow, for {text.transfer_price(self.dollars)} of data transfer."
+            )
+        elif self.spec.home_zone == self.before.home_zone:
+            said.append("Nothing crosses zones for it.")
+        else:
+            said.append("No run has saved anything that would follow.")
+        hourly = (
+            f"{text.money(self.spec.hourly)} per hour, {text.money(self.before.hourly)} where it is"
+        )
+        said.append(f"It costs {hourly}; both are paid until the VMs there are ready.")
+        if self.ends_sooner > _UNSEEN_SECONDS:
+            said.append(
+                f"It ends {render_duration(self.ends_sooner)} sooner, for its limit has to pay for both."
+            )
+        if not self.begun:
+            said.append("Nothing was moved. With --yes (in Python yes=True) it is.")
+        return "\n".join(said)
+
+    def __repr__(self) -> str:
+        return str(self)

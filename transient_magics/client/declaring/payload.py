@@ -1,9 +1,11 @@
-"""What goes along with new work: its code, the files of `--include`, and packages of `--pip`."""
+"""Code, files and packages that new work gets into its folder."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterable, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +13,147 @@ from typing import Any, Self
 from ...errors import DeclarationError
 from ...protocol import layout
 from ..cell import as_declared, files_of, listed, packages
-from .including import copy
+
+MOST_BYTES = 200 * 2**20
+MOST_FILES = 100_000
+"""Files and folders; many links to the same folders multiply what is in them."""
+_BLOCK = 2**20
+_LEFT_OUT = "__pycache__"
+_OPTION = "--include"
+
+
+class _Room:
+    """The bytes and entries that may still be included."""
+
+    def __init__(self) -> None:
+        self._bytes = MOST_BYTES
+        self._entries = MOST_FILES
+
+    def take(self, path: Path, size: int = 0, entries: int = 0) -> None:
+        """Count a part of `path`. Raises DeclarationError if it exceeds the limit."""
+        self._bytes -= size
+        self._entries -= entries
+        if self._bytes < 0:
+            raise DeclarationError(
+                f"'{path}' makes the included files larger than {MOST_BYTES >> 20} MB",
+                where=_OPTION,
+                fix="Send code this way; large data belong in --data-dir.",
+            )
+        if self._entries < 0:
+            what = f"'{path}' makes the included files more than {MOST_FILES:,}"
+            raise DeclarationError(what, where=_OPTION, fix="Include the folders that are needed.")
+
+
+def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
+    """The files and folders to send along, as absolute paths; `helpers` finds `helpers.py`. Raises
+    DeclarationError.
+    """
+    folder = folder or Path.cwd()
+    found: list[str] = []
+    room = _Room()
+    for text in paths:
+        candidates = [
+            folder / Path(text).expanduser(),
+            folder / f"{text}.py",
+            folder / text.replace(".", "/"),
+        ]
+        path = next((candidate for candidate in candidates if candidate.exists()), None)
+        if path is None:
+            raise DeclarationError(
+                f"'{text}' is neither a file nor a folder here",
+                where=_OPTION,
+                fix=f"Looked in {folder}.",
+            )
+        if not os.access(path, os.R_OK):
+            raise DeclarationError(f"'{text}' cannot be read", where=_OPTION)
+        for file, _ in _walk(path, room):
+            room.take(file, size=_status(file).st_size)
+        found.append(str(path.resolve()))
+    return tuple(found)
+
+
+def copy(paths: Iterable[str], target: Path) -> None:
+    """Copy files and folders into the folder `target`.
+
+    Raises DeclarationError where they cannot be read or are larger than the limit, as they are now,
+    and OSError where the copies cannot be written.
+    """
+    room = _Room()
+    for text in paths:
+        path = Path(text).expanduser()
+        copied = target / path.name
+        if copied.exists():
+            what = f"Two of the included files and folders are called '{path.name}'"
+            raise DeclarationError(what, where=_OPTION, fix="Rename one.")
+        if path.is_dir():
+            copied.mkdir()
+        for file, relative in _walk(path, room):
+            (copied / relative).parent.mkdir(parents=True, exist_ok=True)
+            _copy_file(file, copied / relative, room)
+
+
+def _walk(top: Path, room: _Room) -> Iterator[tuple[Path, Path]]:
+    """Yield each regular file of `top`, which may be one itself, with its path below `top`."""
+    folders: list[tuple[Path, frozenset[tuple[int, int]]]] = []
+    status = _status(top)
+    if stat.S_ISREG(status.st_mode):
+        room.take(top, entries=1)
+        yield top, Path()
+    elif stat.S_ISDIR(status.st_mode):
+        folders.append((top, frozenset([_identity(status)])))
+    while folders:
+        folder, above = folders.pop()
+        for path in _entries(folder):
+            room.take(path, entries=1)
+            status = _status(path)
+            if stat.S_ISDIR(status.st_mode):
+                if _identity(status) in above:
+                    what = f"'{path}' is a link to a folder that contains it"
+                    raise DeclarationError(
+                        what, where=_OPTION, fix="Remove the link, or include what is needed."
+                    )
+                folders.append((path, above | {_identity(status)}))
+            elif stat.S_ISREG(status.st_mode):  # a socket or a pipe has no content to send
+                yield path, path.relative_to(top)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [folder / name for name in sorted(os.listdir(folder)) if name != _LEFT_OUT]
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> DeclarationError:
+    if isinstance(error, FileNotFoundError) and path.is_symlink():
+        return DeclarationError(f"'{path}' is a link to nothing", where=_OPTION, fix="Remove it.")
+    return DeclarationError(f"'{path}' cannot be read: {error.strerror}", where=_OPTION)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _copy_file(source: Path, target: Path, room: _Room) -> None:
+    """Copy a file, which may grow meanwhile, with its mode and its times."""
+    try:
+        # Another process may have replaced it by a pipe, the opening of which would wait for a
+        # writer.
+        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(source, error) from None
+    with os.fdopen(descriptor, "rb") as here, target.open("xb") as there:
+        while block := here.read(_BLOCK):
+            room.take(source, size=len(block))
+            there.write(block)
+    shutil.copystat(source, target)
 
 
 @dataclass(frozen=True)

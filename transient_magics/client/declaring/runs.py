@@ -19,8 +19,8 @@ from ...spec import (
     run_store,
 )
 from ..cell import check_hyperparameters
+from .declaration import refuse_more_workers
 from .payload import Payload
-from .refusals import refuse_more_workers
 
 EVALUATIONS = 10
 """Of a run that is judged by them, where its declaration does not say how often."""

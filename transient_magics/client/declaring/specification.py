@@ -42,8 +42,7 @@ from ...spec import (
     parse_project,
 )
 from ...spec.cluster import lines_of, with_home, worker_prices
-from .declaration import Declaration
-from .refusals import refuse, refuse_far, refuse_on_demand, refuse_short
+from .declaration import Declaration, check_declaration, refuse_far, refuse_on_demand, refuse_short
 
 _SCHEDULER = "e2-standard-2"
 """Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no
@@ -57,7 +56,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
     """
     groups = parse_groups(declaration.spec, ACCELERATORS, ZONES)
     kinds = [group.accelerator for group in groups]
-    refuse(declaration, kinds)
+    check_declaration(declaration, kinds)
     if declaration.name:
         name = parse_name(declaration.name, "--name")
     else:

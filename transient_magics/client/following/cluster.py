@@ -17,8 +17,8 @@ from ...journal.declared import ATTACHED, agreed
 from ...journal.store import restore
 from ...protocol import layout
 from .. import commands
+from ..folders import Identity
 from .follower import follower
-from .identity import Identity
 
 HOME_SECONDS = 30.0
 """How long a wait for work also waits for its results."""

@@ -31,7 +31,7 @@ from ...journal import ClusterState, Event, follow, metrics, read, replay
 from ...protocol import layout
 from ...protocol.cluster_commands import Ping
 from .. import commands
-from .identity import Identity
+from ..folders import Identity
 
 log = logging.getLogger(__name__)
 

@@ -262,7 +262,7 @@ def _bag(
     from ...bags.policy.simulate import Bag
     from ...catalog.published import LAST_HOUR, startup
     from ...planner.lifetimes.kaplan_meier import Capped
-    from ...planner.lifetimes.published import stand_in
+    from ...planner.lifetimes.sources import stand_in
 
     gpu = group.accelerator
     named = render_groups((group,))

@@ -1,33 +1,44 @@
-"""Runs that have to be done in time: when that is, and what is refused before they begin."""
+"""Runs with a deadline: its moment, the checks before such a run begins, and the on-demand capacity observed."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ...catalog import accelerator, has_gpu
 from ...clock import rate_of
+from ...deadlines.situation import ON_DEMAND, zones_for
 from ...errors import ClusterError, DeclarationError, StoreError, TransientError, UnreachableError
-from ...journal import ClusterState, StudyState
+from ...journal import ClusterState, StudyState, known_states
 from ...journal.cost import total
-from ...spec import ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
+from ...spec import WORKER, ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
+from ...spec.measurement import Sighting, measurements
 from ...spec.units import parse_deadline
+from ..commands import run_program
 from ..declaring import widened
 from ..folders import known_runs
-from ..programs import ask
 from ..project.weather import weather
-from .capacity import on_demand
-from .learning import alike, learn, store_for
+from ..text import count
+from .workloads import alike, learn, store_for
 
 if TYPE_CHECKING:
     from ..following.cluster import BaseCluster
 
 _OPTION = "--finish-by"
+
+KNOWN_SECONDS = 7 * 86400.0
+"""How old what was seen may be."""
+_GAP = 7200.0
+"""Nobody waits who does not ask for so long."""
+_LEAST = 600.0
+"""Seconds that were waited at least where no VM came: as often do measurements ask."""
+_RECENT = 3600.0
+_MOST_ZONES = 3
 
 
 def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
@@ -132,7 +143,9 @@ def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
             parameter_servers=0,
             controller="local",
         )
-        answer = ask("preflight", "The examination of quotas", stdin=json.dumps(alone.to_dict()))
+        answer = run_program(
+            "preflight", "The examination of quotas", stdin=json.dumps(alone.to_dict())
+        )
         for finding in answer["findings"]:
             if not finding["good"] and str(finding["subject"]).startswith("quotas"):
                 raise ClusterError(
@@ -234,3 +247,104 @@ def _rate(cluster: BaseCluster) -> float:
         return rate_of(weather(cluster, {}).settings.get("hours_per_minute"))
     except (ClusterError, UnreachableError):  # there is no emulator yet
         return cluster.state.clock.rate
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """What was seen of VMs with a `gpu` on demand in `zones`, in order; of which project, the
+    emulator's where None.
+    """
+
+    gpu: str
+    zones: tuple[str, ...]
+    seen: tuple[Sighting, ...]
+    project: str | None = None
+
+    def waited(self, now: float, rate: float = 1.0) -> float:
+        """The longest that one was waited for until `now`, from the first refusal to the VM that
+        came or, where none came, as long as somebody asked. Seconds on a clock that the cloud's
+        outpaces so many times (`rate`).
+        """
+        gap = _GAP / rate
+        least = _LEAST / rate
+        longest = 0.0
+        since = None
+        last = 0.0
+        for each in (*self.seen, Sighting(now, "", given=False)):
+            if since is not None:
+                asked = each.at - last <= gap
+                came = asked and each.given
+                longest = max(longest, (each.at if asked else last) - since, 0.0 if came else least)
+                since = since if asked and not came else None
+            if not each.given and since is None:
+                since = each.at
+            last = each.at
+        return longest
+
+    def words(self, now: float, rate: float = 1.0) -> str:
+        """What is said of it before the run begins: one sentence, or two."""
+        if self.gpu == "cpu":
+            vms = "VMs without a GPU"
+        else:
+            vms = f"{self.gpu.upper()}s"
+        if len(self.zones) > _MOST_ZONES:
+            more = f" and {len(self.zones) - _MOST_ZONES} more"
+        else:
+            more = ""
+        what = f"{vms} on demand in {', '.join(self.zones[:_MOST_ZONES])}{more}"
+        if not self.seen:
+            look = f"%transient_measure {self.gpu} --zones {','.join(self.zones[:_MOST_ZONES])} "
+            look += "--provisioning-model standard --budget 2"
+            look += f" --project {self.project}" if self.project else ""
+            unknown = f"Nothing is known of capacity for {what}: none was requested from this machine within a week"
+            return f"{unknown}. To look: {look}"
+        there = sum(each.given for each in self.seen)
+        last = self.seen[-1]
+        wait = self.waited(now, rate)
+        said = f"{what}: {there} of {count(len(self.seen), 'request')} of the last week got one"
+        if wait:
+            said += f". One was waited for up to {render_duration(wait)}: they are taken that much earlier"
+        if not last.given and now - last.at < _RECENT:
+            said += f". The last request, {render_duration(now - last.at)} ago, got none"
+        return said + "."
+
+
+def on_demand(cluster: ClusterSpec, run: RunSpec, now: float) -> list[OnDemand]:
+    """Of each GPU of which the run may have VMs on demand, where it may have them."""
+    gpus = run.gpus or dict.fromkeys(group.accelerator for group in cluster.groups)
+    return [_of(cluster, gpu, zones_for(cluster, run, gpu), now) for gpu in gpus]
+
+
+def _of(cluster: ClusterSpec, gpu: str, zones: Sequence[str], now: float) -> OnDemand:
+    found = (
+        each
+        for each in (*_met(known_states(), cluster.project, gpu), *_measured(cluster.project, gpu))
+        if each.zone in zones and now - KNOWN_SECONDS < each.at <= now
+    )
+    return OnDemand(
+        gpu, tuple(zones), tuple(sorted(found, key=lambda each: each.at)), cluster.project
+    )
+
+
+def _met(states: Iterable[ClusterState], project: str | None, gpu: str) -> Iterator[Sighting]:
+    """What clusters met when they asked for workers on demand."""
+    for state in states:
+        if state.spec is None or state.spec.project != project:
+            continue
+        for vm in state.vms.values():
+            if (
+                vm.role != WORKER
+                or vm.provisioning_model != ON_DEMAND
+                or (vm.accelerator or "cpu") != gpu
+            ):
+                continue
+            if vm.running_at:
+                yield Sighting(vm.running_at, vm.zone, given=True)
+            elif vm.state == "refused" and vm.cause == "stockout":
+                yield Sighting(vm.ended_at, vm.zone, given=False)
+
+
+def _measured(project: str | None, gpu: str) -> Iterator[Sighting]:
+    for spec, seen in measurements():
+        if (spec.project, spec.gpu, spec.provisioning_model) == (project, gpu, ON_DEMAND):
+            yield from seen

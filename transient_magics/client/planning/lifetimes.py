@@ -312,7 +312,7 @@ def _hours(hours: float) -> str:
 
 
 def _change_words(answer: Lifetimes) -> str:
-    from ...planner.lifetimes.change import VMS_PER_FALSE_ALARM
+    from ...planner.lifetimes.kaplan_meier import VMS_PER_FALSE_ALARM
 
     change = answer.study.change
     assert change

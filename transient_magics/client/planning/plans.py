@@ -25,18 +25,26 @@ from ..cell import listed
 from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
 from .bag_plans import BagPlan, bag_plan
-from .learning import alike, is_synchronous, learn, settings, store_for, store_of
-from .learning import source as run_source
 from .revocations import foreseen
-from .unmeasured import counted, model_of
+from .workloads import (
+    alike,
+    count_graph,
+    is_synchronous,
+    learn,
+    planned_run,
+    settings,
+    store_for,
+    store_of,
+)
+from .workloads import source as run_source
 
 if TYPE_CHECKING:
     from ...planner.efficiency import TargetSteps
-    from ...planner.measured import Record
+    from ...planner.model_store import ModelStore
     from ...planner.plan import Plan
+    from ...planner.run_records import Record
     from ...planner.search import Search
     from ...planner.speeds.workloads import Workload
-    from ...planner.store import ModelStore
     from ...protocol.run import RunSpec
 
 _OWN = "the cell's model"
@@ -137,8 +145,8 @@ def plan(
     if jobs is not None or job_time is not None:
         raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
     from ...planner.efficiency import Accuracies
-    from ...planner.measured import own_starts
     from ...planner.plan import make_plan
+    from ...planner.run_records import own_starts
     from ...planner.search import search
 
     within = _within(finish_by, spec, availability)
@@ -361,7 +369,7 @@ def _workload(
         if where != measured and not store.has_seconds(where):
             return _not_there(name, store, records), records, like
         return store.workload(name, where, wire), records, like
-    spec = model_of(code, named, include, line_offset)
+    spec = planned_run(code, named, include, line_offset)
     store = store_for(spec, code.encode())
     for run in alike(runs, store):
         learn(store, run)
@@ -383,8 +391,8 @@ def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> W
     """Return the counted workload of a model that trained on the emulator only, for a plan for
     Compute Engine.
     """
+    from ...planner.model_store import family_of
     from ...planner.speeds.workloads import counted_workload
-    from ...planner.store import family_of
 
     sizes = {
         "parameters": max((record.parameters for record in records.values()), default=0),
@@ -401,11 +409,11 @@ def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> W
 
 def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload:
     """What its graph tells of a model that never ran on this machine for long enough."""
+    from ...planner.model_store import family_of
     from ...planner.speeds.workloads import counted_workload
-    from ...planner.store import family_of
 
     return counted_workload(
-        spec.model or _OWN, counted(source, spec, include), family_of(spec.model)
+        spec.model or _OWN, count_graph(source, spec, include), family_of(spec.model)
     )
 
 
@@ -528,7 +536,7 @@ def _model(name: str) -> str:
 def _like(machine_type: str, gpus: tuple[str, ...], disk: str) -> Any:
     """What all clusters of a search are declared with. Raises DeclarationError."""
     from ...planner.choices import Choice
-    from ...planner.measured import own_starts
+    from ...planner.run_records import own_starts
 
     if machine_type and not gpus:
         what = "A search in one machine needs to know with which GPUs"

@@ -20,7 +20,7 @@ CSV file.
 def foreseen(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
     """Lifetimes, or how many workers are lost, and both in words. Raises DeclarationError."""
     from ...planner.choices import immortal
-    from ...planner.lifetimes.published import published_lifetimes
+    from ...planner.lifetimes.sources import published_lifetimes
 
     text = str(revocations).strip().lower()
     if text.isdigit():
@@ -50,7 +50,7 @@ def foreseen(revocations: int | str) -> tuple[Lifetimes, int | None, str]:
 
 def emulated() -> tuple[Lifetimes, int | None, str]:
     """Return what `foreseen` does, for the published weather of the emulator."""
-    from ...planner.lifetimes.published import emulated_lifetimes
+    from ...planner.lifetimes.sources import emulated_lifetimes
 
     return emulated_lifetimes, None, "lifetimes as the emulator's weather has them"
 

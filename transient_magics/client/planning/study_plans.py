@@ -11,8 +11,8 @@ from ...protocol.machines import parse_machines
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, Source, WorkerGroup
 from ..folders import known_runs
-from .learning import alike, learn, store_for
 from .revocations import foreseen
+from .workloads import alike, learn, store_for
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from ...protocol.cluster_commands import ChangeMachine
 from ...protocol.machines import WHOLE, Share
 from ...spec import PARAMETER_SERVER, WORKER
 from .. import commands, text
-from .emulated import ask, emulator_of
+from .emulator_api import ask, emulator_of
 
 if TYPE_CHECKING:
     from ..following.cluster import BaseCluster

@@ -25,7 +25,7 @@ from ...protocol import layout
 from ...spec import JOBS, TRAINING, ImageSpec, parse_name, render_duration
 from ...spec.image import DEBIAN
 from .. import commands, text
-from ..programs import ask
+from ..commands import run_program
 
 _LOOK_SECONDS = 0.25
 
@@ -232,7 +232,9 @@ def build_image(
 
 def images(project: str | None = None) -> ImageList:
     """The images of `project` (None: of the emulator). Raises CloudError."""
-    found = ask("images", "Listing images", "list", *([project] if project else []))["images"]
+    found = run_program("images", "Listing images", "list", *([project] if project else []))[
+        "images"
+    ]
     return ImageList(
         project, tuple(found), tuple(build for build in _builds(project) if build.state != "built")
     )
@@ -246,7 +248,7 @@ def delete_image(name: str, project: str | None = None) -> str:
     known = next((build for build in _builds(project) if build.name == name), None)
     if known and known.state == "building":
         raise ClusterError(f"The image {name} is being built", fix="Wait until it is there.")
-    answer = ask(
+    answer = run_program(
         "images", "Deleting the image", "delete", "--name", name, *([project] if project else [])
     )
     if not known and not answer["deleted"]:

@@ -35,7 +35,7 @@ from ...catalog import (
     worker_price,
     zones_with,
 )
-from ..programs import ask
+from ..commands import run_program
 from ..text import table
 
 _WIDTH = 79
@@ -81,7 +81,7 @@ def catalog(gpu: str | None = None, project: str | None = None) -> Offers:
     then.
     """
     if project:
-        ask("live_prices", "Asking for today's prices", project)
+        run_program("live_prices", "Asking for today's prices", project)
     return Offers(accelerator(gpu.lower()).name if gpu else "")
 
 

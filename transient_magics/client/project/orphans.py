@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import text
-from ..programs import ask
+from ..commands import run_program
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def sweep(project: str | None = None, *, yes: bool = False, all_machines: bool =
     of your other machines, an hour after they were made (rules: a day). Raises CloudError.
     """
     options = [*(["--yes"] if yes else []), *(["--all-machines"] if all_machines else [])]
-    found = ask("sweep", "Sweeping", *options, *([project] if project else []))
+    found = run_program("sweep", "Sweeping", *options, *([project] if project else []))
     orphans = tuple(Orphan(**each) for each in found["orphans"])
     rules = tuple(OrphanRule(**each) for each in found["rules"])
     return Sweep(project, orphans, bool(found["deleted"]), tuple(found["unreadable"]), rules)

@@ -1,22 +1,17 @@
-"""The weather of this user's emulator, seen and set from a cluster that lives in it.
-
-What can be set, and what is wrong with a setting, only the emulator knows: texts go to it as they
-were typed, and its sentence comes back. All clusters of the user that have no project share one
-weather.
-"""
+"""The weather of this user's emulator: read and set through a cluster that lives in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...catalog import zones_with
-from ...errors import DeclarationError
+from ...catalog.traces import GOOGLE_H100_2025, Trace, drawn, read_traces
+from ...errors import DeclarationError, unknown
 from ...spec import WORKER
-from .availability import replayed
-from .emulated import ask, emulator_of
+from .emulator_api import ask, emulator_of
 
 if TYPE_CHECKING:
     from ..following.cluster import BaseCluster
@@ -24,6 +19,64 @@ if TYPE_CHECKING:
 _PATH = "/emulator/v1/weather"
 _BESIDE = ("rate", "since", "anchors", "description", "wanted_back")
 """What an answer tells that is no setting."""
+
+_OPTION = "--availability"
+
+
+def replayed_traces(text: str, places: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    """What the emulator is told. Of a part without a zone, the file's traces are dealt out in their
+    order to the `places` (zone and GPU) that no other part names, as far as these go. Raises
+    DeclarationError.
+    """
+    told: list[dict[str, str]] = []
+    parts = [part.strip() for part in text.split(",")]
+    named = {part.partition("=")[0].partition(":")[0].lower() for part in parts if "=" in part}
+    left = [(zone, gpu) for zone, gpu in places if zone not in named]
+    for part in parts:
+        place, equals, source = part.rpartition("=")
+        file, found = _traces(source)
+        if not equals:
+            told += [_told(*left.pop(0), file, trace) for trace in found[: len(left)]]
+            continue
+        if len(found) > 1:
+            names = [trace.name for trace in found]
+            fix = f"Write {place}={source}:{names[0]}; there are {', '.join(names[:8])}."
+            raise DeclarationError(f"{file} has {len(found)} traces", where=_OPTION, fix=fix)
+        zone, _, gpu = place.lower().partition(":")
+        told.append(_told(zone.strip(), gpu.strip(), file, found[0]))
+    return told
+
+
+def _traces(source: str) -> tuple[str, list[Trace]]:
+    """The file's name, and its traces, or those that the part after the name means."""
+    file, _, wanted = source.partition(":")
+    if file.strip() == GOOGLE_H100_2025:
+        name = GOOGLE_H100_2025
+        traces = list(drawn())
+    else:
+        before, ending, wanted = source.partition(".csv")
+        wanted = wanted.removeprefix(":")
+        path = Path(before + ending).expanduser()
+        name = path.name
+        try:
+            traces = list(read_traces(path.read_text(encoding="utf-8"), name))
+        except (OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError):
+                reason = error.strerror
+            else:
+                reason = "it is not UTF-8 text"
+            raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
+    wanted = wanted.strip().lower()
+    if not wanted:
+        return name, traces
+    found = [trace for trace in traces if wanted in (trace.name, trace.zone)]
+    if not found:
+        raise unknown("trace", wanted, [trace.name for trace in traces], at=name, where=_OPTION)
+    return name, found
+
+
+def _told(zone: str, gpu: str, file: str, trace: Trace) -> dict[str, str]:
+    return {"zone": zone, "gpu": gpu, "name": file, "csv": trace.to_csv()}
 
 
 @dataclass(frozen=True)
@@ -58,7 +111,7 @@ def weather(cluster: BaseCluster, settings: Mapping[str, Any]) -> Weather:
         key: _with_file(value) if key == "revocations" else value for key, value in settings.items()
     }
     if isinstance(said := given.get("availability"), (str, Path)) and said != "none":
-        given["availability"] = replayed(str(said), _places(cluster))
+        given["availability"] = replayed_traces(str(said), _places(cluster))
     if (said := given.get("reclaim")) is not None and said != "none":
         given["reclaim"] = {"said": str(said), "vms": _transient(cluster), "cluster": cluster.name}
     answer = ask(url, "PATCH" if given else "GET", _PATH, given)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...journal import ClusterState, Cost, RunState, costs
 from ...protocol.measures.objective import Objective
+from ...spec import WORKER
+from ...spec.cluster import places
 from .. import text
 from ..recorded_run import RecordedRun
-from .trials import revocations
 
 if TYPE_CHECKING:
     import pandas
@@ -195,3 +198,62 @@ def evaluated(run: RunState, objective: Objective | None) -> list[tuple[int, flo
     name = objective.metric if objective else ""
     found = ((step, metrics.get(name)) for _, step, metrics in run.evaluations)
     return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
+
+
+def revocations(state: ClusterState) -> dict[str, int]:
+    """How many workers a run lost: their notice, or their end without one, came while it had them."""
+    had = defaultdict[int, list[tuple[float, float, str]]](list)
+    for name, tenures in state.tenures.items():
+        for place, begin, end in tenures:
+            had[place].append((begin, min(end, state.ended_of(name) or end), name))
+    for place, name in state.leases.items():
+        had[place].append((state.leased_at.get(place, 0.0), state.ended_of(name) or math.inf, name))
+    for tenures in had.values():
+        tenures.sort()
+    counts = Counter[str]()
+    for vm in state.vms.values():
+        if vm.role == WORKER and vm.state in ("leaving", "revoked"):
+            moment = vm.noticed_at or vm.ended_at
+            counts.update(
+                {name for place in places(vm.slot) for name in _holders(had.get(place, ()), moment)}
+            )
+    return dict(counts)
+
+
+def _holders(tenures: Sequence[tuple[float, float, str]], moment: float) -> Iterator[str]:
+    """The work that had a place at a moment: one, or two as it went from one to the other.
+    `tenures`: sorted.
+    """
+    latest = bisect_right(tenures, (moment, math.inf, ""))
+    for _, end, name in tenures[max(latest - 2, 0) : latest]:
+        if moment <= end:
+            yield name
+
+
+def parameter_columns(names: Iterable[str], others: Collection[str]) -> dict[str, str]:
+    """Return the column of each parameter beside these `others`: its name, or `params_NAME` where
+    they have that.
+    """
+    columns: dict[str, str] = {}
+    for name in names:
+        column = name
+        while column in others or column in columns.values():
+            column = f"params_{column}"
+        columns[name] = column
+    return columns
+
+
+def frame_of(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], parameters: Sequence[str]
+) -> pandas.DataFrame:
+    """The rows as a DataFrame, in which the values of parameters are those of the declaration."""
+    import pandas
+
+    frame = pandas.DataFrame(rows, columns=list(columns))
+    for name in parameters:
+        values = [row[name] for row in rows]
+        if any(
+            value is None for value in values
+        ):  # pandas makes NaN of None, and floats of whole numbers beside it
+            frame[name] = pandas.Series(values, index=frame.index, dtype="object")
+    return frame

@@ -24,7 +24,7 @@ from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
 from ...runtime.training.usercode import provide_packages, run_program, to_transient_error
-from ..programs import ask_model
+from ..commands import run_model_program
 from .models import serving_words, with_checkpoint
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
-        answer = ask_model(
+        answer = run_model_program(
             f"The model of {run.name}", *serving_words(which, None), "weights", str(arrays)
         )
         values = read_arrays(arrays)

@@ -27,7 +27,7 @@ from ...runtime.training.user_model.structure import (
     unique,
     write_arrays,
 )
-from ..programs import ask_model, fetch
+from ..commands import fetch, run_model_program
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -111,7 +111,7 @@ def _ask(
         answer_file = Path(temporary) / "outputs.npz"
         write_arrays(given_file, arrays)
         words = [*serving_words(which, data_dir), do, *how, str(given_file), str(answer_file)]
-        ask_model(f"A prediction of {run.name}", *words)
+        run_model_program(f"A prediction of {run.name}", *words)
         return read_arrays(answer_file)
 
 
@@ -141,7 +141,7 @@ def export(
         fresh.rmdir()  # so much for the place: TensorFlow makes it anew
         with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
             which = with_checkpoint(run, Path(temporary), checkpoint)
-            ask_model(
+            run_model_program(
                 f"The export of {run.name}", *serving_words(which, data_dir), "export", str(fresh)
             )
         _refuse_full(target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ...deadlines.outlook import FAR
+from ...deadlines.simulation import FAR
 from ...journal import Event, RunState, events
 from ...protocol.run import RunSpec
 from ...spec import render_duration, render_money, render_small_money, render_workers

@@ -8,7 +8,7 @@ from ...journal import Bill, ClusterState, VmState
 from ...protocol.checks import all_plain
 from ...spec import render_money as money
 from ...spec import render_table as table
-from .. import foreground
+from .. import focus
 from .bills import bill_words, rate_words, work_cost
 from .deadlines import outlook_facts
 from .events import why_slow
@@ -41,9 +41,9 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
     if proposed := given_up_words(state, now):
         lines.append(f"{proposed} {to_agree_words(state.name)}")
     by_name = bill.work
-    for work in foreground.trained(state):
+    for work in focus.trained(state):
         lines += status_lines(work, state, by_name[work.name])
-    if run := foreground.run(state):
+    if run := focus.run(state):
         lines.append(f"{run.name}  {run_words(run)}")
         lines.append(f"{' ' * len(run.name)}  this run {by_name[run.name].words}")
         if facts := outlook_facts(run, now):
@@ -87,9 +87,9 @@ def status(state: ClusterState, bill: Bill, now: float, forecast: str = "") -> s
             lines.append(f"{' ' * len(run.name)}  {run.order}")
         if run.slow:
             lines.append(f"{' ' * len(run.name)}  slow: {why_slow(run.slow)}")
-    for run in foreground.beside(state):
+    for run in focus.beside(state):
         lines.append(f"{run.name}  {run_words(run, state)}{work_cost(by_name[run.name])}")
-    for work in foreground.others(state):
+    for work in focus.others(state):
         lines += status_lines(work, state, by_name[work.name])
     shown = [vm for vm in state.vms.values() if vm.living] or list(state.vms.values())
     if shown:
@@ -118,14 +118,12 @@ def listing(clusters: Iterable[tuple[str, ClusterState, Bill]]) -> str:
 def listing_row(name: str, state: ClusterState, bill: Bill) -> dict[str, str]:
     """A cluster in a list, by column."""
     spec = state.spec
-    run = foreground.run(state)
+    run = focus.run(state)
     if run:
         working = [f"{run.name} {counted_words(run).replace(' of ', '/')}"]
     else:
         working = []
-    working += [
-        short_words(work) for work in (*foreground.trained(state), *foreground.others(state))
-    ]
+    working += [short_words(work) for work in (*focus.trained(state), *focus.others(state))]
     ready = sum(vm.state == "ready" for vm in state.vms.values())
     return {
         "name": name,

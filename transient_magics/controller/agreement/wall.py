@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from ...cloud import VmRequest
-from ...deadlines.seen import zones_for
+from ...deadlines.situation import zones_for
 from ...errors import AgreementError
 from ...journal import VmState, events
 from ...journal.declared import Agreement

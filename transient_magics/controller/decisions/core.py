@@ -29,7 +29,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from ...catalog import home_first
-from ...deadlines.seen import zones_for
+from ...deadlines.situation import zones_for
 from ...journal import ClusterState, Relocation, VmState, boot_key
 from ...journal.cost import total
 from ...kinds import KINDS, having

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from ... import places
 from ...catalog import learned_seconds_ago, region
 from ...cloud import ComputeEngine, Finding
-from ...cloud.calling import clock
+from ...cloud.calling import clients
 from ...cloud.calling.failures import grant, set_quota_project
 from ...cloud.calling.login import SignedIn
 from ...errors import AccessError, CloudError, ConsumerError, CredentialsError, TransientError
@@ -159,14 +159,14 @@ async def check_gcloud(patient: Patient) -> Answer | None:
 
 async def check_clock(patient: Patient) -> Answer:
     """How far this machine's clock is from Google's, or from the emulator's."""
-    url = clock.GOOGLE
+    url = clients.GOOGLE
     whose = "Google's"
     emulated = patient.connected and bool(patient.engine.endpoint)
     if emulated:
         url = f"{patient.engine.endpoint}/emulator/v1"
         whose = "the emulator's"
     try:
-        least, most = await asyncio.to_thread(clock.offset, url, direct=emulated)
+        least, most = await asyncio.to_thread(clients.clock_offset, url, direct=emulated)
     except (OSError, ValueError) as error:  # errors of requests are OSErrors
         log.info("%s", error)
         found = f"{url} does not answer, so this machine's clock cannot be compared with {whose}."

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, Self
 
 from ...client import text
@@ -18,6 +19,8 @@ MANY = 4
 _MOST_NAMED = 8
 _MOST_WHOLE = 40
 """Whole numbers up to which each has a place of its own."""
+
+_MOST_POINTS = 100
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -117,3 +120,36 @@ def _round_by_logarithm(low: float, high: float) -> list[float]:
                 return found
             return [tick for tick in ticks(low, high) if tick > 0]
     return found[:: -(-len(found) // MANY)]
+
+
+# Lines in fewer points, where they have more than a small chart can show.
+
+
+def thinned(line: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The line in fewer points, where it has many."""
+    return [each for thin in pieces(line, len(line)) for each in thin]
+
+
+def pieces(
+    points: Sequence[tuple[float, float | None]], many: int
+) -> list[list[tuple[float, float]]]:
+    """The lines that lie between missing values, of `many` points in all, each in fewer points
+    where they are many.
+    """
+    lines = [
+        [(time, value) for time, value in line if value is not None]
+        for known, line in groupby(points, lambda point: point[1] is not None)
+        if known
+    ]
+    share = max(1.0, many / _MOST_POINTS)
+    return [_mean(line, max(1, round(len(line) / share))) for line in lines]
+
+
+def _mean(line: list[tuple[float, float]], points: int) -> list[tuple[float, float]]:
+    """The line as so many means."""
+    step = len(line) / points
+    groups = [line[int(index * step) : int((index + 1) * step)] for index in range(points)]
+    return [
+        (sum(time for time, _ in group) / len(group), sum(value for _, value in group) / len(group))
+        for group in groups
+    ]

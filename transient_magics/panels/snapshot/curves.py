@@ -8,19 +8,41 @@ its progress.
 from __future__ import annotations
 
 import math
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
 from ...client import text
 from ...journal import ClusterState, RunSeries, RunState
-from .contract import Curves, End, Figure, Mark, OfWorker, Speeds, finite, sound
-from .split import split
+from ...journal.series import LATELY_SECONDS, Spent
+from ...protocol.measures.step_parts import EXPOSED
+from .contract import (
+    Bar,
+    Base,
+    Curves,
+    End,
+    Figure,
+    Mark,
+    OfWorker,
+    Speeds,
+    Split,
+    Tail,
+    finite,
+    sound,
+)
 
 _MOST_MARKS = 200
 _MOST_OF_A_LANE = 120
 _HOLE = 2.5  # times as long as between others: more than one span is missing
+
+_MOST_ROWS = 27
+"""Of a tail: of n rows in all, bases and tails together are least where a tail has at most the root
+of 2n.
+"""
+
+_MOST_BARS = 8
+_WORTH_WORDS = 0.005
 
 
 def curves(
@@ -180,3 +202,173 @@ def _marks(state: ClusterState, run: RunState, workers: Set[str]) -> list[Mark]:
         for at, step, metrics in run.evaluations
     ]
     return [*revoked[-_MOST_MARKS:], *saved, *evaluated]
+
+
+# What is sent of curves that grow: now and then all there is (a base), in between what came behind it since (a tail).
+#
+# A tail holds everything since its base, so that any one of them can be lost. A page that has another base than a
+# tail was made for asks for both again.
+
+
+def tail(base: Base, now: Curves) -> Tail | None:
+    """What makes `now` of `base`; None where a new base is less, or they are of other things."""
+    if base["run"] != now["run"] or base["below"] != now["below"] or base["width"] != now["width"]:
+        return None
+    if not base["workers"].keys() <= now["workers"].keys():
+        return None
+    keep = min(_alike(before, after) for before, after in _pairs(base, now))
+    if len(now["time"]) - keep > _MOST_ROWS:
+        return None
+    workers = {name: _of_worker(each, keep) for name, each in now["workers"].items()}
+    found: Tail = {
+        "base": base["number"],
+        "keep": keep,
+        "unnamed": now["unnamed"],
+        "end": now["end"],
+        "split": now["split"],
+        "time": now["time"][keep:],
+        "step": now["step"][keep:],
+        "loss": now["loss"][keep:],
+        "speed": now["speed"][keep:],
+        "workers": workers,
+        "expected": now[
+            "expected"
+        ],  # is judged anew of old rows too, when a worker is faster than it ever was
+    }
+    if now["marks"] != base["marks"]:
+        found["marks"] = now["marks"]
+    return found
+
+
+def _pairs(base: Curves, now: Curves) -> Iterator[tuple[Sequence[Figure], Sequence[Figure]]]:
+    """The columns of both, each with what it was."""
+    yield base["time"], now["time"]
+    yield base["step"], now["step"]
+    yield base["loss"], now["loss"]
+    yield base["speed"], now["speed"]
+    nothing: list[Figure] = [None] * len(base["time"])
+    for name, each in now["workers"].items():
+        before = base["workers"].get(name)
+        for after, was in zip(
+            _columns(each), _columns(before) if before else (nothing,) * 3, strict=False
+        ):
+            yield was, after
+
+
+def _columns(of: OfWorker) -> list[list[Figure]]:
+    return [
+        of["speed"],
+        *([of["batch"]] if "batch" in of else []),
+        *([of["staleness"]] if "staleness" in of else []),
+    ]
+
+
+def _of_worker(of: OfWorker, keep: int) -> OfWorker:
+    found: OfWorker = {"speed": of["speed"][keep:]}
+    if "batch" in of:
+        found["batch"] = of["batch"][keep:]
+    if "staleness" in of:
+        found["staleness"] = of["staleness"][keep:]
+    return found
+
+
+def _alike(before: Sequence[Figure], after: Sequence[Figure]) -> int:
+    """How many values both begin with."""
+    most = min(len(before), len(after))
+    if before[:most] == after[:most]:
+        return most
+    return next(index for index in range(most) if before[index] != after[index])
+
+
+# Where the time of a step goes, worker by worker: bars of its parts, and the same in words.
+
+
+def split(series: RunSeries, *, whole: bool = False) -> Split | None:
+    """The bars of those workers that made steps lately, the slowest first where there are many;
+    `whole`: since the run began. None where no step was split.
+    """
+    spent = {
+        name: each
+        for name, each in series.spent(whole=whole).items()
+        if each.steps > 0 and each.parts.step > 0
+    }
+    if not spent:
+        return None
+    slowest = sorted(
+        spent, key=lambda name: spent[name].parts.step / spent[name].steps, reverse=True
+    )[:_MOST_BARS]
+    return {
+        "names": list(EXPOSED),
+        "words": " · ".join([_when(whole), *_served(spent)]),
+        "bars": [
+            _bar(name, each)
+            for name, each in sorted(spent.items(), key=_counted)
+            if name in slowest
+        ],
+        "more": len(spent) - len(slowest),
+    }
+
+
+def split_lines(split: Split | None) -> list[str]:
+    """The same for a terminal."""
+    if not split:
+        return []
+    if split["more"]:
+        more = [f"  and {split['more']} more"]
+    else:
+        more = []
+    return [
+        f"where a step's time goes, {split['words']}",
+        *(f"  {bar_words(each)}" for each in split["bars"]),
+        *more,
+    ]
+
+
+def _when(whole: bool) -> str:
+    if whole:
+        return "over the whole run"
+    return f"over the last {LATELY_SECONDS:.0f} s"
+
+
+def _served(spent: Mapping[str, Spent]) -> list[str]:
+    """How busy the busiest parameter server was, where it is told."""
+    lines = sum(each.lines for each in spent.values())
+    if lines:
+        share = sum(each.shares for each in spent.values()) / lines
+    else:
+        share = 0.0
+    if lines:
+        return [f"the busiest parameter server took {share:.0%} of its cores"]
+    return []
+
+
+def _bar(worker: str, spent: Spent) -> Bar:
+    parts = [getattr(spent.parts, name) / spent.steps for name in EXPOSED]
+    step = sum(parts)
+    shares = [
+        f"{name} {part / step:.0%}"
+        for name, part in zip(EXPOSED, parts, strict=True)
+        if part >= _WORTH_WORDS * step
+    ]
+    told: list[Figure] = [float(f"{part:.4g}") for part in parts]
+    return {"worker": worker, "step": milliseconds(step), "parts": told, "words": ", ".join(shares)}
+
+
+def bar_words(bar: Mapping[str, Any]) -> str:
+    """All that a bar says."""
+    return f"{bar['worker']}: {bar['step']} a step: {bar['words']}"
+
+
+def milliseconds(seconds: float) -> str:
+    """`84 ms`, or seconds from one on."""
+    if seconds >= 1:
+        return f"{text.number(seconds)} s"
+    return f"{text.number(1000 * seconds)} ms"
+
+
+def _counted(item: tuple[str, Spent]) -> tuple[str, int]:
+    """Names as people count: worker-9 before worker-10."""
+    name, _, number = item[0].rpartition("-")
+    if number.isdecimal():
+        return (name, int(number))
+    return (item[0], 0)

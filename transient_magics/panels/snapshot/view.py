@@ -11,18 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
-from ...client import foreground, text
-from ...client.results.trials import revocations
-from ...journal import Bill, ClusterState, Event, RunState, events
+from ...client import focus as work_focus
+from ...client import text
+from ...client.results.comparison import revocations
+from ...journal import Bill, ClusterState, Event, RunState, Work, events
 from ...journal import Cost as Spent
-from ...kinds import KINDS, parts
+from ...kinds import KINDS, find, parts
 from ...spec import render_duration
-from .contract import VERSION, Cost, Proposal, Said, Training, View, sound
+from ..sections import section_views
+from .contract import VERSION, Cost, Proposal, Said, Training, View, WorkGroup, WorkLine, sound
 from .curves import end_of
 from .lanes import lanes
-from .losses import lost_words
-from .work import run_lines, run_phase, work_groups
 
 MOST_EVENTS = 40
 _TONES = {
@@ -75,11 +76,11 @@ def _tones() -> Mapping[type[Event], str]:
 
 def shown_run(state: ClusterState, run: str | None) -> RunState | None:
     """The run that a panel shows: the one named, else that which stands for the cluster
-    (`client.foreground`).
+    (`client.focus`).
     """
     if run:
         return state.of(RunState).get(run)
-    return foreground.run(state)
+    return work_focus.run(state)
 
 
 def view(
@@ -122,7 +123,7 @@ def _as_of(state: ClusterState, run: RunState | None, now: float) -> str:
     moment = time.strftime("%d %b %Y, %H:%M:%S %Z", time.localtime(now)).lstrip("0").strip()
     if state.over or (run and run.over):
         return f"As of {moment}."
-    studied = state.active_run and not run and foreground.is_part(state.active_run, state)
+    studied = state.active_run and not run and work_focus.is_part(state.active_run, state)
     if studied:
         went_on = "study"
     else:
@@ -298,7 +299,7 @@ def _events(state: ClusterState, run: str | None) -> list[Said]:
         of_study = set()
     else:
         of_study = {
-            each.name for each in state.of(RunState).values() if foreground.is_part(each, state)
+            each.name for each in state.of(RunState).values() if work_focus.is_part(each, state)
         }
     chosen = [
         event
@@ -335,3 +336,147 @@ def _concerns(event: Event, state: ClusterState, run: str | None) -> bool:
         return event.work_of("run") == run
     vm = state.vms.get(getattr(event, "vm", ""))
     return vm is not None and state.had(run, vm, event.at)
+
+
+# What revocations cost a run: how long places of workers stood empty, and the steps that are missing for it.
+
+
+def lost(state: ClusterState, run: RunState, now: float) -> tuple[float, float]:
+    """Seconds of a worker that are missing, and steps at the run's mean speed per worker.
+
+    A place is empty from the moment its VM was revoked until the VM that took it was ready. A
+    worker that goes takes no step of others with it: what is lost is what it would have done.
+    Nothing is told where the run shares the cluster with another, or has a part of it alone,
+    because the state does not keep whose worker it was.
+    """
+    end = run.ended_at or now
+    workers = state.spec.worker_count if state.spec else 0
+    if (
+        not run.started_at
+        or not workers
+        or 0 < run.spec.most_workers < workers
+        or _has_company(state, run, end)
+    ):
+        return 0.0, 0.0
+    seconds = 0.0
+    after_them = text.replacements(state)
+    for vm in state.vms.values():
+        if vm.role == "worker" and vm.state == "revoked" and vm.slot < workers:
+            after = after_them.get(vm.name)
+            if after:
+                until = after.ready_at or after.ended_at or end
+            else:
+                until = end
+            seconds += max(0.0, min(until, end) - max(vm.ended_at, run.started_at))
+    present = workers * (end - run.started_at) - seconds
+    steps = run.step - (run.series[0][1] if run.series else 0)
+    return seconds, seconds * steps / present if present > 0 else 0.0
+
+
+def _has_company(state: ClusterState, run: RunState, end: float) -> bool:
+    """Whether another run trained at the same time."""
+    others = (
+        each for each in state.of(RunState).values() if each.name != run.name and each.started_at
+    )
+    return any(
+        other.started_at < end and run.started_at < (other.ended_at or end) for other in others
+    )
+
+
+def lost_words(state: ClusterState, run: RunState, now: float) -> str:
+    """`42 s of a worker, ≈ 70 steps`; nothing where nothing was lost."""
+    seconds, steps = lost(state, run, now)
+    if seconds < 1:
+        return ""
+    return f"{render_duration(seconds)} of a worker" + (
+        f", ≈ {text.count(round(steps), 'step')}" if steps >= 0.5 else ""
+    )
+
+
+MOST_LINES = 12
+"""Lines of each kind of work."""
+
+
+def run_lines(state: ClusterState, by_name: Mapping[str, Spent]) -> list[WorkLine]:
+    """Return a line for each run that is not over but for those of studies, which are in the table
+    of their study.
+
+    `by_name`: the costs of the cluster's work.
+    """
+    lines: list[WorkLine] = []
+    for run in work_focus.beside(state):
+        line = _line(state, run, by_name)
+        line["phase"] = run_phase(state, run)
+        if run.phase != "declared":
+            line["step"] = run.step
+            line["steps"] = run.train_steps
+        lines.append(line)
+    return lines
+
+
+def work_groups(state: ClusterState, by_name: Mapping[str, Spent]) -> list[WorkGroup]:
+    """Return the lines of work that trains nothing and has no section of its own, by kind.
+
+    Each kind has a line for everything that is not over and for the latest one; of many, a last
+    line counts the others. `by_name`: the costs of the cluster's work.
+    """
+    groups: list[WorkGroup] = []
+    with_sections = section_views()
+    for kind in KINDS.values():
+        found = [work for work in work_focus.of_kind(state, kind.name) if not work.trains]
+        if kind.name in with_sections or not found:
+            continue
+        has_vms = set(state.leases.values())
+        found.sort(key=lambda work: work.over or work.name not in has_vms)
+        lines = [_line(state, work, by_name) for work in found[:MOST_LINES]]
+        if len(found) > MOST_LINES:
+            words = f"and {text.count(len(found) - MOST_LINES, f'more {kind}')}"
+            lines.append(
+                {
+                    "name": "",
+                    "phase": "declared",
+                    "words": words,
+                    "step": 0,
+                    "steps": 0,
+                    "stoppable": False,
+                }
+            )
+        title = f"{kind.title} of this cluster"
+        groups.append({"kind": kind.name, "title": title, "lines": lines})
+    return groups
+
+
+def run_phase(state: ClusterState, run: RunState) -> str:
+    """Return the phase of a run, or what it does in it: waiting, starting, evaluating."""
+    if text.is_evaluated(run):
+        return "evaluating"
+    if run.phase != "declared":
+        return "stopped" if text.was_stopped(run) else run.phase
+    return "waiting" if text.waits_for(run, state) else "starting"
+
+
+def _line(state: ClusterState, work: Work[Any], by_name: Mapping[str, Spent]) -> WorkLine:
+    if isinstance(work, RunState):
+        stopping = work.stopped
+    else:
+        stopping = work.stop is not None
+    words = text.work_words(work, state) + _more_words("more_words", work, state)
+    words += text.work_cost(by_name[work.name]) + _more_words("last_words", work, state)
+    return {
+        "name": work.name,
+        "phase": work.phase,
+        "words": words,
+        "step": 0,
+        "steps": 0,
+        "stoppable": not (stopping or work.over or state.over),
+    }
+
+
+def _more_words(name: str, work: Work[Any], state: ClusterState) -> str:
+    """Return what the view of a kind adds to the line of its work, under one of two names; empty
+    where it has none.
+    """
+    own = getattr(find(work.kind, "view"), name, None)
+    if own:
+        return own(work, state)
+    return ""

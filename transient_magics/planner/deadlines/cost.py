@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from ...catalog import never_on_demand
 from ...catalog.traces import REQUESTED, Trace, numbers_while_any
-from ...deadlines.seen import SPOT, Kind
+from ...deadlines.simulation import Capacity, Simulation
+from ...deadlines.situation import SPOT, Kind
 from ...deadlines.speeds import Speeds
-from ...deadlines.world import Capacity, World
 from ...errors import PlanError
 from ...journal.deadlines import Block
 from ...protocol.machines import render_machines
@@ -187,7 +187,7 @@ def _courses(
     seed: int,
     deadline: float,
     count: int,
-) -> list[World]:
+) -> list[Simulation]:
     """Simulate courses until a deadline, each with a market and luck of its own."""
     declared = {(gpu, SPOT): workers for gpu, workers in _counts(choice).items()}
     curve = choice.speed_of(workload)
@@ -197,12 +197,12 @@ def _courses(
     speeds = Speeds(
         [Block(_MEASURED, _MEASURED, _MEASURED * pace, name) for name, pace in paces], 0.95
     )
-    found: list[World] = []
+    found: list[Simulation] = []
     error = _error(choice, workload, course)
     for number, market in enumerate(markets[:count]):
         luck, dearer = map(float, np.random.default_rng(seed + number).standard_normal(2))
         known = speeds.scaled(math.exp(error * luck))
-        world = World(
+        world = Simulation(
             market,
             deadline,
             course.steps,
@@ -234,7 +234,7 @@ def _kinds(course: Course, luck: float) -> tuple[Kind, ...]:
     return tuple(kinds)
 
 
-def _point(worlds: Sequence[World], deadline: float, transfer: float) -> Point:
+def _point(worlds: Sequence[Simulation], deadline: float, transfer: float) -> Point:
     dollars = np.array([world.cost + transfer for world in worlds])
     done = np.array([each.now / 3600 for each in worlds])
     # Of n courses and one more, 5 % lie below this quantile in the mean, for any n.

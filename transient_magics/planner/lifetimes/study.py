@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from ...errors import DeclarationError, PlanError, unknown
-from .change import Change, compare
-from .kaplan_meier import Capped, KaplanMeier, continued
+from .kaplan_meier import Capped, Change, KaplanMeier, compare, continued
 from .observations import CAP_HOURS, CAPPED_BY, LEAST_EVENTS, Observations, enough
 from .parametric import Bathtub, EarlyThenSteady, LifetimeModel, ParametricModel, Weibull
-from .published import published_lifetimes
-from .sources import Question, Source, found
+from .sources import Question, Source, found, published_lifetimes
 
 _EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 12.0, 18.0, 24.0, 48.0, 96.0, 192.0, 384.0, 768.0)
 

@@ -26,7 +26,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...catalog import ACCELERATORS, accelerator
 from ..ranges import BETWEEN_ERROR, BETWEEN_FREEDOM, BLOCK_SECONDS, student
-from .speed import SCALING, SERVICE_ERROR, SHARPNESS, capacity, cluster_speed, gpu_of, worker_speed
+from .throughput import (
+    SCALING,
+    SERVICE_ERROR,
+    SHARPNESS,
+    capacity,
+    cluster_speed,
+    gpu_of,
+    worker_speed,
+)
 
 Array = NDArray[np.float64]
 

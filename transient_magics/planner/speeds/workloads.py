@@ -16,9 +16,9 @@ from ...catalog import ICAC19, PriceList, accelerator, disk_speed, worker_entry
 from ...errors import PlanError
 from ...spec import Source
 from ..stalls.terms import Change, Place, Terms
-from . import families
+from . import throughput
 from .fitting import BY_PEAK_ERROR, Draws
-from .speed import (
+from .throughput import (
     PREPARATION_ERROR,
     SCALING,
     SERVICE_ERROR,
@@ -243,9 +243,9 @@ class Workload:
         return Estimate(least, error, f"from what preparing a mini-batch takes, on {vcpus} vCPUs")
 
     def _unmeasured(self, gpu: str) -> Estimate:
-        if self.gigaflops and (line := families.line(self.family, gpu)):
+        if self.gigaflops and (line := throughput.line(self.family, gpu)):
             seconds = max(
-                line.seconds(self.gigaflops, self.batch_size or families.BATCH_SIZE), 1e-4
+                line.seconds(self.gigaflops, self.batch_size or throughput.BATCH_SIZE), 1e-4
             )
             return Estimate(
                 max(seconds - self.service_seconds, seconds / 10),
@@ -292,7 +292,7 @@ class Workload:
 
     def _rebatched(self, gpu: str, known: Estimate, batch_size: int) -> Estimate:
         if self.gigaflops:
-            line = families.line(self.family, gpu)
+            line = throughput.line(self.family, gpu)
         else:
             line = None
         if line:
@@ -350,7 +350,7 @@ def _published(
         name=name,
         service_seconds=service,
         scaling=scaling,
-        batch_size=families.BATCH_SIZE,
+        batch_size=throughput.BATCH_SIZE,
         parameters=parameters,
         compute={
             gpu: Estimate(each, 0.0, f"measured, {source}")
@@ -466,23 +466,23 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     estimated = gigaflops <= 0 and bool(counts.get("tokens"))
     if estimated:
         gigaflops = _PER_PARAMETER_AND_TOKEN * parameters / 1e9
-    batch = int(counts.get("batch_size", 0)) or families.BATCH_SIZE
+    batch = int(counts.get("batch_size", 0)) or throughput.BATCH_SIZE
     if gigaflops <= 0:
         raise PlanError(
             f"The FLOPs of {name} cannot be counted: the shapes of its examples are not fixed",
             fix="Train it for a minute, then plan with that run.",
         )
-    kind = family or families.ALL
-    least, most = families.extent(kind)
+    kind = family or throughput.ALL
+    least, most = throughput.extent(kind)
     # The networks were measured with mini-batches of 128 examples, and a line takes other sizes in
     # proportion.
-    like_measured = gigaflops * batch / families.BATCH_SIZE
+    like_measured = gigaflops * batch / throughput.BATCH_SIZE
     beyond = max(least / like_measured, like_measured / most, 1.0)
     if family:
         whose = f"the line of {family} networks"
     else:
         whose = "one line for all networks that CM-DARE measured"
-    lines = {gpu: line for gpu in families.GPUS if (line := families.line(kind, gpu))}
+    lines = {gpu: line for gpu in throughput.GPUS if (line := throughput.line(kind, gpu))}
     seconds = {gpu: line.seconds(gigaflops, batch) for gpu, line in lines.items()}
     service = min(service_by_size(parameters), min(seconds.values()) / 2)
     called = f"{name[:1].upper()}{name[1:]}"
@@ -506,7 +506,7 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     if beyond > 1:
         guess = (
             f"the FLOPs of its mini-batch are beyond those that were measured, {least:.2g} to {most:.2g} G for each of "
-            f"{families.BATCH_SIZE} examples"
+            f"{throughput.BATCH_SIZE} examples"
         )
     return Workload(
         name=name,

@@ -67,6 +67,8 @@ def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[st
         }
     }
     if isinstance(trainable, OwnModel):
+        if trainable.fit and trainable.fit.steps:
+            found["model"]["fit_steps"] = trainable.fit.steps
         trainable.check_data()
     if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)

@@ -15,8 +15,8 @@ from ...catalog import region
 from ...catalog.published import LAST_HOUR
 from ...client import cell
 from ...client.cluster_handle import Cluster
+from ...client.declaring.declaration import option_error
 from ...client.declaring.payload import Payload
-from ...client.declaring.refusals import of_option
 from ...client.new_work import NewWork
 from ...errors import CellError, DeclarationError, install_extra
 from ...protocol import layout
@@ -105,7 +105,7 @@ def _limits(until: str | float | Mapping[str, float]) -> Mapping[str, float]:
     try:
         return parse_until(str(until))
     except ValueError as error:
-        raise of_option(error) from None
+        raise option_error(error) from None
 
 
 def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> None:

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...client.cluster_handle import Cluster
-from ...client.finding import find_work
+from ...client.display_hook import Log
 from ...client.handle import Handle
-from ...client.results.trials import frame_of
-from ...client.shown import Log
+from ...client.lookup import find_work
+from ...client.results.comparison import frame_of
 from ...errors import ClusterError, PlanError
 from ...journal import now
 from ...journal.bags.state import BagState, DeclaredBag

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...client import text
 from ...panels.snapshot.axes import Axis
-from ...panels.twin.frame import Box, frame
-from ...panels.twin.markup import COLOURS, FAINT, attribute, escape, row, table
+from ...panels.static.charts import Box, frame
+from ...panels.static.markup import COLOURS, FAINT, attribute, escape, row, table
 
 MOST_ROWS = 8
 WIDTH = 380
@@ -116,7 +116,7 @@ def _axis(sent: Mapping[str, Any]) -> Axis:
 
 
 def _form(state: str, x: float, y: float, r: float) -> str:
-    """As widgets/bags.js draws it."""
+    """As widgets/bag.js draws it."""
     at = f"M{x:.1f} {y:.1f}m"
     match state:
         case "running":

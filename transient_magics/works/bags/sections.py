@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ...client import text
 from ...client.text import number
 from ...panels.snapshot.axes import Axis, ticks
-from ...panels.twin.frame import Box, frame
-from ...panels.twin.markup import COLOURS, FAINT, attribute, escape, row, table
+from ...panels.static.charts import Box, frame
+from ...panels.static.markup import COLOURS, FAINT, attribute, escape, row, table
 from ...protocol.run import Value
 from ...protocol.study import Dimension
 from .words import section_words

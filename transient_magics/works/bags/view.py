@@ -13,22 +13,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ...bags.surrogate.stopping import COVERED
-from ...client import foreground, text
+from ...client import focus, text
 from ...journal import ClusterState, Cost, VmState, costs
 from ...journal.bags.state import BagJobState, DeclaredBag
 from ...panels.snapshot.axes import Axis
-from ...panels.snapshot.contract import (
-    Bag,
-    BagAxis,
-    BagPoint,
-    BagTried,
-    BagVm,
-    Figure,
-    Parameter,
-    parameter,
-    sound,
-)
-from ...panels.twin.markup import FONT
+from ...panels.snapshot.contract import Figure, Parameter, parameter, sound
+from ...panels.static.markup import FONT
 from ...protocol.bag.spec import ERROR
 from ...protocol.run import Value
 from ...spec import if_capacity_lasts, render_duration
@@ -37,6 +27,7 @@ from .handle import Bag as BagHandle
 from .handle import Plot
 from .picture import bag_html
 from .sections import section_html as surrogate_html
+from .snapshot import Bag, BagAxis, BagPoint, BagTried, BagVm
 
 if TYPE_CHECKING:
     from ...bags.policy.ending import Progress
@@ -75,7 +66,7 @@ def pace(state: ClusterState) -> float:
 
 
 def _shown(state: ClusterState) -> list[DeclaredBag]:
-    return [work for work in foreground.of_kind(state, "bag") if isinstance(work, DeclaredBag)]
+    return [work for work in focus.of_kind(state, "bag") if isinstance(work, DeclaredBag)]
 
 
 def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:

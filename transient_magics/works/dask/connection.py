@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING
 
-from ...client.following.identity import Identity
+from ...client.folders import Identity
 from ...errors import ClusterError, DeclarationError, install_extra
 from ...journal import DaskState
 from ...protocol.dask import versions

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ...client import text
 from ...client.cluster_handle import Cluster
-from ...client.finding import find_work
+from ...client.display_hook import Log
 from ...client.following.cluster import until_home
 from ...client.following.follower import follower
 from ...client.handle import Handle
-from ...client.shown import Log
+from ...client.lookup import find_work
 from ...errors import ClusterError
 from ...journal import ClusterState, JobState
 from ...protocol import layout

@@ -10,7 +10,7 @@ from typing import Any
 from ...client import text
 from ...journal import ClusterState, JobState
 from ...panels.show import current_shell, has_front_end, shown_in_this_cell
-from ...panels.twin.markup import COLOURS, FAINT, FONT, escape
+from ...panels.static.markup import COLOURS, FAINT, FONT, escape
 from . import words
 from .handle import Job
 

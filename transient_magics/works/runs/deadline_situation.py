@@ -12,14 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ...catalog import accelerator
-from ...deadlines.seen import (
+from ...deadlines.situation import (
     LASTS,
     ON_DEMAND,
     PRIOR_SPELLS,
     SPOT,
     Kind,
     Market,
-    Seen,
+    Situation,
     Workers,
     believed,
     zones_for,
@@ -41,7 +41,7 @@ _LAST_SAVE = 5.0
 _SAVES_DIFFER = 2.0
 
 
-def seen(state: ClusterState, run: RunState, now: float) -> Seen:
+def seen(state: ClusterState, run: RunState, now: float) -> Situation:
     """The situation of a run with a deadline."""
     spec = state.spec
     known = run.deadline
@@ -69,7 +69,7 @@ def seen(state: ClusterState, run: RunState, now: float) -> Seen:
         left = []
     left += [spec.max_cost - total(state, now)] if spec.max_cost is not None else []
     spots = [vm for vm in vms if vm.provisioning_model != ON_DEMAND]
-    return Seen(
+    return Situation(
         now=now,
         deadline=run.spec.finish_by,
         steps=max(run.train_steps - known.durable, 0),

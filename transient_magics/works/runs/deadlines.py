@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 from ...controller.record import Recorder
-from ...deadlines.decisions import Verdict, decide
-from ...deadlines.outlook import COURSES, band, course
-from ...deadlines.seen import Seen
-from ...deadlines.words import machines, spent
+from ...deadlines.decisions import Verdict, decide, limit_reason, workers_text
+from ...deadlines.simulation import COURSES, band, course
+from ...deadlines.situation import Situation
 from ...errors import ClusterError
 from ...journal import ClusterState, RunState, events, now
 from .deadline_situation import seen
@@ -80,7 +79,7 @@ class Deadlines:
             self._saved = moment
             self._save(run.name)
         if run.spec.max_cost is not None and sight.money <= _LAST_SECONDS * _costs(sight):
-            self._recorder.note("money", spent(run.name, run.spec.max_cost), run=run.name)
+            self._recorder.note("money", limit_reason(run.name, run.spec.max_cost), run=run.name)
             self._stop(run.name)
 
     def agree(self, name: str, proposal: int) -> None:
@@ -100,7 +99,7 @@ class Deadlines:
             )
         )
 
-    def _follow(self, run: RunState, sight: Seen, verdict: Verdict, at: float) -> None:
+    def _follow(self, run: RunState, sight: Situation, verdict: Verdict, at: float) -> None:
         """Have its workers, or propose them, or take back what was proposed."""
         assert run.deadline
         proposed = run.deadline.proposed
@@ -124,7 +123,7 @@ class Deadlines:
                     )
                 )
 
-    def _tell(self, run: RunState, sight: Seen, verdict: Verdict, at: float) -> None:
+    def _tell(self, run: RunState, sight: Situation, verdict: Verdict, at: float) -> None:
         """How it stands, each minute of the cloud's clock; at once, that it is known to be late."""
         assert run.deadline
         if not verdict.gpu:
@@ -137,7 +136,7 @@ class Deadlines:
             self._simulated = run.name
         self._simulate(sight)
         if verdict.late and not late:
-            why = f"{machines(verdict.workers)} make its {sight.steps - sight.unsaved:,} steps no sooner"
+            why = f"{workers_text(verdict.workers)} make its {sight.steps - sight.unsaved:,} steps no sooner"
             self._recorder.record(events.DeadlineLate(run=run.name, ends=verdict.late, reason=why))
         if len(self._ends) < _LEAST_COURSES:
             return
@@ -161,7 +160,7 @@ class Deadlines:
                 )
             )
 
-    def _simulate(self, sight: Seen) -> None:
+    def _simulate(self, sight: Situation) -> None:
         """Continue the course that was begun, and begin others from what is seen now."""
         began = time.monotonic()
         ended = 0
@@ -195,7 +194,7 @@ def _is_another(proposed: events.DeadlineProposed, wanted: events.Machines, at: 
     )
 
 
-def _costs(sight: Seen) -> float:
+def _costs(sight: Situation) -> float:
     """US dollars per second of all that is asked for."""
     prices = {(kind.gpu, "spot"): kind.spot for kind in sight.kinds}
     prices |= {(kind.gpu, "standard"): kind.on_demand or 0.0 for kind in sight.kinds}

@@ -13,8 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...client import commands, finding
+from ...client import commands, lookup
 from ...client.cluster_handle import Cluster
+from ...client.commands import fetch
 from ...client.declaring import widened, with_preparation
 from ...client.declaring.payload import Payload
 from ...client.declaring.runs import specified
@@ -26,7 +27,6 @@ from ...client.planning.deadlines import (
     refuse_untimely,
     refuse_without_quota,
 )
-from ...client.programs import fetch
 from ...errors import DeclarationError, TrainingError
 from ...journal import RunState
 from ...journal.declared import declared_run, is_brought
@@ -35,8 +35,9 @@ from ...protocol.cluster_commands import Resize
 from ...protocol.measures.stalls import MEASURES
 from ...runtime.folder import RunFolder
 from ...spec import run_store
-from .handle import Run, Stalls
+from .handle import Run
 from .handle import run as run_called
+from .stalls.handle import Stalls
 
 REPEATS = 5
 SECONDS = 2.0
@@ -177,7 +178,7 @@ def declare_stalls(
         if isinstance(cluster, Cluster):
             chosen = cluster
         else:
-            chosen = finding.cluster(cluster)
+            chosen = lookup.cluster(cluster)
     if not source and not options.get("model"):
         what = "What is to be measured is not named"
         fix = "Name a run, or --model, --hparams-set and --problem, or write the model's cell below %%transient_stalls."
@@ -268,13 +269,13 @@ def _cluster_of(run: Run | str, cluster: Cluster | str | None) -> Cluster:
     if cluster is not None:
         if isinstance(cluster, Cluster):
             return cluster
-        return finding.cluster(cluster)
+        return lookup.cluster(cluster)
     if isinstance(run, Run):
         its = run.cluster
     else:
         its = run_called(run).cluster
     if its.state.over:
-        return finding.cluster()
+        return lookup.cluster()
     return its
 
 
@@ -316,7 +317,7 @@ def _known(name: str, cluster: Cluster | str | None) -> Run:
         if isinstance(cluster, Cluster):
             there = cluster
         else:
-            there = finding.cluster(cluster)
+            there = lookup.cluster(cluster)
         if name in there.state.of(RunState):
             return there.run(name)
     return run_called(name)

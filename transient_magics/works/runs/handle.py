@@ -1,39 +1,33 @@
-"""The handles of a run, and of a measurement of stalls, which is a run that trains nothing."""
+"""The handle of a run."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...client import commands, finding
+from ...client import commands, lookup
 from ...client.cluster_handle import Cluster
-from ...client.folders import KnownRun
-from ...client.following.follower import follower
-from ...client.handle import Handle
-from ...client.programs import fetch
+from ...client.commands import fetch
+from ...client.display_hook import Log, displayed
 from ...client.recorded_run import Metrics, RecordedRun
-from ...client.shown import Log, displayed
-from ...errors import ClusterError, TrainingError, UnknownWorkError, unknown
+from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
 from ...protocol.measures.step_parts import part_words
 from ...protocol.vm_events import TrainEvaluated
+from .stalls.handle import Stalls
 
 if TYPE_CHECKING:
     import pandas
     from numpy import ndarray
 
-    from ...client.results.stalls import Report
     from ...planner.deflation import Advice
     from ...planner.forecast import Forecast
-    from ...planner.stalls.terms import Prediction
 
 # The chief gives it 900 s and three times a tenth of the run's time.
 _EVALUATION_SECONDS = 1200.0
@@ -66,7 +60,7 @@ class Run(RecordedRun):
         the cluster were shrunk or revoked. Raises DeclarationError, and PlanError where the run
         does not train, or has no more workers than that.
         """
-        from ...client.planning.advice import advice
+        from ...client.planning.forecasts import advice
 
         return advice(self, question)
 
@@ -405,120 +399,6 @@ class Run(RecordedRun):
         return displayed(self)
 
 
-class Stalls(Handle["RunState", "Report"]):
-    """A measurement of where the time of a step goes: a `run` that trains nothing."""
-
-    kind = "run"
-    word = "stalls"
-    at_stop = "its measures so far remain"
-
-    @property
-    def run(self) -> Run:
-        """The run that takes the measures."""
-        return Run(self.name, self.cluster)
-
-    @property
-    def report(self) -> Report:
-        """What it came to so far: `print` shows it."""
-        from ...client.results.stalls import report
-
-        return report(self.cluster.state, self.state)
-
-    @property
-    def advice(self) -> str:
-        """What to do about the longest stall, of each kind of VM; empty as long as too little is
-        measured.
-        """
-        bars = self.report.bars
-        found = [bar for bar in bars if bar.advice]
-        return "\n".join(
-            f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in found
-        )
-
-    def table(self) -> pandas.DataFrame:
-        """A row for each kind of VM and part of a step: its seconds, their interval of 90 %, its
-        share of the step, and whether it was `measured`, or is within the noise.
-        """
-        import pandas
-
-        columns = ["vm", "part", "seconds", "low", "high", "share", "measured"]
-        return pandas.DataFrame(self.report.rows, columns=columns)
-
-    def what_if(
-        self,
-        *,
-        cache: float = 0.0,
-        cores: float = 1.0,
-        disk: float = 1.0,
-        link: float = 1.0,
-        gpu: float = 1.0,
-        batch: float = 1.0,
-        ps: float = 1.0,
-        vm: str = "",
-    ) -> Prediction:
-        """What a step would take with something bigger or faster.
-
-        `cache`: the share of the data that a cache holds which never evicts. All others say how
-        many times as much there is of what was measured: cores that prepare examples, bytes a
-        second from the disk and over the link to the parameter servers, the GPU's speed, examples
-        in a mini-batch, parameter servers. `vm`: which kind, as in `table()`, where there are
-        several (the one with the most workers). Raises DeclarationError for what cannot be,
-        ClusterError where too little was measured.
-        """
-        from ...planner.stalls.terms import Change, what_if
-
-        bars = self.report.bars
-        if not bars:
-            raise ClusterError(
-                f"{self.name} has not taken all measures once", fix="Wait for it: stalls.wait()"
-            )
-        named = [each for each in bars if vm in ("", each.label)]
-        if not named:
-            raise unknown("measured VM", vm, [bar.label for bar in bars], where="vm")
-        chosen = max(named, key=lambda each: len(each.stalls.workers))
-        return what_if(chosen.stalls, Change(cache, cores, disk, link, gpu, batch, ps))
-
-    def changes(self) -> Iterator[Report]:
-        """Yield the report whenever there is more of it, until all is measured."""
-        over = threading.Event()
-        changed = threading.Event()
-
-        def see(state: ClusterState, _: object) -> None:
-            if self.is_over(state):
-                over.set()
-            changed.set()
-
-        end = follower().subscribe(self.cluster.identity, see)
-        try:
-            while not over.is_set():
-                changed.wait()
-                changed.clear()
-                if self.name in self.cluster.state.of(RunState):
-                    yield self.report
-        finally:
-            end()
-
-    def cost(self) -> Cost:
-        """Return the cost of the measurement so far and at its end, in US dollars, as of other
-        work.
-        """
-        return self.run.cost()
-
-    def _is_home(self) -> bool:
-        return self.run.is_home()
-
-    def _outcome(self, state: ClusterState, work: RunState) -> Report:
-        """Return the report, and record it for later plans."""
-        from ...client.planning.learning import learn, store_of
-
-        known = KnownRun(self.cluster.directory, work)
-        learn(store_of(known), known)
-        return self.report
-
-    def __str__(self) -> str:
-        return str(self.report)
-
-
 def handle(name: str, cluster: Cluster) -> Run | Stalls:
     """Return the handle of a run, or of the measurement of stalls that it is."""
     known = cluster.state.of(RunState).get(name)
@@ -538,34 +418,5 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
     ClusterError
         No cluster is named, and several that are not deleted have such work.
     """
-    found = finding.find_work("run", name, cluster)
+    found = lookup.find_work("run", name, cluster)
     return Run(found.name, found.cluster)
-
-
-def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Stalls:
-    """Return the measurement of stalls called `name`, as `run` finds a run; without a name the
-    latest one.
-
-    Raises UnknownWorkError and ClusterError.
-    """
-
-    def measured(candidate: Cluster) -> bool:
-        return any(
-            run.spec.stalls and name in (None, run.name)
-            for run in candidate.state.of(RunState).values()
-        )
-
-    if cluster is not None:
-        if isinstance(cluster, Cluster):
-            chosen = cluster
-        else:
-            chosen = finding.cluster(cluster)
-    else:
-        chosen = finding.holding(measured)
-    if chosen is None:
-        if name:
-            what = f"There is no measurement of stalls {name}"
-        else:
-            what = "There is no measurement of stalls yet"
-        raise UnknownWorkError(what, fix="Start one: %transient_stalls RUN")
-    return chosen.stalls(name)

@@ -66,7 +66,8 @@ from ...protocol.run import SETTINGS, RunSpec, choices
 from ...spec import check_run, parse_workers
 
 if TYPE_CHECKING:
-    from .handle import Run, Stalls
+    from .handle import Run
+    from .stalls.handle import Stalls
 
 TRIALS = "Trials"
 

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from ... import places
-from ...client import commands, current
+from ...client import commands, lookup
 from ...client.cell import check_hyperparameters
 from ...client.cluster_handle import Cluster
 from ...client.declaring import Declaration, claims, refuse_unreachable
+from ...client.declaring.declaration import option_error
 from ...client.declaring.payload import Payload
-from ...client.declaring.refusals import of_option
 from ...client.declaring.runs import EVALUATIONS, specified
-from ...client.finding import clusters
-from ...client.launching import is_free, make
+from ...client.launch import is_free, make
+from ...client.lookup import clusters
 from ...client.new_work import NewWork
 from ...errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
 from ...protocol import layout
@@ -164,7 +164,7 @@ def declare_study(
             }
         )
     except ValueError as error:
-        raise of_option(error) from None
+        raise option_error(error) from None
     if package := missing(spec):
         if package == "optuna":
             fix = install_extra("sweep")
@@ -209,7 +209,7 @@ def declare_study(
         claims.announce(chosen, "study", name)
     for part, _ in own:
         commands.start_controller(places.cluster(part.spec.name))
-        current.hold(Cluster(part.spec.name))
+        lookup.set_current(Cluster(part.spec.name))
     return Study(name, Cluster(found[0].spec.name))
 
 

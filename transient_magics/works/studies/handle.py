@@ -12,18 +12,9 @@ from typing import TYPE_CHECKING, Any
 from ... import markup
 from ...client import commands, text
 from ...client.cluster_handle import Cluster
-from ...client.finding import find_work
 from ...client.following.cluster import until_home
 from ...client.handle import Handle
-from ...client.results.for_optuna import optuna_study
-from ...client.results.trials import (
-    Configurations,
-    best_of,
-    best_so_far,
-    configurations,
-    frame_of,
-    parameter_columns,
-)
+from ...client.lookup import find_work
 from ...errors import ClusterError, TrainingError
 from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs, now
 from ...kinds import load
@@ -32,6 +23,15 @@ from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ..runs.handle import Run
+from .optuna_study import optuna_study
+from .trials import (
+    Configurations,
+    best_of,
+    best_so_far,
+    configurations,
+    frame_of,
+    parameter_columns,
+)
 
 if TYPE_CHECKING:
     import optuna

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...client import text
-from ...panels.twin.markup import COLOURS, FAINT, escape, row, table
-from ...panels.twin.overlay import OTHER, Line, figure
+from ...panels.static.charts import OTHER, Line, figure
+from ...panels.static.markup import COLOURS, FAINT, escape, row, table
 from ...spec import render_duration
 
 MOST_ROWS = 10
@@ -63,8 +63,8 @@ def study_plot(study: Mapping[str, Any]) -> str:
 
 
 def _head(study: Mapping[str, Any]) -> str:
-    if study["wanted"]:
-        share = study["told"] / study["wanted"]
+    if study["planned"]:
+        share = study["ended"] / study["planned"]
     else:
         share = 0.0
     tone = {"running": "busy", "declared": "busy", "finished": "good"}.get(study["phase"], "quiet")

@@ -12,9 +12,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...client import foreground, text
+from ...client import focus, text
 from ...client.results.comparison import evaluated
-from ...client.results.trials import (
+from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
+from ...panels.snapshot.axes import thinned
+from ...panels.snapshot.contract import parameter, sound
+from ...panels.static.markup import COLOURS, FAINT, FONT, escape, row, table
+from . import words
+from .handle import Plot
+from .handle import Study as StudyHandle
+from .picture import study_html, study_plot
+from .snapshot import Point, Study, TrialLine
+from .trials import (
     Configurations,
     TrialRow,
     best_of,
@@ -22,14 +31,6 @@ from ...client.results.trials import (
     rows_of,
     runs_of,
 )
-from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
-from ...panels.snapshot.contract import Point, Study, TrialLine, parameter, sound
-from ...panels.snapshot.thinning import thinned
-from ...panels.twin.markup import COLOURS, FAINT, FONT, escape, row, table
-from . import words
-from .handle import Plot
-from .handle import Study as StudyHandle
-from .picture import study_html, study_plot
 
 WIDE = f"{FONT};max-width:1040px"
 MOST_CURVES = 40
@@ -55,7 +56,7 @@ def pace(state: ClusterState) -> float:
 
 
 def _shown(state: ClusterState) -> list[StudyState]:
-    return [work for work in foreground.trained(state) if isinstance(work, StudyState)]
+    return [work for work in focus.trained(state) if isinstance(work, StudyState)]
 
 
 def study_view(
@@ -80,8 +81,8 @@ def study_view(
         "phase": text.work_phase(study, state),
         "words": words.study_words(study, deleted=state.over),
         "about": _about(study, state.name),
-        "told": sum(trial.told for trial in study.trials.values()),
-        "wanted": study.wanted,
+        "ended": sum(trial.told for trial in study.trials.values()),
+        "planned": study.wanted,
         "metric": study.spec.goal.metric,
         "direction": study.spec.goal.direction,
         "curves_of": "loss of training" if by_loss else study.spec.goal.metric,

@@ -1,0 +1,133 @@
+"""Unedited Keras cells: `model.fit` declares the data, the batch and the steps, or is refused with a remedy.
+
+All cells are checked in one process, as `check` does it for one.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.runtime import programs
+
+pytestmark = pytest.mark.training
+
+PROGRAM = """
+import contextlib, json, pathlib, sys, tempfile
+from transient_magics.runtime.tf.graph_mode import everything
+everything()
+import keras
+from transient_magics.runtime.programs import check
+from transient_magics.runtime.folder import RunFolder
+
+CELLS = json.loads(CELLS_TEXT)
+answers = {}
+with contextlib.redirect_stdout(sys.stderr):
+    for name, cell in CELLS.items():
+        keras.utils.clear_session()
+        with tempfile.TemporaryDirectory() as place:
+            folder = RunFolder(pathlib.Path(place))
+            folder.cell.write_text(cell)
+            (folder.path / "run.json").write_text(json.dumps({"name": "run", "train_steps": 3}))
+            answers[name] = check.answer(folder)
+print(json.dumps(answers))
+"""
+HEAD = """import keras
+import numpy as np
+import tensorflow as tf
+x = np.random.default_rng(0).normal(size=(1000, 20)).astype("float32")
+y = (x[:, 0] > 0).astype("int64")
+model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(2)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"])
+"""
+LINE = HEAD.count("\n") + 2
+"""The line of the notebook's cell that follows the head, below the magic."""
+DATASET = "tf.data.Dataset.from_tensor_slices((x, y)).shuffle(1000).batch(64)"
+PYDATASET = """class Halves(keras.utils.PyDataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, number):
+        part = slice(500 * number, 500 * (number + 1))
+        return x[part], y[part]
+"""
+FRAME = """import pandas as pd
+frame = pd.DataFrame(x, columns=[f"column {number}" for number in range(20)])
+"""
+
+TRAINED = {
+    "arrays": ("model.fit(x, y)\n", 32, 32),
+    "epochs and a batch size": ("model.fit(x, y, batch_size=100, epochs=7)\n", 100, 70),
+    "a part for validation": ("model.fit(x, y, batch_size=100, epochs=2, validation_split=0.25)\n", 100, 16),
+    "validation data": ("model.fit(x, y, epochs=1, validation_data=(x[:50], y[:50]))\n", 32, 32),
+    "steps per epoch": ("model.fit(x, y, epochs=3, steps_per_epoch=5)\n", 32, 15),
+    "a later begin": ("model.fit(x, y, epochs=5, initial_epoch=2)\n", 32, 96),
+    "weights of classes": ("model.fit(x, y, class_weight={0: 1.0, 1: 2.0})\n", 32, 32),
+    "weights of examples": ("model.fit(x, y, sample_weight=np.ones(1000))\n", 32, 32),
+    "a batched dataset": (f"model.fit({DATASET}, epochs=2, validation_data={DATASET})\n", 64, 32),
+    "a dataset with weights of classes": (f"model.fit({DATASET}, class_weight={{0: 1.0, 1: 2.0}})\n", 64, 16),
+    "a PyDataset": (f"{PYDATASET}model.fit(Halves(), epochs=2)\n", 500, 4),
+    "a DataFrame": (f"{FRAME}model.fit(frame, pd.Series(y), batch_size=50)\n", 50, 20),
+    "code behind it": ("history = model.fit(x, y)\nprint(history.history['loss'])\nmodel.save('a.keras')\n", 32, 32),
+    "a function": ("def main():\n    model.fit(x, y)\nif __name__ == '__main__':\n    main()\nmain()\n", 32, 32),
+    "a caught exception": ("try:\n    model.fit(x, y)\nexcept Exception:\n    model = None\n", 32, 32),
+    "a callback that a run needs not": (
+        "model.fit(x, y, callbacks=[keras.callbacks.TensorBoard(), keras.callbacks.TerminateOnNaN()])\n",
+        32,
+        32,
+    ),
+    "fit of another library": (
+        "from sklearn.preprocessing import StandardScaler\nx = StandardScaler().fit(x).transform(x)\nmodel.fit(x, y)\n",
+        32,
+        32,
+    ),
+}
+
+REFUSED = {
+    "twice": ("model.fit(x, y)\nmodel.fit(x, y)\n", "called twice", None),
+    "in a loop": ("for epoch in range(3):\n    model.fit(x, y)\n", "in a loop", None),
+    "a generator": ("model.fit((x[:8], y[:8]) for _ in range(9))\n", "is a generator", LINE),
+    "no labels": ("model.fit(x)\n", "features without labels", LINE),
+    "a callback of the user": (
+        "class Mine(keras.callbacks.Callback):\n    pass\nmodel.fit(x, y, callbacks=[Mine()])\n",
+        "callback Mine",
+        LINE + 2,
+    ),
+    "early stopping": ("model.fit(x, y, callbacks=keras.callbacks.EarlyStopping())\n", "--stop-when", LINE),
+    "both kinds of weights": (
+        "model.fit(x, y, class_weight={0: 1.0}, sample_weight=np.ones(1000))\n",
+        "class_weight or sample_weight",
+        LINE,
+    ),
+    "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
+    "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
+    "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
+    "evaluate before it": ("model.evaluate(x, y)\n", "Put it behind model.fit", LINE),
+    "no training": ("", "the cell trains no model", None),
+    "a share of too few": ("model.fit(x[:1], y[:1], validation_split=0.5)\n", "not sufficient to split", LINE),
+}
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, dict[str, Any]]:
+    cells = {name: HEAD + case[0] for name, case in {**TRAINED, **REFUSED}.items()}
+    program = PROGRAM.replace("CELLS_TEXT", repr(json.dumps(cells)))
+    return json.loads(programs.run(program, own=True).splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_call_of_fit_declares_the_batch_and_the_steps(answers: dict[str, dict[str, Any]], name: str) -> None:
+    _, batch, steps = TRAINED[name]
+    answer = answers[name]
+    assert answer["ok"], answer
+    assert (answer["model"]["batch_size"], answer["model"]["fit_steps"]) == (batch, steps)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_run_cannot_do_is_refused_with_its_line(answers: dict[str, dict[str, Any]], name: str) -> None:
+    _, words, line = REFUSED[name]
+    answer = answers[name]
+    assert not answer["ok"]
+    assert words in answer["error"]
+    assert answer["line"] == line

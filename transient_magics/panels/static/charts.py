@@ -1,0 +1,317 @@
+"""Curves of several runs over each other as SVG: axes with units, a look for each line, the best
+value marked.
+
+Plain SVG as in the twins: no script, no style sheet, colours that read on light and dark. Whoever
+reads with keys or with a screen reader has the same values as a table, which opens below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ...client.text import number
+from ..snapshot.axes import pieces, thinned, ticks
+from .markup import COLOURS, FAINT, attribute, escape, row, table
+
+WIDTH = 364
+HEIGHT = 190
+_LEFT = 46
+_RIGHT = 10
+_TOP = 10
+_BOTTOM = 34
+_COLOURS = (COLOURS["busy"], COLOURS["warn"], COLOURS["good"], COLOURS["bad"], "#8a63c9", "#2a9d9d")
+_DASHES = ("", "6 3")
+_MOST_ROWS = 24
+_FEW = 6
+"""Points that are seen one by one."""
+LOOKS = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
+"""Colour and dashes of so many lines that are told apart."""
+OTHER = COLOURS["quiet"], ""
+"""How lines look that are not."""
+
+Point = tuple[float, float]
+
+SPARKLINE_WIDTH = 300
+SPARKLINE_HEIGHT = 40
+
+Named = Iterable[tuple[float, str]]
+"""Places on an axis, from 0 to 1, and what stands there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One curve: its points (place, value), its colour and dashes, and the point that is marked.
+
+    `faint`: it is one of many; `points_only`: its points are not joined; `held`: it keeps each
+    value until the next.
+    """
+
+    name: str
+    points: Sequence[Point]
+    look: tuple[str, str] = OTHER
+    best: Point | None = None
+    faint: bool = False
+    points_only: bool = False
+    held: bool = False
+
+
+def sample(look: tuple[str, str]) -> str:
+    """A piece of line with that look, for legends and tables."""
+    return (
+        f"<svg width='22' height='8' aria-hidden='true'><path d='M1 4H21' {_stroke(look)}/></svg>"
+    )
+
+
+def figure(
+    title: str,
+    across: str,
+    lines: Sequence[Line],
+    legend: Sequence[tuple[str, tuple[str, str]]] = (),
+) -> str:
+    """The lines on axes that are called `title` and `across`, and what the looks of `legend` mean;
+    empty where no line has a point.
+    """
+    points = [point for line in lines for point in line.points]
+    if not points:
+        return ""
+    (first, last), (low, high) = ((min(each), max(each)) for each in zip(*points, strict=True))
+    margin = 0.05 * (high - low) or abs(0.05 * high) or 1.0
+    low = low - margin
+    high = high + margin
+
+    def place(point: Point) -> tuple[float, float]:
+        x = (point[0] - first) / ((last - first) or 1.0) * (WIDTH - _LEFT - _RIGHT) + _LEFT
+        return x, HEIGHT - _BOTTOM - (point[1] - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
+
+    said = f"{title}, {number(low + margin)} to {number(high - margin)}, {across} {first:,.0f} to {last:,.0f}"
+    faint_first = sorted(lines, key=lambda line: not line.faint)
+    drawn = "".join(
+        [
+            _axes(place, (first, last), (low, high)),
+            *(_line(line, place, last) for line in faint_first),
+            *(_best(line, place) for line in lines if line.best),
+        ]
+    )
+    means = "".join(
+        f"<span style='white-space:nowrap'>{sample(look)} {escape(name)}</span> "
+        for name, look in legend
+    )
+    if any(line.best for line in lines):
+        marked = "<span style='white-space:nowrap'>◎ best</span>"
+    else:
+        marked = ""
+    return (
+        f"<span style='display:inline-block;vertical-align:top;margin:6px 16px 2px 0'>"
+        f"<span style='{FAINT};font-size:12px;display:block'>{escape(title)}</span>"
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' style='display:block;max-width:100%;height:auto' "
+        f"role='img' font-size='11' fill='currentColor' aria-label='{attribute(said)}'>{drawn}"
+        f"<text x='{WIDTH - _RIGHT}' y='{HEIGHT - 4}' text-anchor='end' opacity='.7'>{escape(across)}</text></svg>"
+        f"<span style='font-size:12px;display:block;max-width:{WIDTH}px'>{means}{marked}</span></span>"
+    )
+
+
+def values(across: str, lines: Sequence[Line]) -> str:
+    """The points of the lines as a table that opens: a row for each place, of many some, a column
+    for each line.
+    """
+    places = sorted({place for line in lines for place, _ in line.points})
+    if not places:
+        return ""
+    step = -(-len(places) // _MOST_ROWS)
+    shown = places[::-1][::step][::-1]  # the last is among them
+    columns = [dict(line.points) for line in lines]
+    rows = [row(map(escape, (across, *(line.name for line in lines))), "th")]
+    rows += [
+        row(
+            [
+                f"{place:,.0f}",
+                *(number(column.get(place)) if place in column else "" for column in columns),
+            ]
+        )
+        for place in shown
+    ]
+    return f"<details><summary style='{FAINT};font-size:12px'>values</summary>{table(rows, 'font-size:12px')}</details>"
+
+
+def _stroke(look: tuple[str, str]) -> str:
+    colour, dashes = look
+    if dashes:
+        dashed = f" stroke-dasharray='{dashes}'"
+    else:
+        dashed = ""
+    return f"fill='none' stroke='{colour}' stroke-width='1.6' stroke-linejoin='round' stroke-linecap='round'{dashed}"
+
+
+def _axes(place: Callable[[Point], Point], across: Point, up: Point) -> str:
+    bottom = HEIGHT - _BOTTOM
+    parts = []
+    for value in ticks(*up):
+        _, y = place((across[0], value))
+        parts.append(
+            f"<path d='M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.15'/>"
+        )
+        parts.append(
+            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{number(value)}</text>"
+        )
+    if across[1] > across[0]:
+        whole = [at for at in ticks(*across) if at == round(at)]
+    else:
+        whole = [across[0]]
+    for at in whole:
+        x, _ = place((at, up[0]))
+        parts.append(f"<path d='M{x:.1f} {bottom}v4' stroke='currentColor' opacity='.5'/>")
+        parts.append(
+            f"<text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle' opacity='.7'>{at:,.0f}</text>"
+        )
+    return (
+        "".join(parts)
+        + f"<path d='M{_LEFT} {bottom}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.4'/>"
+    )
+
+
+def _line(line: Line, place: Callable[[Point], Point], last: float) -> str:
+    if line.points_only or line.held:
+        points = line.points
+    else:
+        points = thinned(line.points)
+    if not points:
+        return ""
+    places = [place(point) for point in points]
+    said = f"<title>{escape(line.name)}</title>"
+    opacity = " opacity='.4'" if line.faint else ""
+    if line.points_only or (len(places) == 1 and not line.held):
+        dots = "".join(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2'/>" for x, y in places)
+        return f"<g fill='{line.look[0]}'{opacity}>{said}{dots}</g>"
+    if line.held:
+        stairs = "".join(f"H{x:.1f}V{y:.1f}" for x, y in places[1:])
+        end, _ = place((last, 0.0))
+        path = f"M{places[0][0]:.1f} {places[0][1]:.1f}{stairs}H{end:.1f}"
+        return f"<g{opacity}>{said}<path d='{path}' {_stroke(line.look)}/></g>"
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    few = places if len(places) <= _FEW and not line.faint else []
+    dots = "".join(
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2' fill='{line.look[0]}'/>" for x, y in few
+    )
+    return f"<g{opacity}>{said}<path d='M{path}' {_stroke(line.look)}/>{dots}</g>"
+
+
+def _best(line: Line, place: Callable[[Point], Point]) -> str:
+    assert line.best is not None
+    x, y = place(line.best)
+    said = f"<title>{escape(line.name)}: {number(line.best[1])} at {line.best[0]:,.0f}</title>"
+    return (
+        f"<g>{said}<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{line.look[0]}'/>"
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='none' stroke='{line.look[0]}' stroke-width='1.4'/></g>"
+    )
+
+
+# Small charts as SVG paths: values over time go in, a path and the places of revocations come out.
+#
+# Coordinates lie in a box of WIDTH by HEIGHT that whoever draws it stretches to the room there is.
+
+
+def sparkline(
+    title: str,
+    points: Sequence[tuple[float, float | None]],
+    marks: Iterable[float] = (),
+    *,
+    from_zero: bool,
+) -> dict[str, object]:
+    """A chart of (time, value) `points` with vertical `marks` at moments; empty `path` with fewer
+    than two values.
+
+    The path is interrupted where a value is None.
+    """
+    known = [(time, value) for time, value in points if value is not None]
+    if len(known) < 2:
+        return {"title": title, "path": "", "marks": [], "low": "", "high": ""}
+    first = known[0][0]
+    last = known[-1][0]
+    values = [value for _, value in known]
+    if from_zero:
+        low = 0.0
+    else:
+        low = min(values)
+    high = max(values)
+    width = (last - first) or 1.0
+    height = (high - low) or 1.0
+
+    def place(time: float, value: float) -> str:
+        x = (time - first) / width * SPARKLINE_WIDTH
+        y = SPARKLINE_HEIGHT - 2 - (value - low) / height * (SPARKLINE_HEIGHT - 4)
+        return f"{x:.0f} {y:.1f}"
+
+    path = "".join(
+        "M"
+        + "L".join(place(time, value) for time, value in line)
+        + ("h0" if len(line) == 1 else "")
+        for line in pieces(points, len(known))
+    )
+    inside = [
+        round((time - first) / width * SPARKLINE_WIDTH, 1)
+        for time in marks
+        if first <= time <= last
+    ]
+    return {"title": title, "path": path, "marks": inside, "low": _short(low), "high": _short(high)}
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+# Axes around a picture of points or cells, as SVG: where a place from 0 to 1 is, round values, names.
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a picture is, in pixels."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def x(self, at: float) -> float:
+        """Across, of a place from 0 (left) to 1."""
+        return self.left + at * self.width
+
+    def y(self, at: float) -> float:
+        """Down, of a place from 0 (at the bottom) to 1."""
+        return self.top + (1 - at) * self.height
+
+
+def frame(
+    box: Box, across: Named, up: Named, name: str, over: str = "", *, lines: bool = True
+) -> str:
+    """The axes of a box; `name` stands below the right end of the one, `over` above the upper end
+    of the other.
+
+    `lines`: at the height of each value that is named.
+    """
+    bottom = box.top + box.height
+    right = box.left + box.width
+    parts = [_stroke_path(f"M{box.left:g} {box.top:g}V{bottom:g}H{right:g}", 0.4)]
+    for at, words in up:
+        y = box.y(at)
+        parts += [_stroke_path(f"M{box.left:g} {y:.1f}H{right:g}", 0.15)] if lines else []
+        parts.append(_label(box.left - 6, y + 4, words, "end"))
+    for at, words in across:
+        x = box.x(at)
+        parts += [
+            _stroke_path(f"M{x:.1f} {bottom:g}v4", 0.5),
+            _label(x, bottom + 16, words, "middle"),
+        ]
+    parts.append(_label(right, bottom + 31, name, "end"))
+    parts += [_label(box.left, box.top - 5, over, "start")] if over else []
+    return "".join(parts)
+
+
+def _stroke_path(path: str, opacity: float) -> str:
+    return f"<path d='{path}' fill='none' stroke='currentColor' opacity='{opacity:g}'/>"
+
+
+def _label(x: float, y: float, words: str, anchor: str) -> str:
+    return (
+        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' opacity='.7'>{escape(words)}</text>"
+    )

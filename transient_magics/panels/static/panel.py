@@ -1,0 +1,327 @@
+"""The static twin of a panel: the same snapshot as plain HTML, for stored notebooks, exports and
+mail.
+
+No script, no style sheet, nothing from the network; colours that read on light and dark. Everything
+is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..sections import Sections, sections_html
+from ..snapshot.curves import bar_words
+from .charts import SPARKLINE_HEIGHT, SPARKLINE_WIDTH, sparkline
+from .markup import COLOURS, FAINT, FONT, attribute, escape, row, table
+
+TONES = {
+    "ready": "good",
+    "deflated": "good",
+    "training": "good",
+    "running": "good",
+    "finished": "good",
+    "requested": "busy",
+    "booting": "busy",
+    "stopping": "busy",
+    "stopped": "busy",
+    "provisioning": "busy",
+    "declared": "busy",
+    "starting": "busy",
+    "unknown": "busy",
+    "evaluating": "good",
+    "leaving": "warn",
+    "deleting": "warn",
+    "refused": "warn",
+    "revoked": "bad",
+    "failed": "bad",
+}
+_EVENTS = 7
+_LANE = 160
+_MOST_LANES = 12
+_HEIGHTS = {
+    "requested": 2,
+    "stopped": 1,
+    "booting": 4,
+    "ready": 8,
+    "deflated": 4,
+    "leaving": 12,
+    "revoked": 14,
+    "refused": 14,
+}
+_FULL = "fill"
+_OUTLINE = "fill='none' stroke"
+_CALM = ("ready", "training")
+_SAID = ("steps/s", "workers", "loss")  # by the run's sentence
+
+PART_COLOURS = {
+    "input": "#d98e04",
+    "pull": "#3f83c8",
+    "compute": "#2a9d5c",
+    "push": "#a05fc7",
+    "barrier": "#cf4436",
+    "rest": "#7d8186",
+}
+"""As widgets/split.js has them."""
+_WIDTH = 240
+_HEIGHT = 10
+
+
+def html(
+    view: Mapping[str, Any],
+    curves: Mapping[str, Any] | None = None,
+    sections: Sections | None = None,
+) -> str:
+    """The twin of a snapshot, of the curves of the run that it shows, and of its sections."""
+    parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
+    if view["trouble"]:
+        parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
+    if view["proposal"]:
+        parts.append(_proposal(view["proposal"]))
+    if view["training"]:
+        parts.append(_training(view["training"], curves or {}))
+    parts += [_beside(work_line) for work_line in _work_lines(view)]
+    parts.append(sections_html(sections or {}))
+    if not view["focus"]:
+        parts.append(_vms(view["vms"], view["since"], view["until"] or view["at"]))
+        parts.append(_cost(view))
+    parts.append(_events(view["events"][:_EVENTS]))
+    body = "".join(parts)
+    return f"<div style='{FONT}'>{body}</div>"
+
+
+def _work_lines(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*view["beside"], *(line for group in view["work"] for line in group["lines"])]
+
+
+def offer_html(offered: Mapping[str, Any]) -> str:
+    """The twin of the declare panel: one offer, by the line that makes it."""
+    rows = [row(map(escape, each)) for each in offered["rows"]]
+    facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in offered["facts"])
+    notes = "".join(f"<div>{escape(each)}</div>" for each in offered["notes"])
+    return (
+        f"<div style='{FONT}'><code>{escape(offered['line'])}</code>{table(rows)}"
+        f"<div>{facts}</div><div style='{FAINT};font-size:12px'>{notes}</div></div>"
+    )
+
+
+def _dot(state: str) -> str:
+    return f"<span style='color:{COLOURS[TONES.get(state, 'quiet')]}'>●</span> "
+
+
+def _head(view: Mapping[str, Any]) -> str:
+    if view["focus"]:
+        return f"<div><b>{escape(view['focus'])}</b> <span style='{FAINT}'>{escape(view['about'])}</span></div>"
+    return (
+        f"<div><b>{escape(view['name'])}</b> {_dot(view['phase'])}{escape(view['phase_words'])} "
+        f"<span style='{FAINT}'>{escape(view['about'])}</span></div>"
+    )
+
+
+def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
+    if training["steps"]:
+        share = min(1.0, training["step"] / training["steps"])
+    else:
+        share = 0.0
+    bar = (
+        f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
+        f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
+    )
+    facts = " · ".join(
+        f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID
+    )
+    if training["forecast"]:
+        ends = f"; {escape(training['forecast'])}"
+    else:
+        ends = ""
+    if training["data"]:
+        data = f"<div style='{FAINT}'>data: {escape(training['data'])}</div>"
+    else:
+        data = ""
+    if training["proposal"]:
+        proposed = _proposal(training["proposal"], "Proposed for ")
+    else:
+        proposed = ""
+    return (
+        f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
+        f"{escape(training['words'])}{ends}{bar}{proposed}<div style='{FAINT}'>{facts}</div>"
+        f"{data}{_curves(curves)}</div>"
+    )
+
+
+def _proposal(proposal: Mapping[str, Any], of: str = "") -> str:
+    how = f"<span style='{FAINT}'>{escape(proposal['how'])}</span>"
+    return f"<div>{_dot('leaving')}{of}{escape(proposal['text'])} {how}</div>"
+
+
+def _beside(work: Mapping[str, Any]) -> str:
+    """A run beside the one that is drawn, a job, or a Dask cluster."""
+    if work["name"]:
+        name = f"{escape(work['name'])}: "
+    else:
+        name = ""
+    return f"<div>{_dot(work['phase'])}{name}{escape(work['words'])}</div>"
+
+
+def _curves(curves: Mapping[str, Any]) -> str:
+    if not curves:
+        return ""
+    revoked = [mark[1] for mark in curves["marks"] if mark[0] == "revoked"]
+    both = ("steps per second", "speed", True), ("loss", "loss", False)
+    drawn = []
+    for title, name, from_zero in both:
+        pairs = zip(curves["time"], curves[name], strict=True)
+        drawn.append(
+            _chart(sparkline(title, [*pairs, *_end(curves, name)], revoked, from_zero=from_zero))
+        )
+    return "".join(drawn) + split_html(curves.get("split"))
+
+
+def _end(curves: Mapping[str, Any], name: str) -> list[tuple[float, Any]]:
+    """The last point of a curve, where it is behind what was measured."""
+    end = curves["end"]
+    if end and end["time"] > max(curves["time"], default=0.0):
+        return [(end["time"], end[name])]
+    return []
+
+
+def _chart(chart: Mapping[str, Any]) -> str:
+    if not chart["path"]:
+        return ""
+    marks = "".join(
+        f"<path d='M{x} 0V{SPARKLINE_HEIGHT}' stroke='{COLOURS['bad']}' stroke-dasharray='2'/>"
+        for x in chart["marks"][:20]
+    )
+    return (
+        f"<span style='display:inline-block;margin-right:24px'><svg width='{SPARKLINE_WIDTH}' "
+        f"height='{SPARKLINE_HEIGHT}' role='img' aria-label='{attribute(chart['title'])}'>"
+        f"<path d='{chart['path']}' fill='none' stroke='{COLOURS['busy']}' stroke-width='1.5' "
+        f"stroke-linecap='round'/>{marks}</svg><br/><span style='{FAINT}'>"
+        f"{escape(chart['title'])}, {chart['low']} to {chart['high']}</span></span>"
+    )
+
+
+def _vms(vms: Sequence[Mapping[str, Any]], since: float, until: float) -> str:
+    chosen = sorted(vms, key=lambda vm: vm["state"] in _CALM and vm["role"] == "worker")[
+        :_MOST_LANES
+    ]
+    lines = [
+        row(
+            [
+                *(escape(vm[name]) for name in ("name", "machine", "zone")),
+                _lane(vm, since, until),
+                f"{_dot(vm['state'])}{escape(vm['words'])}",
+            ]
+        )
+        for vm in sorted(chosen, key=vms.index)
+    ]
+    head = row(["VM", "Machine", "Zone", "Life", "State"], "th")
+    if len(vms) > len(lines):
+        more = f"<div style='{FAINT}'>and {len(vms) - len(lines)} more</div>"
+    else:
+        more = ""
+    if lines:
+        return table([head, *lines]) + more
+    return ""
+
+
+def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
+    """A VM's life as bars, the higher the further it is, and in outline that of those before it in
+    its place; a stroke where one was taken.
+    """
+    scale = _LANE / max(until - since, 1.0)
+    paths: dict[tuple[str, bool], str] = {}
+    for vm, what, begin, end in lane["life"]:
+        x = (begin - since) * scale
+        gone = what in ("revoked", "refused")
+        if height := _HEIGHTS.get(what):
+            if gone:
+                width = 2
+            else:
+                width = max(1, ((end or until) - begin) * scale)
+            bar = f"M{x:.0f} {7 - height // 2}h{width:.0f}v{height}h-{width:.0f}z"
+            key = what, gone or vm == lane["name"]
+            paths[key] = paths.get(key, "") + bar
+    drawn = "".join(
+        f"<path d='{path}' {_FULL if full else _OUTLINE}='{COLOURS[TONES.get(what, 'quiet')]}'/>"
+        for (what, full), path in paths.items()
+    )
+    return f"<svg width='{_LANE}' height='14' role='img' aria-label='life of {attribute(lane['name'])}'>{drawn}</svg>"
+
+
+def _cost(view: Mapping[str, Any]) -> str:
+    cost = view["cost"]
+    if view["phase"] in ("unknown", "provisioning"):
+        now = ""
+    else:
+        now = " now"
+    if not view["over"]:
+        rate = f", cluster{now} {cost['hourly_words']}"
+    else:
+        rate = ""
+    spent = f"{cost['total_words']}{rate}; on demand so far {cost['on_demand_words']}."
+    said = [
+        spent[0].upper() + spent[1:],
+        cost["saved_words"],
+        cost["lines_words"],
+        cost["transfer_words"],
+    ]
+    if view["emulated"]:
+        notes = ["Emulated, nothing is billed."]
+    else:
+        notes = []
+    notes += [f"Prices: {cost['source']}."] if cost["source"] else []
+    notes += [view["ending"]] if view["ending"] else []
+    words = escape(" ".join(filter(None, said)))
+    return f"<div style='margin:4px 0'>{words} <span style='{FAINT}'>{escape(' '.join(notes))}</span></div>"
+
+
+def _events(events: Iterable[Mapping[str, Any]]) -> str:
+    lines = "".join(f"<div>{event['clock']} {escape(event['text'])}</div>" for event in events)
+    if lines:
+        return f"<div style='{FAINT};font-size:12px'>{lines}</div>"
+    return ""
+
+
+# Where the time of a step goes, in a stored notebook: a stacked bar of each worker.
+
+
+def split_html(split: Mapping[str, Any] | None) -> str:
+    """The bars of `snapshot.split`, all by one scale, with a key of the parts that are seen; empty
+    for none.
+    """
+    if not split:
+        return ""
+    longest = max(sum(bar["parts"]) for bar in split["bars"])
+    seen = [
+        name
+        for at, name in enumerate(split["names"])
+        if any(bar["parts"][at] for bar in split["bars"])
+    ]
+    key = " ".join(
+        f"<span style='color:{PART_COLOURS[name]}'>■</span> {escape(name)}" for name in seen
+    )
+    rows = [
+        row([_split_bar(bar, split["names"], longest), escape(bar_words(bar))])
+        for bar in split["bars"]
+    ]
+    if split["more"]:
+        more = f" · and {split['more']} more"
+    else:
+        more = ""
+    head = f"Where a step's time goes, {escape(split['words'])}{more}"
+    return f"<div style='margin-top:4px'><div style='{FAINT}'>{head}</div>{table(rows)}<div>{key}</div></div>"
+
+
+def _split_bar(bar: Mapping[str, Any], names: list[str], longest: float) -> str:
+    x = 0.0
+    drawn = []
+    for name, part in zip(names, bar["parts"], strict=True):
+        width = part / longest * _WIDTH
+        if width >= 0.25:
+            drawn.append(
+                f"<rect x='{x:.1f}' width='{width:.1f}' height='{_HEIGHT}' fill='{PART_COLOURS[name]}'/>"
+            )
+        x += width
+    label = attribute(bar_words(bar))
+    return f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='{label}'>{''.join(drawn)}</svg>"

@@ -1,0 +1,511 @@
+"""What past runs measured: speeds, waits and losses of each, and how long VMs took to start.
+
+Between two changes of its workers a run's speed is that of one cluster: each such stretch, without
+its first seconds, is an observation, and a long one is several, which tell how far the speed
+varies. In 117 runs of CM-DARE the speed of what was to come lay within the 90 % interval from up to
+four parts of what had been 98 times of 100: of more parts each is too much like the one before.
+Observations are plain values, so that they can be kept when the cluster is gone (`store`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..catalog import region
+from ..catalog.published import startup
+from ..journal import ClusterState, Event, RunState, VmState, events, known_states, metrics, replay
+from ..protocol.machines import Share
+from ..protocol.measures.step_parts import step_parts
+from ..spec import CONTROLLER, Source
+from ..spec.image import image_of
+from .simulate import Startup
+from .speeds.throughput import Waits, kind_of
+
+CROSSING = frozenset(
+    {
+        "batch_size",
+        "evaluations",
+        "gigaflops",
+        "gradients",
+        "mode",
+        "over",
+        "parameters",
+        "settings",
+        "workers",
+    }
+)
+"""The fields of a `Record` that hold wherever the run trained: properties of the mathematics. All
+others are seconds of the machines.
+"""
+WARM_UP_SECONDS = 5.0
+_MOST_ESTIMATES = 256
+_SHORTEST_SECONDS = 10.0
+_PART_SECONDS = 30.0
+_MOST_PARTS = 4
+"""A stretch is cut into so many parts, none of which is shorter."""
+
+ENOUGH = 5
+"""Own VMs of a kind that tell more than published ones: as many as leave the mean within half a
+deviation.
+"""
+_LONGEST_SECONDS = 3600.0
+_NEWEST = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """`workers` by kind (`speeds.preparation`) and `servers` made `steps_per_second` together for
+    so many `seconds`. `distant`: some of them were in another region than a parameter server, so
+    that their steps have the way in them.
+    """
+
+    workers: Mapping[str, int]
+    servers: int
+    steps_per_second: float
+    seconds: float
+    distant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is kept of a run, whose VMs were of one `source`.
+
+    `joins`: seconds from a usable VM to its worker's first step, of replacements.
+
+    `evaluations`: (step, metrics) as the dev split was evaluated. `parameters` and `gigaflops` of
+    the training graph at a batch of one, 0 where not counted.
+    """
+
+    observations: tuple[Observation, ...]
+    source: Source
+    joins: tuple[float, ...] = ()
+    evaluations: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    batch_size: int = 0
+    parameters: int = 0
+    gigaflops: float = 0.0
+    over: bool = False
+    closing: float | None = None
+    """Seconds from the last step until the run was over."""
+    latest: tuple[float, int] | None = None
+    """The newest metric: its moment (seconds since 1970) and the global step."""
+    workers: float = 0.0
+    """How many trained, in the mean over the time; 0 where not known."""
+    gradients: tuple[tuple[int, float, float], ...] = ()
+    """Estimates of the gradients' noise: step, signal, noise (journal.metrics); of a long run means
+    of neighbours.
+    """
+    mode: str = "async"
+    waits: Mapping[str, Waits] = field(default_factory=dict[str, Waits])
+    """By kind of worker, of its steps after the first seconds."""
+    settings: str = ""
+    """What else it was declared with that makes it another experiment, as text: hparams and params.
+    """
+
+    @property
+    def global_batch(self) -> float:
+        """The examples of one step of each worker; 0 where not known."""
+        return self.workers * self.batch_size
+
+    def of(self, source: Source) -> Record:
+        """The record itself if its VMs were of that source, else without their seconds (`CROSSING`
+        says what stays).
+
+        An emulated worker is a process of this machine, whose seconds say nothing about the GPU
+        that it stands for.
+        """
+        if source == self.source:
+            return self
+        crossing = {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name in CROSSING
+        }
+        return Record((), self.source, **crossing)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Record:
+        """Read what `to_dict` wrote."""
+        return cls(
+            latest=tuple(values["latest"]) if values.get("latest") else None,
+            observations=tuple(Observation(**each) for each in values["observations"]),
+            source=values["source"],
+            joins=tuple(values.get("joins", ())),
+            evaluations=tuple((step, metrics) for step, metrics in values.get("evaluations", ())),
+            **{
+                key: values[key]
+                for key in (
+                    "batch_size",
+                    "parameters",
+                    "gigaflops",
+                    "over",
+                    "closing",
+                    "workers",
+                    "mode",
+                    "settings",
+                )
+                if key in values
+            },
+            gradients=tuple(
+                (step, signal, noise) for step, signal, noise in values.get("gradients", ())
+            ),
+            waits={kind: Waits(*told) for kind, told in values.get("waits", {}).items()},
+        )
+
+
+def record(
+    history: Sequence[Event],
+    rows: Sequence[Mapping[str, Any]],
+    run: str,
+    model: Mapping[str, Any] | None = None,
+    *,
+    whole: bool = False,
+) -> Record:
+    """What the run called `run` tells: from its cluster's events, its metrics, and what was counted
+    of its `model`.
+
+    With `whole` speeds and waits are of VMs that had all that they were rented with, not of
+    deflated ones: so they hold for such VMs in other runs.
+    """
+    state = replay(history)
+    counts = _whole(history) if whole else _always
+    known = state.of(RunState).get(run)
+    model = model or {}
+    sizes = [
+        row["samples"] / row["steps"] for row in rows if row.get("samples") and row.get("steps")
+    ]
+    return Record(
+        observations=tuple(_observations(history, rows, run, counts)),
+        source=state.spec.source if state.spec else "emulated",
+        joins=tuple(_joins(history, run)),
+        evaluations=tuple(
+            (each.step, dict(each.metrics))
+            for each in history
+            if isinstance(each, events.TrainEvaluated) and each.run == run
+        ),
+        batch_size=round(statistics.median(sizes)) if sizes else 0,
+        parameters=int(model.get("parameters", 0)),
+        gigaflops=float(model.get("gigaflops", 0.0)),
+        over=known is not None and known.over,
+        closing=_closing(history, rows, run),
+        latest=max(((row["time"] / 1e9, row["step"]) for row in rows), default=None),
+        workers=_workers(history, rows, run),
+        gradients=tuple(_gradients(rows)),
+        waits=_waits(history, rows, counts),
+    )
+
+
+def _kinds(history: Sequence[Event]) -> Callable[[str, float], str]:
+    """What kind of worker a VM was at a moment (seconds since 1970): it may have become another
+    machine.
+    """
+    gpus = dict[str, str]()
+    turns = dict[str, list[tuple[float, str]]]()
+    for event in history:
+        if isinstance(event, events.VmRequested):
+            gpus[event.vm] = event.accelerator or "cpu"
+        if isinstance(event, events.VmRequested | events.VmMachineChanged) and event.vm in gpus:
+            turns.setdefault(event.vm, []).append(
+                (event.at, kind_of(gpus[event.vm], event.machine_type))
+            )
+
+    def kind(vm: str, at: float) -> str:
+        known = turns.get(vm, [(0.0, "cpu")])
+        return next((each for since, each in reversed(known) if since <= at), known[0][1])
+
+    return kind
+
+
+def _always(vm: str, at: float) -> bool:
+    return True
+
+
+def _whole(history: Sequence[Event]) -> Callable[[str, float], bool]:
+    """Whether a VM had all that it was rented with at a moment (seconds since 1970)."""
+    turns = dict[str, list[tuple[float, bool]]]()
+    for event in history:
+        if isinstance(event, _RESHARED):
+            turns.setdefault(event.vm, []).append((event.at, Share(event.cpu, event.network).whole))
+        elif isinstance(event, events.VmRevoked | events.VmDeleted) and event.vm in turns:
+            turns[event.vm].append((event.at, True))
+
+    def whole(vm: str, at: float) -> bool:
+        return next((each for since, each in reversed(turns.get(vm, ())) if since <= at), True)
+
+    return whole
+
+
+def _waits(
+    history: Sequence[Event],
+    rows: Sequence[Mapping[str, Any]],
+    counts: Callable[[str, float], bool],
+) -> dict[str, Waits]:
+    kind_at = _kinds(history)
+    began = dict[tuple[str, str], float]()
+    found: dict[str, Waits] = {}
+    for row in rows:
+        at = row["time"] / 1e9
+        parts = step_parts(row.get("split"))
+        steps = row.get("steps") or 0
+        kind = kind_at(row["worker"], at)
+        if (
+            at - began.setdefault((row["worker"], kind), at) < WARM_UP_SECONDS
+            or not parts
+            or not steps
+        ):
+            continue
+        if not counts(row["worker"], at):
+            continue
+        known = found.get(kind, Waits(0.0, 0.0, 0))
+        found[kind] = Waits(
+            known.waited + parts.input, known.seconds + parts.step, known.steps + steps
+        )
+    return found
+
+
+def _workers(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float:
+    if rows:
+        last = rows[-1]["time"] / 1e9
+    else:
+        last = 0.0
+    total = 0.0
+    seconds = 0.0
+    active = 0
+    since = 0.0
+    changes = [each for each in history if isinstance(each, _JOINED_OR_LEFT) and each.run == run]
+    for at, now in [*((min(change.at, last), change.active) for change in changes), (last, 0)]:
+        if active:
+            total = total + active * (at - since)
+            seconds = seconds + at - since
+        active = now
+        since = at
+    if seconds > 0:
+        return total / seconds
+    return 0.0
+
+
+def _gradients(rows: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, float, float]]:
+    _, signal, noise = metrics.GRADIENTS
+    found = sorted(
+        (row["step"], row[signal], row[noise]) for row in rows if row.get(signal) is not None
+    )
+    many = -(-len(found) // _MOST_ESTIMATES) or 1
+    for group in (found[begin : begin + many] for begin in range(0, len(found), many)):
+        _, signals, noises = zip(*group, strict=True)
+        yield group[-1][0], statistics.fmean(signals), statistics.fmean(noises)
+
+
+def _observations(
+    history: Sequence[Event],
+    rows: Sequence[Mapping[str, Any]],
+    run: str,
+    counts: Callable[[str, float], bool],
+) -> Iterable[Observation]:
+    kind_at = _kinds(history)
+    asked = [each for each in history if isinstance(each, events.VmRequested) and each.role == "ps"]
+    servers = sum(not each.replaces for each in asked)
+    regions = {
+        each.vm: region(each.zone) for each in history if isinstance(each, events.VmRequested)
+    }
+    active: dict[str, int] = {}
+    began = 0.0
+    told = sorted((row["time"] / 1e9, row["step"]) for row in rows)
+    if told:
+        last = told[-1][0]
+    else:
+        last = 0.0
+    for event in [*history, None]:
+        changes = isinstance(event, _RESHARED) or (isinstance(event, _CHANGES) and event.run == run)
+        if event is not None and not changes:
+            continue
+        if event is None:
+            at = last
+        else:
+            at = min(event.at, last)
+        took_part = (*active, *(each.vm for each in asked))
+        counted = all(counts(vm, began) for vm in took_part)
+        if active and counted and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
+            workers = Counter(kind_at(name, began) for name in active)
+            servers_at = [
+                region(each.zone) for each in asked if each.at <= began
+            ]  # all are in one zone, and may move
+            if servers_at:
+                distant = any(regions.get(name) != servers_at[-1] for name in active)
+            else:
+                distant = False
+            for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
+                yield Observation(dict(workers), max(servers, 1), speed, seconds, distant)
+        if isinstance(event, events.WorkerJoined):
+            active[event.worker] = event.number
+        elif isinstance(event, events.WorkerLeft) and active.get(event.worker) == event.number:
+            del active[event.worker]
+        elif isinstance(event, events.TrainFinished | events.TrainFailed):
+            return
+        began = at
+
+
+_RESHARED = (events.VmDeflated, events.VmInflated)
+
+_JOINED_OR_LEFT = (events.WorkerJoined, events.WorkerLeft)
+
+_CHANGES = (events.WorkerJoined, events.WorkerLeft, events.TrainFinished, events.TrainFailed)
+
+
+def _parts(
+    told: Sequence[tuple[float, int]], since: float, until: float
+) -> list[tuple[float, float]]:
+    """Steps per second in each part of a stretch, and its seconds; of the whole where some part
+    tells none.
+    """
+    count = min(max(int((until - since) / _PART_SECONDS), 1), _MOST_PARTS)
+    seconds = (until - since) / count
+    speeds = [
+        _speed(told, since + part * seconds, since + (part + 1) * seconds) for part in range(count)
+    ]
+    if all(speed > 0 for speed in speeds):
+        return [(speed, seconds) for speed in speeds]
+    whole = _speed(told, since, until)
+    if whole > 0:
+        return [(whole, until - since)]
+    return []
+
+
+def _speed(told: Sequence[tuple[float, int]], since: float, until: float) -> float:
+    begin = bisect_left(told, (since, 0))
+    end = bisect_left(told, (until, math.inf)) - 1
+    if end <= begin:
+        return 0.0
+    (first, before), (last, step) = told[begin], told[end]
+    if last > first:
+        return (step - before) / (last - first)
+    return 0.0
+
+
+def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float | None:
+    ends = [
+        each.at for each in history if isinstance(each, events.TrainFinished) and each.run == run
+    ]
+    last = max((row["time"] / 1e9 for row in rows), default=0.0)
+    if ends and last:
+        return max(ends[0] - last, 0.0)
+    return None
+
+
+def _joins(history: Sequence[Event], run: str) -> Iterable[float]:
+    replacing = {
+        each.vm for each in history if isinstance(each, events.VmRequested) and each.replaces
+    }
+    ready = {
+        each.vm: each.at for each in reversed(history) if isinstance(each, events.VmReady)
+    }  # for the first time
+    seen = set()
+    for event in history:
+        if isinstance(event, events.WorkerJoined) and event.run == run and event.worker not in seen:
+            seen.add(event.worker)
+            if event.worker in replacing and event.worker in ready:
+                yield max(event.at - ready[event.worker], 0.0)
+
+
+# How long VMs take from their request until they can be used: as your own did on Compute Engine,
+# else as published.
+#
+# What a VM boots from decides most of it: one from an image that was baked answers minutes before
+# one that installs what it needs. So only VMs count that boot from the same as the newest of their
+# kind, and only where they are enough. What is measured of emulated ones says nothing about Compute
+# Engine.
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A start-up, and of how many own VMs it is the mean; 0: it was published."""
+
+    startup: Startup
+    own: int = 0
+
+
+Starts = Callable[[str, bool, str], Start]
+"""The start-up of VMs with a GPU (`cpu`: none), transient or on demand, in a region."""
+
+
+def published_starts(gpu: str, transient: bool, place: str) -> Start:
+    """As CM-DARE measured them in 2019."""
+    provisioning, staging, booting, deviation = startup(gpu, transient, place)
+    return Start(Startup(provisioning + staging, booting, deviation))
+
+
+def own_starts() -> Starts:
+    """As the VMs of this machine's clusters took, deleted ones too, where they are enough of that
+    kind.
+    """
+    return starts_of(known_states())
+
+
+def starts_of(states: Iterable[ClusterState]) -> Starts:
+    """The same of these clusters."""
+    seen: dict[tuple[str, bool], list[_Seen]] = {}
+    for state in states:
+        for each in _usable(state):
+            seen.setdefault((each.gpu, each.transient), []).append(each)
+    known = {kind: start for kind, some in seen.items() if (start := _start(some))}
+
+    def starts(gpu: str, transient: bool, place: str) -> Start:
+        return known.get((gpu, transient)) or published_starts(gpu, transient, place)
+
+    return starts
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    gpu: str
+    transient: bool
+    boots_from: tuple[bool, str]
+    """Whether it was from an image, and what for: without TensorFlow there is less to install."""
+    at: float
+    running: float
+    usable: float
+
+
+def _usable(state: ClusterState) -> Iterator[_Seen]:
+    spec = state.spec
+    if spec is None or spec.emulated:
+        return
+    for vm in state.vms.values():
+        if vm.role == CONTROLLER or not (vm.requested_at and vm.ready_at):
+            continue
+        running = _began(vm) - vm.requested_at
+        usable = vm.ready_at - _began(vm)
+        if running >= 0 and usable >= 0 and running + usable < _LONGEST_SECONDS:
+            image = bool(image_of(spec, vm.accelerator))
+            yield _Seen(
+                vm.accelerator or "cpu",
+                vm.provisioning_model != "standard",
+                (image, spec.purpose),
+                vm.ready_at,
+                running,
+                usable,
+            )
+
+
+def _began(vm: VmState) -> float:
+    return vm.started_at or vm.running_at
+
+
+def _start(seen: list[_Seen]) -> Start | None:
+    newest = max(seen, key=lambda each: each.at)
+    alike = sorted(
+        (each for each in seen if each.boots_from == newest.boots_from), key=lambda each: each.at
+    )[-_NEWEST:]
+    if len(alike) < ENOUGH:
+        return None
+    running, usable = (
+        statistics.fmean(getattr(each, part) for each in alike) for part in ("running", "usable")
+    )
+    deviation = statistics.stdev(each.running + each.usable for each in alike)
+    return Start(Startup(running, usable, deviation), len(alike))

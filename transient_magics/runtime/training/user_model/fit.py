@@ -1,0 +1,303 @@
+"""A recorded `model.fit(...)`: what a run trains whose cell defines no input_fn.
+
+Every server of a run executes the cell. Where the cell calls `fit`, the call is recorded and the
+cell ends there: the run trains the model, on all workers, with the data and for the epochs of that
+call. Keras's own functions split, weigh and batch the data, so that a batch is what it is under
+`fit`.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ....errors import DeclarationError
+from ..usercode import CellEnd, is_of_cell
+
+_BATCH = 32
+"""Keras's default, in examples."""
+_TIMES = "A cell can train once. Put the later fit into a cell of its own."
+_STOP = "%%train --stop-when METRIC, with --keep-best METRIC for the best weights"
+_KEEP = (
+    "%%train --keep-best METRIC keeps the checkpoint of the best evaluation; run.export writes it"
+)
+_SCHEDULE = "Give the optimizer a schedule: keras.optimizers.schedules has those of Keras."
+_CALLBACKS: Mapping[str, str] = {
+    "EarlyStopping": f"Leave it out, and write {_STOP}.",
+    "ModelCheckpoint": f"Leave it out: {_KEEP}.",
+    "BackupAndRestore": "Leave it out: a run is saved and restored automatically.",
+    "LearningRateScheduler": f"Leave it out. {_SCHEDULE}",
+    "ReduceLROnPlateau": f"Leave it out. {_SCHEDULE}",
+    "CSVLogger": "Leave it out: run.history().to_csv(...) writes the curves.",
+    "RemoteMonitor": "Leave it out: run.history() has the curves.",
+}
+"""Callbacks that a run does not call, and what to write instead."""
+_NEEDLESS = frozenset(("TensorBoard", "TerminateOnNaN", "History", "ProgbarLogger"))
+"""Callbacks whose work a run does for every model: run.tensorboard, finite variables, curves."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What one call of `model.fit` declares.
+
+    Attributes
+    ----------
+    model
+        The compiled Keras model.
+    training, validation
+        (features, labels) or (features, labels, weights) as arrays, or a tf.data.Dataset of
+        batches. Without validation data, `validation` is None.
+    batch_size
+        The examples of one step; None for a dataset, whose elements are the batches.
+    steps_per_epoch
+        The number of steps in one pass over the training data; 0 if it is unknown.
+    epochs, initial_epoch
+        The last epoch, and the number of epochs that are skipped.
+    line
+        The line of the cell's file that calls `fit`; None if the call is elsewhere.
+    """
+
+    model: Any
+    training: Any
+    validation: Any
+    batch_size: int | None
+    steps_per_epoch: int
+    epochs: int
+    initial_epoch: int = 0
+    line: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """The steps of all epochs; 0 if the length of an epoch is unknown."""
+        return max(self.epochs - self.initial_epoch, 0) * self.steps_per_epoch
+
+    @property
+    def batched(self) -> bool:
+        """Whether the elements of the data are batches."""
+        return self.batch_size is None
+
+    def input_fn(self, mode: str) -> Any:
+        """Return the data of a mode, "train" or "eval".
+
+        Without validation data, the evaluation has the training data.
+        """
+        if mode == "train" or self.validation is None:
+            return self.training
+        return self.validation
+
+
+class Recorder:
+    """Records the first call of `model.fit`, and ends the cell there."""
+
+    def __init__(self) -> None:
+        self.fit: Fit | None = None
+
+    def record(self, model: Any, *given: Any, **options: Any) -> None:
+        """Stand in for `keras.Model.fit`.
+
+        Raises
+        ------
+        CellEnd
+            Always, after the call was recorded.
+        DeclarationError
+            For arguments that a run cannot take, or that Keras refuses as well.
+        """
+        self.fit = recorded(model, *given, **options)
+        raise CellEnd
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Recorder]:
+    """Replace `keras.Model.fit` by a recorder within the block."""
+    kind: Any = importlib.import_module("keras").Model
+    own = vars(kind).get("fit")
+    recorder = Recorder()
+
+    def fit(self: Any, *given: Any, **options: Any) -> None:
+        recorder.record(self, *given, **options)
+
+    kind.fit = fit
+    try:
+        yield recorder
+    finally:
+        if own is None:
+            del kind.fit
+        else:
+            kind.fit = own
+
+
+def recorded(model: Any, *given: Any, **options: Any) -> Fit:
+    """Return what a call `model.fit(*given, **options)` declares.
+
+    Raises
+    ------
+    DeclarationError
+        For arguments that a run cannot take, or that Keras refuses as well.
+    """
+    call = _arguments(given, options)
+    _refuse_callbacks(call["callbacks"])
+    if call["validation_freq"] != 1:
+        raise DeclarationError(
+            "validation_freq of model.fit is not supported",
+            fix="Leave it out, and write %%train --eval-every STEPS.",
+        )
+    x, y, weights = call["x"], call["y"], call["sample_weight"]
+    validation = call["validation_data"]
+    if call["validation_split"] and validation is None:
+        (x, y, weights), validation = _split(x, y, weights, call["validation_split"])
+    training, batch_size, per_epoch = _examples(
+        x, y, weights, call["batch_size"], call["class_weight"], "x"
+    )
+    if validation is not None:
+        validation = _validation(validation)
+    if call["steps_per_epoch"] is not None:
+        per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
+    return Fit(
+        model=model,
+        training=training,
+        validation=validation,
+        batch_size=batch_size,
+        steps_per_epoch=per_epoch,
+        epochs=_count(call["epochs"], "epochs", 1),
+        initial_epoch=_count(call["initial_epoch"], "initial_epoch", 0),
+        line=_line_of_cell(),
+    )
+
+
+def refuse_later_training(fit: Fit, source: str, names: Mapping[str, Any]) -> None:
+    """Raise DeclarationError if the cell would call `fit` more than once.
+
+    `source` is the cell, and `names` are those that it had defined when it called `fit` first.
+    """
+    if fit.line is None:
+        return
+    keras = importlib.import_module("keras")
+    tree = ast.parse(source)
+    for loop in ast.walk(tree):
+        if isinstance(loop, ast.For | ast.While) and _within(loop, fit.line):
+            raise DeclarationError(
+                f"model.fit is called in a loop (cell line {loop.lineno})", fix=_TIMES
+            )
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr != "fit" or _within(node, fit.line):
+            continue
+        receiver = node.func.value
+        model = names.get(receiver.id) if isinstance(receiver, ast.Name) else None
+        if isinstance(model, keras.Model) and node.lineno > fit.line:
+            raise DeclarationError(f"model.fit is called twice (line {node.lineno})", fix=_TIMES)
+
+
+def _within(node: ast.stmt | ast.expr, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def _arguments(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `fit` by name, with Keras's defaults."""
+    trainer = importlib.import_module("keras.src.backend.tensorflow.trainer").TensorFlowTrainer
+    signature = inspect.signature(inspect.unwrap(trainer.fit))
+    try:
+        bound = signature.bind(None, *given, **options)
+    except TypeError as error:
+        raise DeclarationError(f"model.fit: {error}") from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _refuse_callbacks(callbacks: Any) -> None:
+    if callbacks is None:
+        return
+    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
+        name = type(callback).__name__
+        keras_own = type(callback).__module__.startswith("keras.")
+        if keras_own and name in _NEEDLESS:
+            continue
+        fix = _CALLBACKS.get(name) if keras_own else None
+        raise DeclarationError(
+            f"a run does not call the callback {name}",
+            fix=fix or "Leave it out of model.fit.",
+        )
+
+
+def _split(x: Any, y: Any, weights: Any, share: Any) -> tuple[Any, Any]:
+    """Return the training and the validation part, as Keras splits them: the last part validates."""
+    slicing = importlib.import_module("keras.src.trainers.data_adapters.array_slicing")
+    try:
+        return slicing.train_validation_split((x, y, weights), validation_split=share)
+    except ValueError as error:
+        raise DeclarationError(f"model.fit: {error}") from None
+
+
+def _examples(
+    x: Any, y: Any, weights: Any, batch_size: Any, class_weight: Any, name: str
+) -> tuple[Any, int | None, int]:
+    """Return the data, the batch size (None for batches), and the steps of one pass (0: unknown)."""
+    adapters = importlib.import_module("keras.src.trainers.data_adapters")
+    if adapters.array_data_adapter.can_convert_arrays((x, y, weights)):
+        if y is None:
+            raise DeclarationError(
+                "model.fit has features without labels",
+                fix="Give y as well: a run trains on pairs of features and labels.",
+            )
+        if class_weight is not None:
+            if weights is not None:
+                raise DeclarationError(
+                    "model.fit takes class_weight or sample_weight, not both",
+                    fix="Multiply one by the other.",
+                )
+            utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
+            weights = utils.class_weight_to_sample_weights(y, class_weight)
+        size = _BATCH if batch_size is None else _count(batch_size, "batch_size", 1)
+        first = importlib.import_module("keras").tree.flatten(x)[0]
+        parts = (x, y) if weights is None else (x, y, weights)
+        return parts, size, math.ceil(len(first) / size)
+    if inspect.isgenerator(x):
+        raise DeclarationError(
+            f"{name} of model.fit is a generator, which every worker would read from its beginning",
+            fix="Make a keras.utils.PyDataset, or a tf.data.Dataset.from_generator of the function.",
+        )
+    try:
+        adapter = adapters.get_data_adapter(
+            x, y, weights, batch_size=batch_size, class_weight=class_weight
+        )
+    except ValueError as error:
+        raise DeclarationError(f"model.fit: {error}") from None
+    dataset = x if adapters.is_tf_dataset(x) and class_weight is None else adapter.get_tf_dataset()
+    return dataset, None, adapter.num_batches or 0
+
+
+def _validation(given: Any) -> Any:
+    utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
+    x, y, weights = utils.unpack_x_y_sample_weight(given)
+    examples, _, _ = _examples(x, y, weights, None, None, "validation_data")
+    return examples
+
+
+def _count(value: Any, name: str, least: int) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = least - 1
+    if count < least or count != value:
+        raise DeclarationError(
+            f"{name} of model.fit is a whole number from {least} on, not {value!r}"
+        )
+    return count
+
+
+def _line_of_cell() -> int | None:
+    """Return the line of the innermost frame whose code is the cell's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_of_cell(frame.f_code.co_filename):
+            return frame.f_lineno
+        frame = frame.f_back
+    return None
