@@ -194,7 +194,9 @@ def test_whoever_is_silent_is_lost_to_the_second() -> None:
         (SILENCE + 2, events.Tick(), [
             left(1, 0, "lost"), events.Persist(), *(tell(each, "active", active=1) for each in (1, 2, 3)),
         ]),
-        (8, events.Heartbeat(2), [joined(1, 1), events.Persist(), *(tell(each, "active", active=1) for each in (1, 2, 3))]),
+        (8, events.Heartbeat(2), [
+            joined(1, 1), events.Persist(), *(tell(each, "active", active=1) for each in (1, 2, 3)),
+        ]),
     )  # fmt: skip
     assert not story.state.members[2].lost
     for now in (40, 80, SILENCE_BEFORE_TRAINING - 0.1):
