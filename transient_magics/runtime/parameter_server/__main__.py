@@ -17,7 +17,7 @@ from ..role import DONE, Role, log
 async def _chief(role: Role) -> int:
     from .chief.chief import Chief
 
-    chief = Chief(role.folder, role.spec, role.assignment, role.asked)
+    chief = Chief(role.folder, role.spec, role.assignment, role.requested_at)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, chief.save_now)
     loop.add_signal_handler(signal.SIGUSR2, chief.evaluate_now)

@@ -71,7 +71,7 @@ class Worker:
 
     def __init__(self, role: Role) -> None:
         self._role = role
-        self._watch = Stopwatch(role.asked)
+        self._watch = Stopwatch(role.requested_at)
         self._events: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._leave_at = math.inf
         """When to leave (`time.monotonic`); finite once the VM is under notice."""

@@ -156,7 +156,7 @@ class DaskPart(Part):
         """
         most = TERMINATE_SHARE * limit(self._spec)
         while True:
-            if (has := process_record.resident(pid)) > most:
+            if (has := process_record.resident_bytes(pid)) > most:
                 _kill(pid)
                 return f"memory: it had {has / 2**30:.1f} GB and may have {limit(self._spec) / 2**30:.1f} GB"
             if record.is_over_time(self.folder):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ....runtime.process_record import marked
+from ....runtime.process_record import find_marked
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -50,7 +50,7 @@ class Family:
         """Their numbers: those that bear the job's mark, and all descendants of this process."""
         parents = _parents()
         ours = os.getpid()
-        found = set(marked(self._folder))
+        found = set(find_marked(self._folder))
         grew = True
         while grew:
             more = {

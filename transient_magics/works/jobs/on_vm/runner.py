@@ -380,7 +380,7 @@ class Runner:
         self._packed = seen
         saved = 0.0
         if not aside:
-            arrived = process_record.wanted_at(self._folder)
+            arrived = process_record.requested_at(self._folder)
             saved = last_change(folder, self._since) + _clock_behind(self._task, arrived)
         told_of = JobPacked(
             job=self._begin.work,
@@ -488,7 +488,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Looks after a job; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
     folder: Path = parser.parse_args().folder.absolute()
-    begin = process_record.wanted(folder)
+    begin = process_record.requested(folder)
     if (
         begin is None
         or process_record.has_ended(folder, begin.attempt)
