@@ -50,9 +50,9 @@ from transient_magics.client import Cluster, Declaration, Run
 from transient_magics.journal import ClusterState, Event, RunState, StudyState, events, fold, metrics
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
-from transient_magics.trials import Twin, point
 from transient_magics.works.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
 from transient_magics.works.studies.declare import declare_study
+from transient_magics.works.studies.sampling import Twin, point
 
 BATCH, PACE = 32, 0.05
 SLOW, QUICK = 100_000, 10

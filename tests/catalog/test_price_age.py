@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.panels import stories
-from transient_magics.bags.policy.simulate import Bag, simulate
 from transient_magics.catalog import ACCELERATORS, ICAC19, ZONES, age_days, item_price, price_list, worker_price
 from transient_magics.catalog.prices import REFRESH, VmPrice, drift
 from transient_magics.client.declaring.dry_run import Preview
@@ -18,6 +17,7 @@ from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.spec import parse_groups
 from transient_magics.spec.cluster import age_words
+from transient_magics.works.bags.policy.simulate import Bag, simulate
 
 NOW = calendar.timegm((2026, 11, 27, 0, 0, 0))
 

@@ -188,11 +188,11 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
             "Unknown option '--follow' (transient cluster cost). It has none; transient cluster events has it.",
         ),
         ("status a --fallow", "Unknown option '--fallow' (transient cluster status). Known: --json."),
-        ("status a b", "'b' is one word too many for transient cluster status. -h shows what it takes."),
+        ("status a b", "Unexpected argument 'b' (transient cluster status). -h shows what it takes."),
         ("resize demo k80y", "unknown GPU 'k80y'"),
         ("resize demo", "takes SPEC or --ps N"),
         ("resize demo k80x2 --ps 2", "takes SPEC or --ps N"),
-        ("resize demo --ps 2 --give-up youngest", "--give-up says which workers go"),
+        ("resize demo --ps 2 --give-up youngest", "--give-up needs SPEC"),
         ("resize demo k80x2 --give-up youngst", "Did you mean youngest?"),
         ("relocate demo", "needs --zone or --gpus"),
         ("relocate demo --zone us-east1-x", "Unknown zone 'us-east1-x'"),
@@ -408,7 +408,7 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--model resnet", "needs --train-steps"),
+        ("--model resnet", "needs --hparams-set and --problem too"),
         ("--model resnet --train-steps 5", "needs --hparams-set and --problem too"),
         ("--train-steps 5 --eval-batches 0", "--eval-batches takes a whole number from 1 on, or all, not '0'"),
         ("--train-steps 5 --eval-every x", "a whole number of steps from 1 on, or end, not 'x'"),

@@ -79,12 +79,13 @@ def test_a_deadline_is_a_moment_and_the_next_one_of_its_time_of_day(sent: list[C
 
 def test_what_is_promised_is_said_before_and_which_limit_wins(sent: list[Command]) -> None:
     run = begin(declared(max_cost=20.0), max_cost=5.0)
-    said = text.declared_words(run.declared, time.time())
-    assert said.startswith("It is to be done by ")
-    assert "capacity and quota for them are not promised" in said
-    assert said.endswith("Where $5.00 are not enough for that, the money wins and it is late.")
-    asked = text.declared_words(RunSpec(name="r", train_steps=1, finish_by=time.time() + 60, adapt="ask"), time.time())
-    assert "nothing is changed before you agree" in asked
+    said = text.declared_words("run", run.declared, time.time())
+    assert said.startswith("Its deadline is ")
+    assert "capacity and quota are not guaranteed" in said
+    assert said.endswith("If $5.00 is not enough, the cost limit wins and the run is late.")
+    spec = RunSpec(name="r", train_steps=1, finish_by=time.time() + 60, adapt="ask")
+    asked = text.declared_words("run", spec, time.time())
+    assert "wait for your approval" in asked
 
 
 def test_a_cluster_that_is_shared_or_ends_before_or_has_no_spot_is_refused(sent: list[Command]) -> None:

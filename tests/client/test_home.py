@@ -14,8 +14,6 @@ from tests.client.test_jobs import SEATED
 from tests.client.test_profile import step
 from tests.homes import own_home
 from transient_magics import places
-from transient_magics.bags.surrogate import stored
-from transient_magics.bags.surrogate.model import learn
 from transient_magics.client import Cluster, Declaration, Run, commands
 from transient_magics.client.declaring import specify
 from transient_magics.client.folders import KnownRun
@@ -33,6 +31,8 @@ from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.works.bags import handle as handle_of_bags
 from transient_magics.works.bags.handle import Bag
+from transient_magics.works.bags.storage import pack_surrogate
+from transient_magics.works.bags.surrogate.model import learn
 from transient_magics.works.studies.handle import Study
 
 RUN = RunSpec("run-1", 10, eval_steps=10)
@@ -160,7 +160,7 @@ def test_a_plan_looks_again_at_a_run_of_which_not_all_was_here(cluster: Cluster)
 
 def surrogate(results: int) -> tuple[bytes, bytes]:
     rows = np.linspace(0.0, 1.0, results)
-    return stored.write(learn(SPACE, [({"x": float(x)}, {"y": float(x) * results}) for x in rows]))
+    return pack_surrogate(learn(SPACE, [({"x": float(x)}, {"y": float(x) * results}) for x in rows]))
 
 
 def put(bag: Bag, header: bytes, arrays: bytes) -> None:

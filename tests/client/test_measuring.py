@@ -23,8 +23,8 @@ from transient_magics import client, emulator, places
 from transient_magics.catalog.traces import read_traces, sampled, to_csv
 from transient_magics.client.planning.deadlines import on_demand
 from transient_magics.client.text import event_words
-from transient_magics.controller.decisions.ranking import ranked
-from transient_magics.controller.vms.advice import measured
+from transient_magics.controller.decisions.capacity import ranked
+from transient_magics.controller.vms.lookup import measured_advice
 from transient_magics.errors import DeclarationError
 from transient_magics.journal.lock import LOCK, take
 from transient_magics.spec import RunSpec
@@ -142,13 +142,13 @@ def test_zones_are_ranked_by_what_was_seen_within_the_hour_where_google_says_not
     (folder / "spec.json").write_text(json.dumps(declared.to_dict()), encoding="utf-8")
     now = time.time()
     write_sightings(folder, [Sighting(now - 7200, SHUT, given=True)])
-    assert measured(None, "t4", (OPEN, SHUT), now) is None, "too long ago"
+    assert measured_advice(None, "t4", (OPEN, SHUT), now) is None, "too long ago"
     write_sightings(folder, [Sighting(now - 60, OPEN, given=True), Sighting(now - 60, SHUT, given=False)])
-    advice = measured(None, "t4", (OPEN, SHUT), now)
+    advice = measured_advice(None, "t4", (OPEN, SHUT), now)
     assert advice
     assert advice.measured
-    assert "most often in us-west1-b (100% of the looks)" in event_words(advice)
-    assert measured("another", "t4", (OPEN, SHUT), now) is None
+    assert "most often in us-west1-b (100% of the polls)" in event_words(advice)
+    assert measured_advice("another", "t4", (OPEN, SHUT), now) is None
     assert ranked(cluster, "t4", (SHUT, OPEN), replace(advice, time=int(now * 1e9)), now) == (OPEN, SHUT)
 
 

@@ -18,9 +18,9 @@ from transient_magics.client import focus, text
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
 from transient_magics.journal import Cost, Journal, RunState, StudyState, bill, costs, events, replay
 from transient_magics.protocol.study import parse_space
-from transient_magics.trials import Twin
 from transient_magics.works.studies import trials
 from transient_magics.works.studies.optuna_study import optuna_study
+from transient_magics.works.studies.sampling import Twin
 from transient_magics.works.studies.view import picture, plot_html, table_html
 from transient_magics.works.studies.view import sections as studies_of
 from transient_magics.works.studies.words import study_words

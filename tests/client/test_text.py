@@ -12,6 +12,7 @@ from transient_magics.client.declaring import specify
 from transient_magics.client.text import event_words, group_words, grouped
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.journal import RunState, bill, events, replay
+from transient_magics.works.runs.words import work_words
 
 
 def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
@@ -76,7 +77,7 @@ def test_a_slow_run_and_a_save_or_evaluation_that_failed_are_told_for_as_long_as
     for after in ((slow, recovered), (slow, events.TrainStarted(run="run-1", step=5)), (failed, evaluated)):
         assert "slow:" not in status(*after)
         assert "could not be evaluated" not in status(*after)
-    assert event_words(recovered) == "run-1 is as fast as its workers can be again"
+    assert event_words(recovered) == "run-1 is as fast as its workers allow again"
     assert event_words(failed) == "run-1 could not be evaluated at step 1,050: ValueError: no dev split"
 
 
@@ -125,9 +126,9 @@ def test_how_a_run_reads_its_data_is_told() -> None:
     lost = events.TrainReread(run="run-1", worker="worker-2", blocks=20, bound=26)
     detour = events.TrainDetour(run="run-1", worker="worker-1", reason="the VM may not use the bucket")
     assert event_words(detour) == (
-        "run-1 has records from ps-0, not straight from the bucket: the VM may not use the bucket (worker-1)"
+        "run-1 reads records through ps-0, not directly from the bucket: the VM may not use the bucket (worker-1)"
     )
-    assert event_words(lost) == "run-1 reads the 20 blocks that worker-2 held again (26 at most)"
+    assert event_words(lost) == "run-1 reads the 20 blocks of worker-2 again (26 at most)"
 
 
 def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchResized:
@@ -137,8 +138,8 @@ def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchR
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("static", "as fast as its GPU is known to be"),
-        ("dynamic", "as fast as it was measured to be"),
+        ("static", "in proportion to the published speed of its GPU"),
+        ("dynamic", "in proportion to its measured speed"),
         ("revocation", "another worker left"),
         ("join", "a worker joined"),
         ("oom", "memory was exhausted"),
@@ -153,7 +154,7 @@ def test_a_new_mini_batch_says_why(reason: str, said: str) -> None:
 def test_mini_batches_that_change_together_are_one_line() -> None:
     alike = grouped([resized("worker-0", 32, 48, "dynamic"), resized("worker-1", 32, 16, "dynamic")])
     assert [group_words(group) for group in alike] == [
-        "2 workers of run-1 now take mini-batches of 48, 16: as fast as it was measured to be"
+        "2 workers of run-1 now take mini-batches of 48, 16: in proportion to its measured speed"
     ]
 
 
@@ -199,7 +200,7 @@ def test_nothing_that_is_said_of_a_cluster_steers_a_terminal() -> None:
     history = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
     state = replay(history)
     said = [text.status(state, bill(state, 99.0), 99.0), *map(event_words, history), text.phase_words(state)]
-    said += [text.run_words(each) for each in state.of(RunState).values()]
+    said += [work_words(each, None) for each in state.of(RunState).values()]
     said += [str(TrainingError(_STEERING, where=_STEERING)), *ClusterError(_STEERING)._render_traceback_()]
     assert sum("ab\ufffdc" in each for each in said) > 10
     assert not [each for each in said if "\x1b" in each or "\u202e" in each or "\x07" in each]
@@ -213,9 +214,9 @@ def test_what_a_vm_says_ends() -> None:
 def test_what_the_cluster_meets_is_told_in_words() -> None:
     spec = specify(Declaration("v100x6", name="c")).to_dict()
     advised = events.ClusterAdvised(accelerator="v100", zones={"us-west1-a": (0.4, 0.0), "us-west1-b": (0.9, 0.0)})
-    assert event_words(events.ClusterResized(spec=spec)) == "the cluster is to be v100x6 from now on"
+    assert event_words(events.ClusterResized(spec=spec)) == "the cluster becomes v100x6"
     named = events.ClusterResized(spec=spec, gives_up=("worker-7", "worker-2"))
-    assert event_words(named) == "the cluster is to be v100x6 from now on, without worker-7, worker-2"
+    assert event_words(named) == "the cluster becomes v100x6, without worker-7, worker-2"
     measured = events.TrainMeasured(
         run="stalls-1", measure="S3", repeat=2, examples=32, bytes=0, straggler=0.0,
         seconds={"worker-0": 0.2, "worker-1": 0.203}, steps={"worker-0": 20, "worker-1": 20},
@@ -250,12 +251,12 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
         assert said in shown
         assert "run-3  waits behind run-2" in shown
     finished = replay([*history, events.TrainFinished(run="run-1", step=202)])
-    assert text.run_words(finished.of(RunState)["run-1"]).startswith(
+    assert work_words(finished.of(RunState)["run-1"], None).startswith(
         "finished at step 200 of 200 (2 more were under way)"
     )
     assert text.event_words(finished.recent[-1]) == "run-1 finished at step 202", "which is that of its checkpoint"
     state = replay([*history, events.TrainFinished(run="run-1", step=200)])
-    assert text.run_words(state.of(RunState)["run-1"]).startswith("finished at step 200 of 200, ")
+    assert work_words(state.of(RunState)["run-1"], None).startswith("finished at step 200 of 200, ")
     assert "run-2  waits for its first step" in text.status(state, bill(state, 1.0), 1.0)
 
 

@@ -27,7 +27,7 @@ from transient_magics.protocol.dask.versions import versions
 from transient_magics.protocol.vm_events import DaskServing
 from transient_magics.spec import ClusterSpec
 from transient_magics.works.bags.view import sections as bags
-from transient_magics.works.dask import connection
+from transient_magics.works.dask import handle as connection
 from transient_magics.works.studies.view import sections as studies
 
 WORK: dict[str, tuple[str, type[tm.Handle]]] = {

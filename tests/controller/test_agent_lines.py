@@ -283,7 +283,7 @@ def test_a_worker_without_its_gpu_is_told_once_and_after_two_of_them_no_more_are
             (deleted, *_) = decide(Situation(200.0, controller._state))
             assert deleted == DeleteVm("worker-0", reason)
     (told,) = [event for event in read(cluster / "journal.jsonl") if event.kind == "vm.unfit"]
-    assert event_words(told) == f"worker-0 is of no use: {reason}"
+    assert event_words(told) == f"worker-0 is unusable: {reason}"
     with in_charge(cluster) as controller:
         record = controller._recorder.record
         record(events.VmDeleted(vm="worker-0", reason=reason))

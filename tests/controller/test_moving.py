@@ -23,7 +23,7 @@ from transient_magics.controller.decisions.core import (
     Stay,
     decide,
 )
-from transient_magics.controller.decisions.moving import CAPACITY_SECONDS, meant, patience
+from transient_magics.controller.decisions.relocation import CAPACITY_SECONDS, meant, patience
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Event, VmState, at_the_end, bill, events, replay

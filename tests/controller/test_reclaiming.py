@@ -15,8 +15,8 @@ import pytest
 
 from tests.controller.test_resizing import Life, declare
 from transient_magics.client import text
-from transient_magics.controller.decisions.giving_up import first_to_go
-from transient_magics.controller.reclaiming import Reclaims, measured
+from transient_magics.controller.decisions.shrink_policy import first_to_go
+from transient_magics.controller.reclaim import Reclaims, measured
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.access import WantedBack

@@ -33,9 +33,9 @@ from transient_magics.protocol.machines import parse_machines
 from transient_magics.protocol.run import RunSpec, Value
 from transient_magics.protocol.study import StudySpec, parse_space
 from transient_magics.spec import ClusterSpec, WorkerGroup, run_store
-from transient_magics.trials import Twin, point, random_point
 from transient_magics.works.studies.conduct import Studies
 from transient_magics.works.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
+from transient_magics.works.studies.sampling import Twin, point, random_point
 
 SECOND = 10**9
 NAMES = ("lr", "units")

@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transient_magics.client.text import screens
-from transient_magics.controller.agreement.provenance import sifted_until
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
+from transient_magics.controller.trust import sifted_until
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.machines import requested, vm_request
@@ -58,7 +58,7 @@ from transient_magics.protocol.events import FACT, INTENTION, KINDS
 from transient_magics.protocol.literals import CheckedValue
 from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
-from transient_magics.trials import point
+from transient_magics.works.studies.sampling import point
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 KINDS_OF_VMS = ("k80", "parameter-server", "controller", "cpu")

@@ -15,7 +15,6 @@ import pytest
 from tests.processes import until
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.client.text import run_words
 from transient_magics.cloud import BoundedToken
 from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import ConnectionLostError, TrainingError
@@ -29,6 +28,7 @@ from transient_magics.works.runs import checking, checkpoint_copy, shipments, tr
 from transient_magics.works.runs.bucket_token import NAME
 from transient_magics.works.runs.checking import possible_here
 from transient_magics.works.runs.training import Training
+from transient_magics.works.runs.words import work_words
 
 
 class Machine:
@@ -275,7 +275,7 @@ async def test_a_run_that_is_stopped_while_it_is_evaluated_has_its_last_checkpoi
     ended = run.history[-1]
     assert isinstance(ended, events.TrainFinished)
     assert (ended.step, ended.checkpoint, run.trouble, asked) == (140, "checkpoints/model.ckpt-140", [], [])
-    words = run_words(run.state.of(RunState)["run-1"])
+    words = work_words(run.state.of(RunState)["run-1"], None)
     assert words.startswith("finished at step ")
     assert words.endswith(", stopped before it was evaluated")
 

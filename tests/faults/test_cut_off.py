@@ -9,7 +9,7 @@ import pytest
 from tests.faults.conftest import Patient
 from tests.faults.healing import healed
 from tests.faults.partition import cut_off
-from transient_magics.controller.decisions.silence import SECONDS
+from transient_magics.controller.decisions.heartbeat import SECONDS
 from transient_magics.journal import events
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]

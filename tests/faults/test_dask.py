@@ -13,7 +13,7 @@ from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import DaskState, events
 from transient_magics.protocol import layout
 from transient_magics.protocol.dask import versions
-from transient_magics.works.dask import connection
+from transient_magics.works.dask import handle
 
 pytestmark = pytest.mark.nightly
 
@@ -38,7 +38,7 @@ def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(
         assert "Use a kernel with Python 3.11" in str(refused.value)
         patient.until(lambda state: state.of(DaskState)["dask-1"].over and not state.leases, "the VMs free again")
 
-        connection.trust_shown.clear()  # a process shows it once
+        handle.trust_shown.clear()  # a process shows it once
         dask = cluster.dask(timeout=PATIENCE)
         client_of = dask.client
         assert cluster.dask().client is client_of, "the cell run again"

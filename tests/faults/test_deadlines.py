@@ -50,7 +50,7 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
         )  # fmt: skip
         due = run.declared.finish_by
         assert asked <= due - SECONDS <= time.time(), "eighteen hours of the cluster's clock"
-        assert "is to be done by" in text.declared_words(run.declared, time.time())
+        assert "Its deadline is" in text.declared_words("run", run.declared, time.time())
         patient.until(
             lambda state: state.of(RunState)["run-1"].deadline and state.of(RunState)["run-1"].deadline.outlook,
             "an outlook",
@@ -63,7 +63,7 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
         cluster.weather(availability=f"{ZONE}:cpu={file}:{ZONE}")
         state = patient.until(lambda state: _on_demand(state.steered), "a worker on demand")
         facts = dict(view(state, cluster.cost(), time.time())["training"]["facts"])
-        assert facts.keys() >= {"done by", "chance", "ends", "planned", "a step"}
+        assert facts.keys() >= {"deadline", "chance", "ends", "planned", "a step"}
         assert "on demand" in facts["planned"]
         assert "makes one for $" in facts["a step"]
         run.wait(SECONDS)

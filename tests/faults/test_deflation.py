@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.conftest import CELL, Patient, said
 from transient_magics import client
-from transient_magics.controller.decisions.giving_up import lately
+from transient_magics.controller.decisions.shrink_policy import lately
 from transient_magics.journal import ClusterState, events, metrics, now
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]

@@ -14,7 +14,7 @@ from tests.faults.test_controller_on_a_vm import api, governed_by_its_vm, on_vm,
 from transient_magics import client, emulator
 from transient_magics.catalog import disk_hourly
 from transient_magics.client import commands, text
-from transient_magics.controller.decisions.restarting import MOST_REFUSED
+from transient_magics.controller.decisions.machine_change import MOST_REFUSED
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events, now
 

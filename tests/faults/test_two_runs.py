@@ -56,7 +56,7 @@ def queue_is_changed(cluster: client.Cluster, trained: dict[str, Any]) -> None:
             act(line)
     assert verbs.act(parse("stop", ["shared", "last"])) == "last leaves the queue."
     assert last.wait(PATIENCE).step == 0
-    assert verbs.act(parse("stop", ["shared", "last"])) == "last is over already."
+    assert verbs.act(parse("stop", ["shared", "last"])) == "last has already ended."
 
 
 def act(line: str) -> Any:

@@ -119,7 +119,7 @@ def test_another_extensions_train_is_left_to_it(home: Path, capsys: pytest.Captu
     run(shell, "%load_ext transient_magics")
     assert "%%transient_train is ours" in capsys.readouterr().out
     assert run(shell, "%%train\nx").result == "theirs"
-    assert "needs --train-steps" in refused(shell, "%%transient_train\nx")
+    assert "cell line 2: 'x' is defined nowhere" in refused(shell, "%%transient_train\nx")
     assert "needs --train-steps" in refused(shell, "%%sweep --over lr=1,2\nx")
     assert "A job runs a command, or the code below it, not both" in refused(shell, "%%job 'python x.py'\nx")
     assert "cell line 2: invalid syntax. It reads: a b c" in refused(shell, "%%transient_job --keep out\na b c")
@@ -205,7 +205,7 @@ def said_in(element: ElementTree.Element) -> str:
         ("%transient_cluster k80x4 --naem a", DeclarationError, "Did you mean --name?"),
         ("%transient_cluster k80x$missing", DeclarationError, "'$missing' cannot be evaluated"),
         ("%transient_cluster status nope", ClusterError, "Unknown cluster 'nope'"),
-        ("%train " + TRAIN[8:], DeclarationError, "write %%train with two %"),
+        ("%train " + TRAIN[8:], DeclarationError, "Write %%train with two %"),
         (TRAIN + "\nimport os\nx = (\n", CellError, "cell line 3: '(' was never closed"),
         (TRAIN + "\nbatch\n", CellError, "cell line 2: 'batch' exists in this notebook"),
         (TRAIN + " \\\n  --mode async\nbatch\n", CellError, "cell line 3: 'batch'"),
@@ -232,7 +232,7 @@ def test_leaving_with_a_living_cluster_warns_with_one_line(home: Path) -> None:
     )
     left = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, encoding="utf-8")
     assert left.stderr == (
-        "transient_magics: demo goes on (emulated, 2 VMs); `transient cluster delete demo` ends it.\n"
+        "transient_magics: demo is still running (emulated, 2 VMs); `transient cluster delete demo` ends it.\n"
     )
 
 
@@ -247,7 +247,7 @@ def test_interrupting_a_wait_leaves_the_cluster_alone(shell: InteractiveShell, m
     with monkeypatch.context() as patched:
         patched.setattr(client.Cluster, "wait", interrupted)
         said = refused(shell, "%transient_cluster cpux1 --name demo --wait")
-    assert "Only the waiting was interrupted: demo goes on" in said
+    assert "Only the waiting was interrupted: demo continues" in said
     cluster = client.cluster("demo")
     assert cluster.wait(150).phase == "ready"
     cluster.delete()

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from transient_magics.bags.surrogate.stopping import judge
 from transient_magics.journal import ClusterState, Event, events, replay
 from transient_magics.journal.bags import events as e
 from transient_magics.protocol.bag import events as b
 from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.protocol.study import parse_space
+from transient_magics.works.bags.surrogate.active_learning import judge
 
 from .stories import declaration, requested
 

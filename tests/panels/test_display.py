@@ -146,7 +146,7 @@ def test_a_page_that_puts_the_panel_in_its_place_gets_pictures_alone(
     eventually(lambda: page.updates and "worker-3 was revoked" in page.updates[-1]["text/html"])
     assert all(place in update["text/html"] and WIDGET_VIEW not in update for update in page.updates)
     assert all(len(update["text/html"]) < 20_000 for update in page.updates)
-    assert "; the run went on." in page.updates[-1]["text/html"]
+    assert "; the run continued." in page.updates[-1]["text/html"]
 
 
 def test_the_page_hears_that_it_was_heard(journal: Path) -> None:

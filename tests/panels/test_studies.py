@@ -45,7 +45,7 @@ def test_a_study_is_progress_the_best_and_a_row_for_each_trial() -> None:
     assert (study["curves_of"], lines[2]["value"]) == ("accuracy", None)
     snapshot = view(SHORT.state, bill(SHORT.state, SHORT.now), SHORT.now)
     assert (snapshot["training"], snapshot["beside"]) == (None, []), "its runs have no section of their own"
-    assert snapshot["as_of"].endswith("; the study went on.")
+    assert snapshot["as_of"].endswith("; the study continued.")
     assert not any(said["text"].startswith("search-") for said in snapshot["events"] if "failed" not in said["text"])
 
 

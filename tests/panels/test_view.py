@@ -311,11 +311,11 @@ def test_a_picture_says_when_it_is_of_and_reads_without_its_drawings() -> None:
             parent.remove(drawing)
     said = " ".join(part.strip() for part in drawn.itertext())
     clock = time.strftime("%H:%M:%S", time.localtime(now))
-    assert re.search(rf"As of \d+ \w+ \d+, {clock} ?\w*; the run went on\.", said)
+    assert re.search(rf"As of \d+ \w+ \d+, {clock} ?\w*; the run continued\.", said)
     assert "worker-3 K80 us-west1-b" in said
     assert "revoked, replaced by worker-4" in said
     assert re.search(r"loss, [\d.]+ to [\d.]+", said)
-    assert "went on" not in html(at("deleted")[0])
+    assert "continued" not in html(at("deleted")[0])
 
 
 def test_a_finished_run_shows_its_evaluation() -> None:
@@ -492,10 +492,10 @@ def test_a_lane_is_thinner_when_its_vm_has_become_a_smaller_machine_and_its_word
         ("requested", 2, 3), ("booting", 3, 4), ("ready", 4, 6), ("stopped", 6, 8), ("booting", 8, 9),
         ("deflated", 9, 0),
     ]  # fmt: skip
-    assert lane(9)["words"] == f"ready, as n1-standard-1 in the place of {big}"
+    assert lane(9)["words"] == f"ready, as n1-standard-1 instead of {big}"
     assert lane(9)["terms"].startswith("n1-standard-1, Spot, $0.125")
     assert [text.event_words(event) for event in timed[4:8]] == [
-        "worker-0 is to be stopped, made n1-standard-1 and started again: asked by the user",
+        "worker-0 will be restarted as n1-standard-1: asked by the user",
         "worker-0 is stopped: to become n1-standard-1",
         f"worker-0 is n1-standard-1 now, and was {big}",
         "worker-0 boots again",

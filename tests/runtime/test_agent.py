@@ -282,7 +282,8 @@ async def test_a_role_that_runs_for_long_gets_a_fork_server_if_memory_is_free_an
     free = asyncio.Event()
     monkeypatch.setattr(agent_module, "available_memory", lambda: int(free.is_set()) << 40)
     agent = Agent(tmp_path)
-    role = SimpleNamespace(pid=1, requested=True, has_lasted=False, assignment=SimpleNamespace(run="run-1", role="worker"))
+    assignment = SimpleNamespace(run="run-1", role="worker")
+    role = SimpleNamespace(pid=1, requested=True, has_lasted=False, assignment=assignment)
     agent._roles["run-1", "worker-1"] = role  # type: ignore[assignment]
     looking = asyncio.create_task(agent._manage_fork_server())
     for change in (lambda: setattr(role, "has_lasted", True), free.set):

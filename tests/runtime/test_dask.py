@@ -29,8 +29,8 @@ from transient_magics.protocol.dask.spec import DaskSpec
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
-from transient_magics.works.dask.on_vm import said
-from transient_magics.works.dask.on_vm.faults import Faults
+from transient_magics.works.dask.on_vm import record
+from transient_magics.works.dask.on_vm.scheduler import Faults
 from transient_magics.works.dask.on_vm.task import DaskTask
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
@@ -94,7 +94,7 @@ class Room:
         import cloudpickle
         import distributed
 
-        from transient_magics.works.dask.on_vm.setting import security
+        from transient_magics.works.dask.on_vm.task import security
 
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
         own = security(self.authority)
@@ -396,21 +396,22 @@ def _grow() -> int:
 def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert said.last(tmp_path) == "", "nothing was printed"
-    monkeypatch.setattr(said, "_MOST_BYTES", 50_000)
+    assert record.last_output(tmp_path) == "", "nothing was printed"
+    monkeypatch.setattr(record, "_MOST_BYTES", 50_000)
     program = (
-        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import said\n"
-        "folder = Path(sys.argv[1]); said.take_over(folder); print('of the job before'); said.begin(folder)\n"
+        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import record\n"
+        "folder = Path(sys.argv[1]); record.capture_output(folder)\n"
+        "print('of the job before'); record.clear_output(folder)\n"
         "for line in range(5000): print(f'line {line:06}')\n"
-        "said.shorten(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
+        "record.shorten_output(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False, timeout=60)
     assert ended.returncode == -signal.SIGABRT, ended.stderr
     assert ended.stdout == b""
-    size = (tmp_path / said.NAME).stat().st_size
-    said.shorten(tmp_path)
-    end = said.last(tmp_path)
-    assert (tmp_path / said.NAME).stat().st_size < size / 3
+    size = (tmp_path / record.OUTPUT_FILE).stat().st_size
+    record.shorten_output(tmp_path)
+    end = record.last_output(tmp_path)
+    assert (tmp_path / record.OUTPUT_FILE).stat().st_size < size / 3
     assert len(end) <= MOST_SAID
     assert end.startswith("line ")
     assert end.endswith("line 004999\nby a child\nas an error")

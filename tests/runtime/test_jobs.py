@@ -34,9 +34,8 @@ from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.runtime.files import archive
 from transient_magics.works.jobs.on_vm import runner
-from transient_magics.works.jobs.on_vm.family import Family
-from transient_magics.works.jobs.on_vm.notice import Notices
-from transient_magics.works.jobs.on_vm.output import Output
+from transient_magics.works.jobs.on_vm.command import Family, Output
+from transient_magics.works.jobs.on_vm.runner import Notices
 from transient_magics.works.jobs.on_vm.task import JobTask
 
 PATIENCE = 60.0

@@ -31,7 +31,7 @@ from transient_magics.controller.decisions.core import (
     wanted,
 )
 from transient_magics.controller.decisions.ledger import Leases, leases
-from transient_magics.controller.decisions.moving import meant
+from transient_magics.controller.decisions.relocation import meant
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick

@@ -9,8 +9,8 @@ The program starts in the namespaces of the process that sent the request, which
 identifies: a VM can start programs only in itself. Nothing of a VM gets into the zygote. A VM whose
 code differs from what was imported is refused, and starts its own program.
 
-The module has `import_all(arguments)`, called once; `set_command_line(module, arguments)` and `main()`,
-called in each fork.
+The module has `import_all(arguments)`, called once; `set_command_line(module, arguments)` and
+`main()`, called in each fork.
 """
 
 from __future__ import annotations

@@ -100,7 +100,9 @@ def attach(name: str | None = None, project: str | None = None) -> Cluster:
     )
     if name is not None and not known and (project or emulator.running()):
         found = Path(
-            run_program("attach", "Attaching", name, *([project] if project else []))["folder"]
+            run_program("queries", "Attaching", "attach", name, *([project] if project else []))[
+                "folder"
+            ]
         )
         commands.start_controller(found)
     attached = cluster(name)

@@ -557,6 +557,8 @@ class TrainChecked(Event):
     run: Name
     parameters: Count = 0
     variable_bytes: Count = 0
+    steps: Count = 0
+    """The steps that the cell's `model.fit` declares, if the declaration leaves them to the cell."""
 
 
 @_event("train.traced", FACT)

@@ -9,7 +9,7 @@ Each kind is a fact or an intention. A fact says what has happened, or gives som
 one makes no cluster rent, run or spend more. An intention says what is wanted from now on: what is
 declared, rented, tried, or in charge. When a machine takes its cluster back from a controller on a
 VM, the facts that the VM wrote count and its intentions do not, unless the files of this machine
-say the same (`controller/agreement/provenance.py`).
+say the same (`controller/trust.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from ...journal.declared import ATTACHED, unreadable
 from ...journal.lock import LOCK
 from ...protocol import layout
 from .. import commands
-from ..text.deadlines import moment
+from ..text import time_words
 
 if TYPE_CHECKING:
     from .cluster import BaseCluster
@@ -62,7 +62,7 @@ class _Unattended:
         return not ended and not commands.in_charge(self.directory)
 
     def report(self, now: float) -> str:
-        since = moment(self.since, now)
+        since = time_words(self.since, now)
         if self.seat:
             gap = f"No process of this machine has followed {self.name} since {since}; its controller is on {self.seat}"
         else:

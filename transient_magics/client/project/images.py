@@ -232,7 +232,7 @@ def build_image(
 
 def images(project: str | None = None) -> ImageList:
     """The images of `project` (None: of the emulator). Raises CloudError."""
-    found = run_program("images", "Listing images", "list", *([project] if project else []))[
+    found = run_program("queries", "Listing images", "images", *([project] if project else []))[
         "images"
     ]
     return ImageList(
@@ -249,7 +249,7 @@ def delete_image(name: str, project: str | None = None) -> str:
     if known and known.state == "building":
         raise ClusterError(f"The image {name} is being built", fix="Wait until it is there.")
     answer = run_program(
-        "images", "Deleting the image", "delete", "--name", name, *([project] if project else [])
+        "queries", "Deleting the image", "delete-image", name, *([project] if project else [])
     )
     if not known and not answer["deleted"]:
         fix = "" if answer["names"] else "None was baked here."

@@ -81,7 +81,7 @@ def catalog(gpu: str | None = None, project: str | None = None) -> Offers:
     then.
     """
     if project:
-        run_program("live_prices", "Asking for today's prices", project)
+        run_program("queries", "Asking for today's prices", "prices", project)
     return Offers(accelerator(gpu.lower()).name if gpu else "")
 
 

@@ -46,10 +46,21 @@ from ...journal.events import MOST_RUNS
 from ...protocol.run import RunSpec
 from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
-from .ahead import Ahead, by_readiness, ready, ready_first
-from .alike import alike
-from .pool import Claim, Machines, Pool, machines_of
-from .sharing import guests, has_seat, hosts, seated
+from .same_check import alike
+from .slots import (
+    Ahead,
+    Claim,
+    Machines,
+    Pool,
+    by_readiness,
+    guests,
+    has_seat,
+    hosts,
+    machines_of,
+    ready,
+    ready_first,
+    seated,
+)
 
 CHECK = "check"
 AHEAD_SECONDS = 15.0

@@ -26,7 +26,7 @@ from ...protocol import layout
 from ...runtime.files import manifest
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import EMULATED_PROJECT
-from ..answer import answer
+from . import print_answer
 
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints
@@ -138,7 +138,7 @@ async def _fetch(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Exit code 0, or 1 with the reason in the output."""
-    return answer(_fetch(json.load(sys.stdin)))
+    return print_answer(_fetch(json.load(sys.stdin)))
 
 
 if __name__ == "__main__":

@@ -72,7 +72,13 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> RunState:
 
 @rules.of(e.TrainChecked)
 def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
-    counted = {"parameters": event.parameters, "variable_bytes": event.variable_bytes}
+    counted: dict[str, object] = {
+        "parameters": event.parameters,
+        "variable_bytes": event.variable_bytes,
+    }
+    spec = state.of(RunState)[event.run].spec
+    if event.steps and not spec.train_steps:
+        counted["spec"] = replace(spec, train_steps=event.steps)
     return with_run(state, event.run, checked=True, **counted)
 
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...controller.artifacts import Artifact
-from ...controller.placement.homecoming import Sync
+from ...controller.remote_controller.result_sync import Sync
 from ...journal import Event
 from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
@@ -53,16 +53,16 @@ def surrogate(bag: str, results: int) -> Artifact:
 
 def check_arrays(path: Path) -> None:
     """Raise ValueError where a file holds anything but arrays of numbers."""
-    from ...bags.arrays import read_arrays
+    from .storage import read_arrays
 
     read_arrays(path.read_bytes())
 
 
 def check_surrogate(packed: Path, header: Path) -> None:
     """Raise ValueError where two files are no surrogate."""
-    from ...bags.surrogate import stored
+    from .storage import unpack_surrogate
 
-    stored.read(header.read_bytes(), packed.read_bytes())
+    unpack_surrogate(header.read_bytes(), packed.read_bytes())
 
 
 class BagSync(Sync[DeclaredBag]):

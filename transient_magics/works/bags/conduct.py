@@ -20,10 +20,10 @@ from typing import Any, cast
 
 from ...controller import on_vm
 from ...controller.artifacts import Artifact, VmFolder, bring
-from ...controller.foreign import RefusedError
 from ...controller.on_vm import OnVm
 from ...controller.record import Recorder
 from ...controller.tasks import Tasks
+from ...controller.trust import RejectedEventError
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
 from ...errors import ClusterError, ForeignError, RoomError, install_extra
@@ -249,7 +249,7 @@ class _Follower(OnVm):
             self._learnt = event.results
         with self._bags.hearing(self._dask):
             if not self._bags.take(self.name, event):
-                raise RefusedError("it does not follow on what was told before")
+                raise RejectedEventError("it does not follow on what was told before")
         return False
 
     async def _bring(self, artifact: Artifact) -> None:

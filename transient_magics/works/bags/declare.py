@@ -27,9 +27,9 @@ from ...spec.image import usual_boot_seconds
 from .handle import Bag
 
 try:
-    from ...bags.core import Lifetimes
-    from ...bags.policy.expectation import Survival
     from ...client.planning.revocations import emulated, foreseen
+    from .driver.decisions import Lifetimes
+    from .policy.placement import Survival
 except ModuleNotFoundError as error:
     raise DeclarationError(f"Bags need {error.name}", fix=install_extra("bags")) from None
 

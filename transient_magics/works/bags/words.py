@@ -15,7 +15,7 @@ from ...protocol.study import Dimension
 from ...spec import render_duration
 
 if TYPE_CHECKING:
-    from ...bags.surrogate.section import Section
+    from .surrogate.section import Section
 
 
 QUIET = ("bag.proposed",)
@@ -28,7 +28,9 @@ def work_words(bag: DeclaredBag, cluster: ClusterState | None) -> str:
     return bag_words(bag)
 
 
-def status_lines(bag: DeclaredBag, cluster: ClusterState, cost: Cost) -> list[str]:
+def status_lines(
+    bag: DeclaredBag, cluster: ClusterState, cost: Cost, now: float, forecast: str
+) -> list[str]:
     """Return the lines of a bag in the status of its cluster."""
     lines = [f"{bag.name}  {bag_words(bag)}{work_cost(cost)}"]
     if quality := quality_words(bag):

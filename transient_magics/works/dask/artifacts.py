@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...controller.placement.homecoming import Sync
+from ...controller.remote_controller.result_sync import Sync
 from ...journal import DaskState
 from ...protocol import layout
 from ...spec import ClusterSpec

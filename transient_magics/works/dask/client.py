@@ -122,7 +122,7 @@ def connected(cluster: BaseCluster, dask: DaskState) -> VmClient:
     """The client of what listens there. Raises RemoteError or ClusterError."""
     folder = cluster.directory / layout.DASKS / dask.name
     way = Way(cluster, dask)
-    security = load("dask", "on_vm.setting").security(folder)
+    security = load("dask", "on_vm.task").security(folder)
     try:
         return VmClient(
             way,

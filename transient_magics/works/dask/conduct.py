@@ -170,7 +170,7 @@ class _Part(OnVm):
             self.note(str(error))
             if self._schedules:  # no line of its end would be read
                 self._dasks.end(
-                    self.name, "its VM has told more than is taken from one", failed=True
+                    self.name, "its VM has told more than is taken from one", state="failed"
                 )
             await (
                 asyncio.get_running_loop().create_future()

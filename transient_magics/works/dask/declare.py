@@ -12,8 +12,7 @@ from ...errors import ClusterError, TransientError
 from ...journal import ClusterState, DaskState
 from ...protocol.cluster_commands import Stop
 from ...protocol.dask.spec import DaskSpec
-from .connection import local_versions, open_client
-from .handle import Dask
+from .handle import Dask, local_versions, open_client
 
 
 def begin_dask(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...controller.artifacts import Artifact, look_for_room
-from ...controller.placement.homecoming import Sync
+from ...controller.remote_controller.result_sync import Sync
 from ...journal import JobState
 from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ...cloud import CloudStorage
 from ...controller.artifacts import Artifact, Source
-from ...controller.placement.homecoming import Action, Homecoming, Sync
+from ...controller.remote_controller.result_sync import Action, ResultSync, Sync
 from ...errors import ClusterError, ForeignError
 from ...journal import Event, RunState, events, metrics
 from ...journal.declared import note_brought
@@ -110,7 +110,7 @@ class RunSync(Sync[RunState]):
 
     kind = "run"
 
-    def __init__(self, home: Homecoming) -> None:
+    def __init__(self, home: ResultSync) -> None:
         super().__init__(home)
         self._traces: dict[tuple[str, str], Artifact] = {}
         """The latest trace that was reported, by run and worker."""

@@ -87,7 +87,7 @@ class Runs(Works[RunSpec]):
 
     def take_back(self) -> None:
         """Do nothing: which runs of a VM's journal count, is decided as that is sifted
-        (`agreement/provenance`).
+        (`trust.sift`).
         """
 
     def tick(self, tick: Tick) -> None:

@@ -75,12 +75,15 @@ OF_DEADLINES = ("finish_by", "max_cost", "confidence", "gpus", "zones", "adapt")
 """Options of runs that have a cluster for themselves. A study does not take them."""
 
 
-def train() -> tuple[Option, ...]:
-    """Return the options of a run."""
+_TRAIN_STEPS = replace(TRAIN_STEPS, default="as the cell's model.fit declares")
+
+
+def train(steps: Option = _TRAIN_STEPS) -> tuple[Option, ...]:
+    """Return the options of a run; `steps` is that of its number of steps."""
     return (
         *group(CLUSTER, *_cluster()),
         *group(DATA, *_data()),
-        *group(STEPS, *_steps()),
+        *group(STEPS, steps, *_steps()),
         *group(EVALUATION, *_evaluation()),
         *group(CHECKPOINTS, *_checkpoints()),
         *group(COST, *_deadline()),
@@ -166,7 +169,6 @@ def _data() -> tuple[Option, ...]:
 
 def _steps() -> tuple[Option, ...]:
     return (
-        replace(TRAIN_STEPS, required=True),
         MODE,
         BACKUP_WORKERS,
         flag(

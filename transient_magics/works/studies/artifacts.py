@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ...controller.placement.homecoming import Sync
+from ...controller.remote_controller.result_sync import Sync
 from ...files import write_atomically
 from ...journal import StudyState, now
 from ...journal.declared import declared_study

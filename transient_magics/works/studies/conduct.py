@@ -27,11 +27,11 @@ from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, run_store
-from ...trials import Twin, missing, point, random_point
 from ..runs.conduct import Runs
 from . import turn
 from .artifacts import make
 from .decisions import Ask, Decision, Declare, End, StopRun, Tell, decide
+from .sampling import Twin, missing, point, random_point
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ...journal import ClusterState, RunState, StudyState, TrialState
 from ...journal.cost import charged
 from ...protocol.machines import parse_machines
 from ...spec import render_duration, render_money
-from ...trials import point
+from .sampling import point
 
 FIRST = 3
 """When so many trials have failed, none has not, and none that trains has come further, the study

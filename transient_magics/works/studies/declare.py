@@ -27,9 +27,9 @@ from ...protocol import layout
 from ...protocol.study import Dimension, StudySpec, count_points, parse_space
 from ...spec import parse_name
 from ...spec.namespace import refusal
-from ...trials import missing
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
 from .handle import Study
+from .sampling import missing
 
 _TRIALS = 20
 _ATTEMPTS = 20

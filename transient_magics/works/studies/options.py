@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...cli.option import Entry, Option, duration, flag, group, new_name, objective, one_of, whole
@@ -10,6 +11,7 @@ from ...cli.options.shared import (
     COST,
     DATA,
     RESEARCH,
+    TRAIN_STEPS,
     max_cost,
     max_hours,
     over,
@@ -86,7 +88,11 @@ def study() -> tuple[Option, ...]:
     )
     left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
     settings = {name: meaning for name, meaning in SETTINGS.items() if name not in OF_DEADLINES}
-    shared = [option for option in train() if option.name not in left_out]
+    shared = [
+        option
+        for option in train(replace(TRAIN_STEPS, required=True))
+        if option.name not in left_out
+    ]
     return (*own, *shared, *group(RESEARCH, settings_option(settings)))
 
 

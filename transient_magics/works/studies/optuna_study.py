@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...client.results.comparison import evaluated
 from ...errors import ClusterError
 from ...journal import ClusterState, StudyState, TrialState
-from ...trials import STATES, distributions, for_optuna
+from .sampling import STATES, distributions, for_optuna
 from .trials import runs_of, value_of
 
 if TYPE_CHECKING:

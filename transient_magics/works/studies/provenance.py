@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...controller.agreement.provenance import Sieve
+from ...controller.trust import Sieve
 from ...journal import Event, StudyState, events
 from ...journal.declared import declared_study, was_asked
 from ...protocol.cluster_commands import ExtendStudy
 from ...protocol.literals import same
-from ...trials import point
+from .sampling import point
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:

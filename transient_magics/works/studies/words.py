@@ -27,7 +27,9 @@ def short_words(study: StudyState) -> str:
     )
 
 
-def status_lines(study: StudyState, cluster: ClusterState, cost: Cost) -> list[str]:
+def status_lines(
+    study: StudyState, cluster: ClusterState, cost: Cost, now: float, forecast: str
+) -> list[str]:
     """Return the lines of a study in the status of its cluster."""
     indent = " " * len(study.name)
     lines = [f"{study.name}  {work_words(study, cluster)}", f"{indent}  this study {cost.words}"]

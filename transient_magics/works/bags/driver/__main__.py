@@ -28,7 +28,7 @@ def main() -> None:
     from . import driver
 
     asyncio.run(driver.serve(folder, DaskTask.from_dict(begin.task)))
-    record.tell_end(folder, os.getpid())
+    record.write_end(folder, os.getpid())
 
 
 if __name__ == "__main__":

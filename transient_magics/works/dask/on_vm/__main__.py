@@ -43,7 +43,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
     except TransientError as error:
         sys.exit(str(error))  # the last that it says is what its agent tells
-    record.tell_end(folder, os.getpid())
+    record.write_end(folder, os.getpid())
 
 
 if __name__ == "__main__":
