@@ -25,7 +25,7 @@ from transient_magics.protocol import layout
 from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime.files.archive import pack
 from transient_magics.spec import CONTROLLER, WORKER
-from transient_magics.works.jobs.view import Drawn
+from transient_magics.works.jobs.view import JobView
 from transient_magics.works.jobs.words import job_words
 
 SPEC = JobSpec("job-1", "python train.py", keep="out")
@@ -65,10 +65,10 @@ def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
         assert str(job.output()) == "one\n<b>two</b>\x1b[2J\nten\n", "in the order of attempts"
         assert str(job.output(1)) == "ten"
         assert str(job) == "job-1: running on worker-0 (attempt 1)."
-        shown = Drawn(job)._repr_html_()
+        shown = JobView(job)._repr_html_()
         assert "<b>two</b>" not in shown
         assert "&lt;b&gt;two" in shown
-        assert "\x1b" not in shown + repr(Drawn(job))
+        assert "\x1b" not in shown + repr(JobView(job))
         assert "job-1  running on worker-0 (attempt 1)" in text.status(job.cluster.state, job.cluster.cost(), 0.0)
         read: dict[str, int] = {}
         assert len(list(job.blocks(read))) == 3
@@ -80,7 +80,7 @@ def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
 def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with own_home():
         job = job_with(BEGAN)
-        with pytest.raises(ClusterError, match="nothing of it is here yet"):
+        with pytest.raises(ClusterError, match="no archive of its folder has arrived yet"):
             job.fetch(tmp_path / "got")
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "model").write_text("weights", encoding="utf-8")
@@ -91,7 +91,7 @@ def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path
                 job="job-1", attempt=1, number=3, files=packed.files, bytes=packed.bytes, digest=packed.digest
             ))  # fmt: skip
         assert (job.fetch(tmp_path / "got") / "model").read_text(encoding="utf-8") == "weights"
-        with pytest.raises(ClusterError, match="cannot be made"):
+        with pytest.raises(ClusterError, match="cannot be created"):
             job.fetch(tmp_path / "got")
         assert "7 bytes kept" in str(job)
 
@@ -241,7 +241,7 @@ def test_nothing_trains_on_a_cluster_for_jobs(verb: Callable[..., object]) -> No
 def test_how_jobs_end_in_words() -> None:
     job = JobState("job-1", SPEC, attempt=3, vms=("worker-4",), phase="running", interruptions=2)
     assert job_words(job) == "begins on worker-4 (attempt 3, after 2 revocations)"
-    assert job_words(replace(job, vms=())).startswith("waits for 1 worker to go on")
+    assert job_words(replace(job, vms=())).startswith("waits for 1 worker to continue")
     assert job_words(replace(job, phase="failed", reason="its command ended with code 3")) == (
         "failed: its command ended with code 3"
     )

@@ -156,7 +156,7 @@ def test_a_notice_after_which_the_vm_stays_was_none_and_is_tried_as_often_as_was
         if (job := cluster.job()).vms and not job.exits:
             cluster.exit("worker-0", 0, noticed=True)
     assert (begun, cluster.job().phase, cluster.job().failures) == (2, "failed", 1)
-    assert cluster.job().reason == "its command was told to end, and its VM stayed"
+    assert cluster.job().reason == "its command ended at a notice, and its VM stayed"
 
 
 @pytest.mark.parametrize("notice", [True, False])
@@ -182,7 +182,7 @@ def test_of_several_vms_a_notice_after_which_the_vm_stays_ends_all() -> None:
     assert cluster.look() == [StopOn("worker-1")]
     cluster.exit("worker-1", 0, noticed=True)
     [ended] = cluster.look()
-    assert (ended.state, ended.reason) == ("failed", "its command was told to end, and its VM stayed")
+    assert (ended.state, ended.reason) == ("failed", "its command ended at a notice, and its VM stayed")
 
 
 def test_a_command_that_fails_is_tried_as_often_as_was_said() -> None:

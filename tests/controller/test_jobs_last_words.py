@@ -165,7 +165,7 @@ async def test_what_does_not_come_in_time_is_taken_from_the_exit(
     conducted: Conducted, noticed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not noticed:
-        monkeypatch.setattr(conduct, "_LAST_WORDS_SECONDS", 1.0)
+        monkeypatch.setattr(conduct, "_OUTPUT_SECONDS", 1.0)
     assert (await conducted(Silent, noticed)).endswith("works\ndone at 208\n")
 
 
@@ -201,7 +201,7 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     (there / layout.job_events(1)).write_text("what nobody reads\n" * 100, encoding="utf-8")
     told = await told_to_the_vm(tmp_path, journal, lambda _: journal.state.of(JobState)["job-1"].over)
     job = journal.state.of(JobState)["job-1"]
-    assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
+    assert (job.phase, job.reason) == ("failed", "its VM has reported more about it than is read from a VM")
     assert End(kind="job", work="job-1", attempt=1) in told
 
 
@@ -286,7 +286,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     monkeypatch.setattr(artifacts, "room", room)
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.of(JobState)["job-1"].exits))
     assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
-    assert notes[0].startswith("The folder of job-1 is not here yet: this machine's disk has no room for ")
+    assert notes[0].startswith("Cannot copy the folder of job-1 yet: this machine's disk has no room for ")
     assert notes[0].endswith("Free some of it.")
     assert notes[3:] == [""]
     archive.unpack(tmp_path / "here" / layout.JOBS / "job-1" / layout.KEPT / layout.archive(1), tmp_path / "again")

@@ -114,7 +114,7 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
 
         with pytest.raises(TrainingError, match="failing failed: its command ended with code 5") as failed:
             failing.wait(PATIENCE)
-        assert "It said last:\nwhy" in str(failed.value)
+        assert "Its last output:\nwhy" in str(failed.value)
         patient.until(lambda state: other.is_over(state), "the end of the one that was stopped")
         assert (other.state.phase, other.state.reason) == ("stopped", "stopped by the user")
         moment = now()

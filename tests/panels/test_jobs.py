@@ -79,7 +79,7 @@ def test_what_is_not_kept_stays_said_when_the_job_is_over() -> None:
     exited = events.JobExited(job="job-1", attempt=1, rank=0, code=0)
     state = state_of(unkept, exited, events.WorkEnded(work="job-1", of="job", state="finished"))
     (job,) = lines_of(view(state, bill(state, 200.0), 200.0), "job")
-    assert "finished; its folder is not brought here: it cannot be packed: No space left on device" in job["words"]
+    assert "finished; its folder is not copied here: it cannot be packed: No space left on device" in job["words"]
     assert state.of(JobState)["job-1"].unkept
 
 

@@ -76,7 +76,7 @@ def test_a_torn_record_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content, said in (
         (whole[:-30], "at byte 116 ends within a record"),
-        (b"x" + whole[1:], "at byte 0 is no record"),
+        (b"x" + whole[1:], "at byte 0 is not a record"),
     ):
         path.write_bytes(content)
         (tmp_path / blocks.NAME).unlink(missing_ok=True)

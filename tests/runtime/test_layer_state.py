@@ -85,7 +85,7 @@ REFUSED = {
     'Shrinking(name="shrinking")': "the layer shrinking (Shrinking) assigns ",
     'Projected(layers.Dense(5, name="inner"), name="projected")': "the layer projected (Projected) assigns ",
     "Table()": "the layer spectral (SpectralNormalization) assigns ",
-    "layers.BatchNormalization(synchronized=True, name='shared')": "the layer shared takes its statistics over all",
+    "layers.BatchNormalization(synchronized=True, name='shared')": "the layer shared is synchronized (statistics over",
 }  # fmt: skip
 TAKEN = (
     "layers.BatchNormalization(synchronized=True, trainable=False)",

@@ -105,12 +105,12 @@ from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 from transient_magics.runtime.training.graph.worker import build
 
 folder, tf = RunFolder(Path(sys.argv[1])), tensorflow()
 spec = folder.spec()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 with tf.Graph().as_default():
     trainable.prepare()
     built = build(trainable, trainable.placeholders(), spec, placement.worker_device(7), 2)

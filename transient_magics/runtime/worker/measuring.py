@@ -309,7 +309,7 @@ class Measuring(Training):
         self._examples.stop()
         session = self._sessions["cluster"]
         source = self._finished.examples
-        least = 1 if source.wanted is None else source.batch
+        least = 1 if source.requested is None else source.batch
         while not self.stop.is_set():
             self._mark_alive()
             stopped = self._examples.stopped

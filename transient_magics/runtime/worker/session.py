@@ -294,7 +294,7 @@ class Training:
                 if not self._shrink_batch(size):
                     raise
                 continue
-            self._batch.held(size, float(result.weight))
+            self._batch.record(size, float(result.weight))
             if pace and self._spec.mode != "sync":
                 # An emulated accelerator computes until its pace is over; this machine is faster.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))

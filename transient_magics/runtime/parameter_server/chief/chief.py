@@ -331,7 +331,7 @@ class Chief:
 
     async def _evaluate(self, step: int) -> None:
         # The checkpoint is kept until it is known whether it is the best.
-        with Checkpoints(self._folder.checkpoints).held(step):
+        with Checkpoints(self._folder.checkpoints).locked(step):
             seconds = self._evaluation_seconds(step)
             awaited = self._state.is_awaited
             self._handle(await evaluate(self._folder, step, awaited=awaited, seconds=seconds))
