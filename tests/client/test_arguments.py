@@ -25,9 +25,9 @@ from transient_magics.client.declaring.runs import specified
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import DeclarationError
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.spec import RunSpec
+from transient_magics.works.bags.spec import BagSpec
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
 

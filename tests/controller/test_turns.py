@@ -19,11 +19,11 @@ from transient_magics.controller.works import Comes, Never, Waits
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, Journal, events, now, read, replay
 from transient_magics.protocol import layout
-from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec
 from transient_magics.works.studies import turn
 from transient_magics.works.studies.configurations import StudyPreview
 from transient_magics.works.studies.sampling import point
+from transient_magics.works.studies.spec import StudySpec
 
 DECLARED: dict[str, Any] = {
     "source": "model = None", "train_steps": 10, "objective": "max accuracy", "seed": 1, "name": "m", "over": "lr=1,2",

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from ... import places
 from ...controller.works import Comes, Never, Turn, Waits
-from ...journal import ClusterState, StudyState, kept
+from ...journal import ClusterState, kept
 from ...journal.cost import charged
 from ...journal.declared import declared_below, declared_study
 from ...protocol import layout
-from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, render_duration, render_money
+from .spec import StudySpec
+from .state import StudyState
 
 
 def waited_for(directory: Path) -> StudySpec | None:
