@@ -183,7 +183,7 @@ def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
 def _(sieve: Sieve, event: events.VmRequested) -> Event:
     """A fact, but for its prices and its end: those of this machine hold."""
     event = replace(event, ends=min(event.ends, sieve.agreed.ends_at))
-    line = sieve.agreed.known_price(price_kind(event.role, event.accelerator), event.zone)
+    line = sieve.agreed.find_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
         return event
     if event.provisioning_model == "standard":

@@ -76,7 +76,7 @@ def _outside(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested)
         return f"it has no {event.role} with {event.accelerator or 'no GPU'}"
     if event.zone not in zones:
         return f"none of its VMs like that may be in {event.zone}"
-    line = spec.known_price(price_kind(event.role, event.accelerator), event.zone)
+    line = spec.find_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
         return f"it has no price for {event.accelerator or event.role}"
     if event.machine_type != line.machine_type:
