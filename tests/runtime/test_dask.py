@@ -135,7 +135,7 @@ async def test_a_part_that_is_ended_before_it_begins_never_begins_and_its_keys_a
     vm = OneVm(tmp_path, "ps-0", authority)
     await vm.agent.end(END)
     await vm.begin()
-    assert process_record.wanted(vm.folder) is None
+    assert process_record.requested(vm.folder) is None
     assert not any((vm.folder / name).exists() for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY))
 
 

@@ -83,7 +83,7 @@ async def running(job: OneJob) -> AsyncIterator[Processes]:
     try:
         yield agent
     finally:
-        agent.let_go()
+        agent.detach()
         if found := process_record.running(job.folder):
             os.kill(found[0], signal.SIGKILL)
         process_record.kill_marked(job.folder)
@@ -216,10 +216,10 @@ async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_f
         await job.said("begins\n")
         found = process_record.running(job.folder)
         assert found
-        before = process_record.marked(job.folder)
+        before = process_record.find_marked(job.folder)
         os.kill(found[0], signal.SIGKILL)
         await job.said("begins\nbegins\nbegins\n")
-        assert not set(before) & set(process_record.marked(job.folder)), "no process of before is left"
+        assert not set(before) & set(process_record.find_marked(job.folder)), "no process of before is left"
         assert len(job.told("job.started")) == 2
 
 
@@ -228,12 +228,12 @@ async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: 
     job = OneJob(tmp_path, "echo here; sleep 3; echo there")
     async with running(job) as first:
         await job.said("here")
-        first.let_go()
+        first.detach()
         second = Processes(tmp_path)
         second.adopt()
         await job.until("job.exited")
         assert job.output == "here\nthere\n", "and it was not begun again"
-        second.let_go()
+        second.detach()
 
 
 @pytest.mark.slow

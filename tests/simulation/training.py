@@ -95,7 +95,7 @@ class Training:
         if state.phase == "deleting":
             self._ending = self._ending or story.clock.now
             if self.chief and story.clock.now - self._ending < 1:
-                self._happened(e.SaveAsked())
+                self._happened(e.SaveRequested())
             if not self.chief or story.clock.now - self._ending > 60:
                 self._end(TrainFinished(run=self._run, step=self.home.saved, stopped=True))
             return
@@ -230,7 +230,7 @@ class Training:
             self._say(worker, e.Stepping(worker.connection, 1.0, 8))
         else:
             line = {"step": self.step, "loss": 1.0, "steps": 20, "samples": 160, "worker": worker.vm}
-            self._say(worker, e.Heard(worker.connection, line if worker.stepping else None))
+            self._say(worker, e.Heartbeat(worker.connection, line if worker.stepping else None))
 
     def _say(self, worker: Worker, message: Any) -> None:
         process, connection = self._process, worker.connection
@@ -259,7 +259,7 @@ class Training:
         match instruction:
             case e.Emit(event):
                 disk.told.append(replace(event, time=int(story.clock.now * 1e9)))
-            case e.Tell(connection, message):
+            case e.Send(connection, message):
                 self._told(connection, message)
             case e.Save():
                 later(story.chance.uniform(1, 8), self._saved)

@@ -157,7 +157,7 @@ class DaskPart(Part):
         """
         most = TERMINATE_SHARE * memory_limit(self._spec)
         while True:
-            if (has := process_record.resident(pid)) > most:
+            if (has := process_record.resident_bytes(pid)) > most:
                 _kill(pid)
                 return f"memory: it had {has / 2**30:.1f} GB and may have {memory_limit(self._spec) / 2**30:.1f} GB"
             if record.is_over_time(self.folder):

@@ -413,7 +413,7 @@ class Runner:
         self._packed = seen
         saved = 0.0
         if not adds_only:
-            arrived = process_record.wanted_at(self._folder)
+            arrived = process_record.requested_at(self._folder)
             saved = last_change(folder, self._since) + _clock_behind(self._task, arrived)
         event = JobPacked(
             job=self._begin.work,
@@ -521,7 +521,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run a job's command; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
     folder: Path = parser.parse_args().folder.absolute()
-    begin = process_record.wanted(folder)
+    begin = process_record.requested(folder)
     if (
         begin is None
         or process_record.has_ended(folder, begin.attempt)
