@@ -22,10 +22,6 @@ import numpy as np
 from _calibration import Array, Row, Trial, World
 from scipy import special, stats
 
-from transient_magics.bags.policy.ending import Progress, hours_left, middle, scheduled
-from transient_magics.bags.policy.placing import SPARE_HOURS
-from transient_magics.bags.policy.simulate import Bag
-from transient_magics.bags.policy.simulate import simulate as simulate_bag
 from transient_magics.catalog.published import LAUNCHED_TOGETHER, WAVES
 from transient_magics.errors import PlanError
 from transient_magics.planner.efficiency import Accuracies, NoiseScale, Target, TargetSteps
@@ -37,6 +33,9 @@ from transient_magics.planner.run_records import Record
 from transient_magics.planner.simulate import Course, Outcome, Startup, Workers, simulate
 from transient_magics.planner.speeds.throughput import families, leave_one_out, line
 from transient_magics.runtime.worker.meter import NoiseProbe
+from transient_magics.works.bags.policy.placement import SPARE_HOURS
+from transient_magics.works.bags.policy.simulate import Bag, Progress, hours_left, middle, scheduled
+from transient_magics.works.bags.policy.simulate import simulate as simulate_bag
 
 LAWS: dict[str, tuple[LifetimeModel, bool, bool]] = {
     "early, then steady": (EarlyThenSteady(0.3, 1.0, 0.02), False, False),
@@ -353,7 +352,7 @@ def _estimates(quadratic: Quadratic, count: int, between: int) -> tuple[list[tup
         signals.append(quadratic.signal)
         made = None
         while made is None:
-            made = probe.look(quadratic, {})
+            made = probe.measure(quadratic, {})
             quadratic.step(1)  # its own step
         found.append((number / count, made.signal, made.noise))
         quadratic.step(between * quadratic.workers)

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import openmm
 
-from transient_magics.bags.blocks import block_mean
+from transient_magics.works.bags.block_average import block_mean
 
 PARTICLES, CUT_OFF, TIME_STEP = 500, 3.0, 0.005
 MELTING, EQUILIBRATION, STEPS, EVERY = 1000, 4000, 10_000, 10

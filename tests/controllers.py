@@ -22,7 +22,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any, BinaryIO
 
 import pytest
@@ -120,6 +119,16 @@ class Controllers:
         return self._socket
 
 
+class _Subprocess:
+    """The module `subprocess`, except that `Popen` forks a controller."""
+
+    def __init__(self, controllers: Controllers) -> None:
+        self.Popen = controllers.popen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+
 def read_at_start() -> dict[str, str]:
     """Return the variables that the loader and the interpreter read as a process starts, such as LD_PRELOAD."""
     return {name: value for name, value in os.environ.items() if name.startswith(("LD_", "PYTHON"))}
@@ -130,8 +139,7 @@ def forked() -> Iterator[None]:
     """Fork the controllers that this process starts in this context."""
     controllers = Controllers()
     with pytest.MonkeyPatch.context() as patch:
-        instead = SimpleNamespace(Popen=controllers.popen, DEVNULL=subprocess.DEVNULL)
-        patch.setattr(commands, "subprocess", instead)
+        patch.setattr(commands, "subprocess", _Subprocess(controllers))
         try:
             yield
         finally:
@@ -151,9 +159,9 @@ def _import_all() -> None:
     from transient_magics import kinds
     from transient_magics.cloud.calling import clients
     from transient_magics.controller import __main__, cluster
-    from transient_magics.controller.placement import mirror
+    from transient_magics.controller.remote_controller import proxy
 
-    del __main__, cluster, mirror
+    del __main__, cluster, proxy
     kinds.having("conduct")
     clients.preload()
     gc.collect()

@@ -62,7 +62,7 @@ MAY: dict[str, dict[str, Rows | str]] = {
     "docs/lifetimes.md": {"survival with its 90% band (wider at ages that few VMs reached)": ALIVE},
     "docs/bags.md": {
         "in which nine of ten of 200 simulated bags": BAGS,
-        "the 90% intervals hold 80 to 97% of the results": "the condition COVERED of bags/surrogate/stopping.py",
+        "the 90% intervals hold 80 to 97% of the results": "COVERED of works/bags/surrogate/active_learning.py",
     },
     "docs/data.md": {"(90% straight from the bucket)": "an example of a line about copies"},
     "notebooks/bag.ipynb": {"90% intervals held": COUNTED},
@@ -72,11 +72,11 @@ MAY: dict[str, dict[str, Rows | str]] = {
         "90% intervals held": COUNTED,
     },
     "transient_magics/works/bags/words.py": {"90% intervals held": COUNTED, "the 90% intervals held": COUNTED},
-    "transient_magics/client/planning/bag_plans.py": {"where 90% of {COURSES} simulated bags lie": BAGS},
+    "transient_magics/works/bags/plans.py": {"where 90% of {COURSES} simulated bags lie": BAGS},
     "transient_magics/client/planning/lifetimes.py": {"90% BAND": ALIVE},
-    "transient_magics/works/bags/picture.py": {"90% intervals held": COUNTED},
+    "transient_magics/works/bags/static.py": {"90% intervals held": COUNTED},
     "transient_emulator/weather/words.py": {"(nine of ten)": SETTING},
-    "transient_magics/cli/options/weather.py": {"nine of ten within 50ms..400ms": SETTING},
+    "transient_magics/cli/options/weather.py": {"50ms..400ms for nine of ten": SETTING},
     "widgets/bag.js": {"90% held": COUNTED},
 }
 """By file, passages that may be said as they are written there, and why: the stored rows that show that an interval

@@ -118,7 +118,7 @@ def test_a_controllers_vm_installs_what_a_controller_imports_and_no_tensorflow()
     code = (
         "import sys, importlib.metadata as m\n"
         "import transient_magics.controller.__main__, transient_magics.controller.cluster\n"
-        "import transient_magics.controller.programs.self_check, transient_magics.cloud as c\n"
+        "import transient_magics.controller.programs.preflight, transient_magics.cloud as c\n"
         "c.preload()\n"
         "of = m.packages_distributions()\n"
         "tops = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"

@@ -104,8 +104,8 @@ export interface WorkGroup {
   lines: WorkLine[];
 }
 
-/** An event, or several that say the same; `at` in seconds since 1970. */
-export interface Said {
+/** An event, or several alike ones. `at`: seconds since 1970. */
+export interface EventLine {
   at: number;
   clock: string;
   text: string;
@@ -139,7 +139,7 @@ export interface View {
   work: WorkGroup[];
   cost: Cost;
   ending: string;
-  events: Said[];
+  events: EventLine[];
 }
 
 /** What became of something that the page asked for. */
@@ -177,7 +177,7 @@ export interface Frame {
   work: WorkGroup[];
   cost: Cost;
   ending: string;
-  events: Said[];
+  events: EventLine[];
   notice: Notice;
   question: Question;
   heard: string;

@@ -10,14 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.bags.policy.expectation import Expectations, Survival
-from transient_magics.bags.policy.placing import Free, Kind, Waiting, cheapest, place, takes
-from transient_magics.bags.policy.simulate import Bag, on_demand, simulate
 from transient_magics.errors import PlanError
 from transient_magics.planner.checkpoints import Planner
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Bathtub, EarlyThenSteady, LifetimeModel, Weibull, drawn
 from transient_magics.planner.lifetimes.sources import published_lifetimes
+from transient_magics.works.bags.policy.placement import (
+    Expectations,
+    Free,
+    Kind,
+    Survival,
+    Waiting,
+    cheapest,
+    place,
+    takes,
+)
+from transient_magics.works.bags.policy.simulate import Bag, on_demand, simulate
 
 BATHTUB = Bathtub(0.4137, 24.0, 0.9, 0.76)
 WEATHER = Capped(published_lifetimes("cpu", "us-east1"), 24.0)

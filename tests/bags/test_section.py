@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from transient_magics.bags.surrogate.cube import all_inside, inside
-from transient_magics.bags.surrogate.model import Surrogate, learn
-from transient_magics.bags.surrogate.section import sections
 from transient_magics.errors import PlanError
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.works.bags.surrogate.cube import all_inside, inside
+from transient_magics.works.bags.surrogate.model import Surrogate, learn
+from transient_magics.works.bags.surrogate.section import sections
 
 from .test_surrogate import SPACE, computed
 
@@ -23,7 +23,7 @@ MIXED = parse_space("x=0.001:10:log n=1:6:int salt=0:1 b=1,2,5")
 
 
 def of_four() -> tuple[Surrogate, list[Any]]:
-    from transient_magics.bags.surrogate.cube import Cube
+    from transient_magics.works.bags.surrogate.cube import Cube
 
     points = Cube(MIXED).filling(24, 0)
     results = [(point, {"energy": float(np.log(point["x"]) * point["n"]), "heat": point["salt"]}) for point in points]  # type: ignore[operator]

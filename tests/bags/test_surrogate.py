@@ -17,17 +17,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.bags.arrays import _ENTRY, read_arrays
-from transient_magics.bags.blocks import block_mean
-from transient_magics.bags.surrogate import gaussian, stored
-from transient_magics.bags.surrogate.acquisition import FILLING, expected_seconds, propose
-from transient_magics.bags.surrogate.cube import Cube, inside
-from transient_magics.bags.surrogate.ensemble import Ensemble
-from transient_magics.bags.surrogate.model import MOST_GAUSSIAN, Answer, Result, Surrogate, learn
-from transient_magics.bags.surrogate.stopping import LEAST_JUDGED, Speedup, good_enough, judge
 from transient_magics.errors import PlanError
-from transient_magics.protocol.bag.events import BagLearnt
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.works.bags.block_average import block_mean
+from transient_magics.works.bags.events import BagLearnt
+from transient_magics.works.bags.storage import _ENTRY, pack_surrogate, read_arrays, unpack_surrogate
+from transient_magics.works.bags.surrogate import model
+from transient_magics.works.bags.surrogate.active_learning import (
+    FILLING,
+    LEAST_JUDGED,
+    Speedup,
+    expected_seconds,
+    good_enough,
+    judge,
+    propose,
+)
+from transient_magics.works.bags.surrogate.cube import Cube, inside
+from transient_magics.works.bags.surrogate.model import MOST_GAUSSIAN, Answer, Ensemble, Result, Surrogate, learn
 
 SPACE = parse_space("density=0.3:0.9 temperature=0.8:1.6")
 NOISE = 0.02
@@ -123,9 +129,9 @@ def test_a_corner_that_no_result_is_near_is_outside() -> None:
 @pytest.mark.parametrize("which", ["learnt", "networks"])
 def test_it_comes_home_as_numbers_and_predicts_the_same(which: str, request: pytest.FixtureRequest) -> None:
     surrogate = request.getfixturevalue(which)
-    header, packed = stored.write(surrogate)
+    header, packed = pack_surrogate(surrogate)
     assert b"sklearn" not in header + packed
-    again = stored.read(header, packed)
+    again = unpack_surrogate(header, packed)
     asked = [point for point, _ in computed(50, seed=5)]
     for one, other in zip(surrogate.predict(asked)["pressure"], again.predict(asked)["pressure"], strict=True):
         assert np.abs(one - other).max() < 1e-9
@@ -139,7 +145,7 @@ def test_its_predictions_are_scikit_learns() -> None:
     results = computed(40)
     rows = Cube(SPACE).rows([point for point, _ in results])
     values, errors = (np.array([returned[name] for _, returned in results]) for name in ("pressure", "pressure_error"))
-    ours = gaussian.learn(rows, values, errors)
+    ours = model.learn_gaussian(rows, values, errors)
     shape = RBF(ours.lengths) if ours.kernel == "rbf" else Matern(ours.lengths, nu=2.5)
     theirs = GaussianProcessRegressor(ConstantKernel(ours.variance) * shape, alpha=ours.noise + 1e-10, optimizer=None)
     theirs.fit(rows, ours.values)
@@ -235,37 +241,37 @@ def test_arrays_that_are_damaged_raise_nothing_else(damage: list[tuple[int, int]
 
 
 def test_a_surrogate_that_is_not_as_it_should_be_is_refused(learnt: Surrogate) -> None:
-    header, packed = stored.write(learnt)
+    header, packed = pack_surrogate(learnt)
     with np.load(io.BytesIO(packed)) as file:
         arrays = dict(file)
     told = json.loads(header)
     for change in ({"rows": arrays["rows"][:5]}, {"0.lengths": np.zeros(2)}, {"0.values": np.full(60, np.nan)},
                    {"0.noise": -arrays["0.noise"]}, {"rows": arrays["rows"].astype(int)}):  # fmt: skip
         with pytest.raises(ValueError):  # noqa: PT011
-            stored.read(header, npz(**{**arrays, **change}))
+            unpack_surrogate(header, npz(**{**arrays, **change}))
     for wrong in ({"models": []}, {"models": told["models"] * 2}, {"space": []}, {"space": [{"name": "../x"}]},
                   {"models": [{**told["models"][0], "kind": "pickle"}]},
                   {"models": [{**told["models"][0], "kind": "ensemble", "members": 10**9, "layers": 3}]}):  # fmt: skip
         with pytest.raises(ValueError):  # noqa: PT011
-            stored.read(json.dumps({**told, **wrong}).encode(), packed)
+            unpack_surrogate(json.dumps({**told, **wrong}).encode(), packed)
 
 
 def test_a_surrogate_that_would_take_all_memory_to_ask_is_refused() -> None:
-    many = stored.write(Surrogate(SPACE, {"p": _process(MOST_GAUSSIAN + 1)}, np.zeros((MOST_GAUSSIAN + 1, 2))))
+    many = pack_surrogate(Surrogate(SPACE, {"p": _process(MOST_GAUSSIAN + 1)}, np.zeros((MOST_GAUSSIAN + 1, 2))))
     wide = tuple((np.zeros((2, 5000)), np.zeros((5000, 1))) for _ in range(2))
     networks = Ensemble(wide, tuple((np.zeros(5000), np.zeros(1)) for _ in wide), 1.0, 0.0, 0.0, 1.0)
     for said, written in (
         ("results", many),
-        ("width", stored.write(Surrogate(SPACE, {"p": networks}, np.zeros((9, 2))))),
+        ("width", pack_surrogate(Surrogate(SPACE, {"p": networks}, np.zeros((9, 2))))),
     ):
         with pytest.raises(ValueError, match=said):
-            stored.read(*written)
-    stored.read(*stored.write(Surrogate(SPACE, {"p": _process(MOST_GAUSSIAN)}, np.zeros((MOST_GAUSSIAN, 2)))))
+            unpack_surrogate(*written)
+    unpack_surrogate(*pack_surrogate(Surrogate(SPACE, {"p": _process(MOST_GAUSSIAN)}, np.zeros((MOST_GAUSSIAN, 2)))))
 
 
-def _process(count: int) -> gaussian.Gaussian:
+def _process(count: int) -> model.Gaussian:
     numbers = np.zeros(count)
-    return gaussian.Gaussian(np.zeros((count, 2)), numbers, numbers, "rbf", 1.0, np.ones(2), 0.0, 0.0, 1.0)
+    return model.Gaussian(np.zeros((count, 2)), numbers, numbers, "rbf", 1.0, np.ones(2), 0.0, 0.0, 1.0)
 
 
 def test_further_points_are_where_least_is_known_and_a_fifth_fills_the_space(learnt: Surrogate) -> None:

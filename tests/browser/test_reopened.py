@@ -41,7 +41,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
     page = opened(lab, journal, SHOW_RUN, DECLARE, "%transient_cluster k80x2 --dry-run", name="reopened")
     panels, pictures = page.locator(".transient-panel"), page.locator(".transient-picture")
     expect(panels).to_have_count(3)
-    expect(page.get_by_text("Ends by itself")).to_be_visible()
+    expect(page.get_by_text("It would be deleted automatically")).to_be_visible()
     assert [picture.is_visible() for picture in pictures.all()] == [False] * 3
     assert page.locator("mjx-container, .MathJax").count() == 0, "a price is read as a formula"
     lab.save(page)
@@ -60,7 +60,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
     expect(page.get_by_role("button", name="Launch", exact=True)).to_be_disabled()
     page.reload(wait_until="commit")
     expect(pictures.first).to_be_visible()
-    expect(pictures.first).to_contain_text(re.compile(r"As of .*; the run went on\."))
+    expect(pictures.first).to_contain_text(re.compile(r"As of .*; the run continued\."))
     expect(pictures.first).to_contain_text("revoked, replaced by worker-4")
     expect(page.get_by_text("Error displaying widget")).to_have_count(0)
     expect(panels).to_have_count(0)
@@ -68,7 +68,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
 
     exported, _ = HTMLExporter(template_name="lab").from_notebook_node(nbformat.reads(stored, 4))
     read = without_drawings(exported)
-    assert re.search(r"k80x4 ● ready 4 of 5 VMs ready, .* As of .*; the run went on\.", read)
+    assert re.search(r"k80x4 ● ready 4 of 5 VMs ready, .* As of .*; the run continued\.", read)
     assert "worker-3 K80 us-west1-b ● revoked, replaced by worker-4" in read
     assert re.search(r"loss, [\d.]+ to [\d.]+", read)
 
@@ -112,7 +112,7 @@ def test_the_panel_of_a_cluster_that_somebody_else_deleted_offers_nothing(lab: L
         expect(of_run.get_by_role("button", name=name)).to_have_count(0)
     page.wait_for_function("""() => {
         const stored = JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON());
-        return stored.includes('accuracy 0.947') && !stored.includes('; the run went on');
+        return stored.includes('accuracy 0.947') && !stored.includes('; the run continued');
     }""")
     lab.save(page)
     pictures = [
@@ -120,7 +120,7 @@ def test_the_panel_of_a_cluster_that_somebody_else_deleted_offers_nothing(lab: L
         for cell in json.loads((lab.folder / "deleted.ipynb").read_text(encoding="utf-8"))["cells"]
         for output in cell["outputs"]
     ]
-    assert all("As of" in "".join(picture) and "went on" not in "".join(picture) for picture in pictures)
+    assert all("As of" in "".join(picture) and "continued" not in "".join(picture) for picture in pictures)
 
 
 BUSY = """() => {

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.panels import stories
-from transient_magics.bags.policy.simulate import Bag, simulate
 from transient_magics.catalog import ACCELERATORS, ICAC19, ZONES, age_days, item_price, price_list, worker_price
 from transient_magics.catalog.prices import REFRESH, VmPrice, drift
 from transient_magics.client.declaring.dry_run import Preview
@@ -18,6 +17,7 @@ from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.speeds.workloads import PUBLISHED
 from transient_magics.spec import parse_groups
 from transient_magics.spec.cluster import age_words
+from transient_magics.works.bags.policy.simulate import Bag, simulate
 
 NOW = calendar.timegm((2026, 11, 27, 0, 0, 0))
 
@@ -88,5 +88,5 @@ def test_the_age_of_prices_is_in_dry_runs_and_an_unconfirmed_price_has_two_digit
     assert age_words(t4) in Preview(t4).doubts
     assert age_words(replace(t4, provisioning_model="standard")) == ""
     said = str(planned("v100x2@us-central1-a+v100@us-east1-c"))
-    assert "per million steps, by a price that is not confirmed." in said
+    assert "per million steps, by an unconfirmed price." in said
     assert "costs about $2" in said

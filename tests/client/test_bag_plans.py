@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import transient_magics as tm
-from transient_magics.bags.core import Lifetimes
 from transient_magics.cli import arguments
 from transient_magics.client import Declaration
 from transient_magics.client.declaring.specification import specify
-from transient_magics.client.planning.bag_plans import BagPlan, parse_job_time
 from transient_magics.errors import DeclarationError, PlanError, TransientError
 from transient_magics.works.bags.declare import lifetimes
+from transient_magics.works.bags.driver.decisions import Lifetimes
+from transient_magics.works.bags.plans import BagPlan, parse_job_time
 
 ASKED: dict[str, Any] = {"bag": True, "jobs": 30, "job_time": "1h:3h"}
 
@@ -73,7 +73,7 @@ def test_a_line_is_read_as_the_client_takes_it() -> None:
     assert row.policy == "memoryless"
     for wrong, said in (
         ("cpux4 --bag --jobs 30", "--bag needs --job-time"), ("--bag --jobs 3 --job-time 1h", "--bag needs a SPEC"),
-        ("cpux4 --workload w --train-steps 5 --jobs 3", "--jobs is about a bag"),
+        ("cpux4 --workload w --train-steps 5 --jobs 3", "--jobs needs --bag"),
         ("cpux4 --bag --jobs 0 --job-time 1h", "--jobs takes a whole number from 1 on"),
     ):  # fmt: skip
         with pytest.raises(DeclarationError, match=said):

@@ -23,8 +23,8 @@ from transient_magics import client, emulator, places
 from transient_magics.catalog.traces import read_traces, sampled, to_csv
 from transient_magics.client.planning.deadlines import on_demand
 from transient_magics.client.text import event_words
-from transient_magics.controller.decisions.ranking import ranked
-from transient_magics.controller.vms.advice import measured
+from transient_magics.controller.decisions.capacity import ranked
+from transient_magics.controller.vms.lookup import measured_advice
 from transient_magics.errors import DeclarationError
 from transient_magics.journal.lock import LOCK, take
 from transient_magics.spec import RunSpec
@@ -104,14 +104,14 @@ def home() -> Iterator[Path]:
 
 
 def test_mistakes_are_one_sentence_and_nothing_is_begun(home: Path) -> None:
-    assert "Nothing was measured" in str(tm.measure())
+    assert "There are no measurements" in str(tm.measure())
     for values, said in (
         ({}, "needs --zones and --budget"),
-        ({"zones": [OPEN], "budget": 0.001}, "One look into 1 zone could cost"),
+        ({"zones": [OPEN], "budget": 0.001}, "One request in 1 zone may cost"),
         ({"zones": ["us-east1-x"], "budget": 1.0}, "unknown zone"),
         ({"zones": ["us-west3-b"], "budget": 1.0, "gpu": "p100"}, "us-west3-b has no P100"),
         ({"zones": [OPEN], "budget": 1.0, "gpu": "t5"}, "^Unknown GPU 't5'"),
-        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute at least"),
+        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute or more"),
     ):
         with pytest.raises(DeclarationError, match=said):
             tm.measure(**{"gpu": "t4", **values})  # type: ignore[arg-type]
@@ -122,11 +122,11 @@ def test_a_measurement_begins_before_its_process_holds_its_lock_and_says_when_it
     young = spec(declared_at=time.time())
     folder = places.private(places.measurements() / young.name)
     (folder / "spec.json").write_text(json.dumps(young.to_dict()), encoding="utf-8")
-    assert "It begins." in str(tm.measure())
+    assert "It is starting." in str(tm.measure())
     lock = take(folder)
     assert lock is not None
-    assert "It goes on." in str(tm.measure())
-    assert "It is ending." in str(tm.measure(stop=True))
+    assert "It is running." in str(tm.measure())
+    assert "It is stopping." in str(tm.measure(stop=True))
     os.close(lock)
     assert "its process was killed" in str(tm.measure())
     (folder / LOCK).unlink()
@@ -142,13 +142,13 @@ def test_zones_are_ranked_by_what_was_seen_within_the_hour_where_google_says_not
     (folder / "spec.json").write_text(json.dumps(declared.to_dict()), encoding="utf-8")
     now = time.time()
     write_sightings(folder, [Sighting(now - 7200, SHUT, given=True)])
-    assert measured(None, "t4", (OPEN, SHUT), now) is None, "too long ago"
+    assert measured_advice(None, "t4", (OPEN, SHUT), now) is None, "too long ago"
     write_sightings(folder, [Sighting(now - 60, OPEN, given=True), Sighting(now - 60, SHUT, given=False)])
-    advice = measured(None, "t4", (OPEN, SHUT), now)
+    advice = measured_advice(None, "t4", (OPEN, SHUT), now)
     assert advice
     assert advice.measured
-    assert "most often in us-west1-b (100% of the looks)" in event_words(advice)
-    assert measured("another", "t4", (OPEN, SHUT), now) is None
+    assert "most often in us-west1-b (100% of the polls)" in event_words(advice)
+    assert measured_advice("another", "t4", (OPEN, SHUT), now) is None
     assert ranked(cluster, "t4", (SHUT, OPEN), replace(advice, time=int(now * 1e9)), now) == (OPEN, SHUT)
 
 

@@ -157,7 +157,7 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "will be taken back" in said("cluster", "revoke", "demo", "worker-0", "--in", "3s")
     assert following.stdout is not None
     for line in following.stdout:
-        if b"worker-0 will be taken back within 30 s" in line:
+        if b"worker-0 will be revoked within 30 s" in line:
             break
     following.send_signal(signal.SIGINT)
     assert following.wait(60) == 130
@@ -166,7 +166,7 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
     assert "demo is deleted, no VM is left" in said("cluster", "delete", "demo")
     told, _ = attached.communicate(timeout=60)  # it ends with the cluster
     assert attached.returncode == 0
-    assert "worker-0 will be taken back within 30 s" in told, "what happens follows the status"
+    assert "worker-0 will be revoked within 30 s" in told, "what happens follows the status"
     assert "demo is deleted" in said("cluster", "delete", "demo")
     assert "demo  deleted" in said("cluster", "list", "--all")
 
@@ -181,8 +181,8 @@ def wait_until(reached: Callable[[], object]) -> None:
 def a_dead_controller_is_reported_and_another_one_started(cluster: client.Cluster) -> None:
     """By each command that reads the journal, once."""
     reports = re.compile(
-        r"No controller of demo has been running since \d\d:\d\d:\d\d\. What follows is of that time\. "
-        r"Another controller is in charge now\."
+        r"No controller of demo has been running since \d\d:\d\d:\d\d\. The following state is from that time\. "
+        r"Another controller is running now\."
     )
     for words in (("status", "demo"), ("list",), ("events", "demo", "--kind", "vm.ready")):
         assert not reports.match(said("cluster", *words))

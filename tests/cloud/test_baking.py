@@ -24,12 +24,12 @@ from transient_magics import places
 from transient_magics.client.text import event_words
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.images import image_url
-from transient_magics.controller.opening import Opening
-from transient_magics.controller.programs.baking import Baking
+from transient_magics.controller.programs.bake import Baking
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.record import Recorder
+from transient_magics.controller.setup import Setup
 from transient_magics.controller.vms.access import Access
-from transient_magics.controller.vms.image_choice import choose
+from transient_magics.controller.vms.lookup import choose_image
 from transient_magics.controller.vms.machines import vm_request
 from transient_magics.controller.vms.startup import image_script, lock_hash, startup_script
 from transient_magics.errors import AccessError, AlreadyExistsError, CloudError, GoneError
@@ -261,18 +261,18 @@ async def test_a_cluster_boots_from_the_newest_image_that_carries_its_packages(
              image("half", 5, status="PENDING"), image("strangers", 6),
              image("older", 2, lock=lock_hash(with_gpu=False))]  # fmt: skip
     api.on("GET", "global/images", {"items": there})
-    chosen = await choose(cluster("t4"), engine)
+    chosen = await choose_image(cluster("t4"), engine)
     assert len(api.asked("GET", "global/images")) == 1
     assert (chosen.image, chosen.gpu) == ("second", True)
     requests = first_requests(cluster("t4"), chosen)
     assert {each.image for each in requests} == {"second"}
     assert not any("pip install" in each.metadata["startup-script"] for each in requests)
     api.on("GET", "global/images", {"items": there[3:5]})
-    chosen = await choose(cluster("t4"), engine)
+    chosen = await choose_image(cluster("t4"), engine)
     assert chosen.image == ""
     assert "%transient_image build" in chosen.why
     api.on("GET", "global/images", {"items": [image("second", 6)]})
-    chosen = await choose(cluster("t4"), engine)
+    chosen = await choose_image(cluster("t4"), engine)
     assert chosen.image == "", "one of that name that somebody else made"
     assert "was not built from here: --image second" in chosen.why
     assert all("pip install" in each.metadata["startup-script"] for each in first_requests(cluster("t4"), chosen))
@@ -283,15 +283,15 @@ async def test_a_cluster_without_gpus_takes_images_with_and_without_their_librar
 ) -> None:
     for there in (image("second", 2), image("bare", 3, gpu="no")):
         api.on("GET", "global/images", {"items": [there]})
-        assert (await choose(cluster("cpu"), engine)).image == there["name"]
+        assert (await choose_image(cluster("cpu"), engine)).image == there["name"]
 
 
 async def test_workers_with_gpus_do_not_boot_from_an_image_without_a_driver(
     api: Api, engine: ComputeEngine, built_here: None
 ) -> None:
     api.on("GET", "global/images", {"items": [image("bare", 3, gpu="no")]})
-    assert (await choose(cluster("t4"), engine)).image == ""
-    chosen = await choose(cluster("cpu"), engine)
+    assert (await choose_image(cluster("t4"), engine)).image == ""
+    chosen = await choose_image(cluster("cpu"), engine)
     assert (chosen.image, chosen.gpu) == ("bare", False)
     state = replay([events.ClusterDeclared(spec=cluster("cpu").to_dict()), chosen])
     wanted = {"vm": "worker-0", "role": "worker", "slot": 0, "zone": ZONE, "machine_type": "n1-standard-4",
@@ -314,7 +314,7 @@ async def test_the_controller_chooses_once_and_its_journal_says_which(
     access = cast(Access, SimpleNamespace(engine=engine))
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = Recorder(journal, replay([]))
-        opening = Opening(tmp_path, recorder, access)
+        opening = Setup(tmp_path, recorder, access)
         recorder.record(events.ClusterDeclared(spec=cluster("t4").to_dict()))
         await opening.prepare()
         await opening.prepare()
@@ -332,11 +332,11 @@ async def test_a_cluster_for_jobs_boots_from_an_image_of_its_own_kind_and_the_ot
     light["labels"]["transient-magics-for"] = "jobs"
     api.on("GET", "global/images", {"items": [light, image("bare", 3, gpu="no")]})
     for kind, purpose in (("second", "jobs"), ("bare", "training")):
-        chosen = await choose(cluster("cpu", purpose=purpose), engine)
+        chosen = await choose_image(cluster("cpu", purpose=purpose), engine)
         assert chosen.image == kind
     assert [each.purpose for each in await engine.images.list()] == ["jobs", "training"]
     api.on("GET", "global/images", {"items": [image("bare", 3, gpu="no")]})
-    chosen = await choose(cluster("cpu", purpose="jobs"), engine)
+    chosen = await choose_image(cluster("cpu", purpose="jobs"), engine)
     assert "%transient_image build --for jobs bakes" in chosen.why
     for each in first_requests(cluster("cpu", purpose="jobs"), chosen):
         script = each.metadata["startup-script"]
@@ -346,7 +346,7 @@ async def test_a_cluster_for_jobs_boots_from_an_image_of_its_own_kind_and_the_ot
 
 async def test_who_may_not_list_images_goes_without(api: Api, engine: ComputeEngine) -> None:
     api.on("GET", "global/images", refusal(403, "forbidden", "Required 'compute.images.list' permission"))
-    assert "compute.images.list" in (await choose(cluster("t4"), engine)).why
+    assert "compute.images.list" in (await choose_image(cluster("t4"), engine)).why
 
 
 async def test_the_examination_says_which_image(api: Api, engine: ComputeEngine) -> None:

@@ -174,7 +174,7 @@ async def test_what_is_not_given_is_told_in_a_sentence(url: str) -> None:
         if place != "gs://bucket":
             with pytest.raises(ValueError, match="not a place"):
                 Reach(place, "objectUser").rule()
-    with pytest.raises(CloudError, match="no token for such a place"):
+    with pytest.raises(CloudError, match="Tokens cannot be limited to such a place"):
         await bounded_token([Reach("gs://bucket/x' || true", "objectViewer")], "p", url)
     assert "availabilityCondition" not in Reach("gs://bucket", "objectViewer").rule()
     async with CloudStorage("p", url, patience=3) as own:

@@ -19,13 +19,13 @@ from scripted_api import PROJECT, ZONE, Api, refusal
 
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.calling.clients import ServerClock
-from transient_magics.controller import skew
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import Situation
-from transient_magics.controller.opening import Opening
 from transient_magics.controller.programs import preflight
 from transient_magics.controller.programs.measure import _look
 from transient_magics.controller.record import Recorder
+from transient_magics.controller.setup import Setup
+from transient_magics.controller.vms import lookup
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AccessError
@@ -66,7 +66,7 @@ async def test_no_cluster_is_made_by_a_clock_that_is_far_off(
     access = cast(Access, SimpleNamespace(engine=engine))
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = Recorder(journal, replay(read(journal.path)))
-        await Opening(tmp_path, recorder, access).prepare()
+        await Setup(tmp_path, recorder, access).prepare()
     assert recorder.state.phase == ("provisioning" if why == "^$" else "deleting")
     assert re.search(why, recorder.state.reason)
 
@@ -84,7 +84,7 @@ async def test_limits_of_a_cluster_that_is_there_go_by_compute_engines_clock(
     fleet = cast(Fleet, SimpleNamespace(request=lambda decisions, _: asked.extend(decisions)))
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
-        controller._carry_out(fleet, Situation(skew.now(engine.ahead), recorder.state))
+        controller._carry_out(fleet, Situation(lookup.corrected_now(engine.ahead), recorder.state))
     assert recorder.state.phase == ("deleting" if ends else "provisioning")
     assert [each.vm for each in asked] == ([] if ends else ["ps-0", "worker-0"])
 

@@ -140,7 +140,7 @@ import sys
 from pathlib import Path
 
 from transient_magics.cloud import CloudStorage
-from transient_magics.controller.answer import answer
+from transient_magics.controller.programs import print_answer
 from transient_magics.controller.programs.fetch import fetch
 
 url, store, home = sys.argv[1:]
@@ -153,7 +153,7 @@ async def bring():
 
 for size in (["-t", "tmpfs", "-o", "size=300k"], ["-o", "remount,size=10m"]):
     subprocess.run(["mount", *size, "none", home], check=True)
-    answer(bring())
+    print_answer(bring())
     print(json.dumps(sorted(str(path.relative_to(home)) for path in Path(home).rglob("*") if path.is_file())))
 """
 

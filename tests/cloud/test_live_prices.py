@@ -15,7 +15,7 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.cloud import ComputeEngine
 from transient_magics.cloud.list_prices import price_rows
-from transient_magics.controller.vms.live_prices import find, refresh, repriced
+from transient_magics.controller.vms.lookup import find_prices, refresh_prices, repriced
 from transient_magics.errors import AccessError, CredentialsError
 from transient_magics.journal import events, replay
 
@@ -127,13 +127,13 @@ def test_disks_and_addresses_are_among_them() -> None:
 async def test_they_are_read_page_by_page_and_kept_for_a_day(api: Api, engine: ComputeEngine) -> None:
     before = catalog.worker_price("t4", "us-west1-b")
     api.on("GET", SKUS, {"skus": [*T4, *OTHERS], "nextPageToken": "more"}, {"skus": N1})
-    assert await refresh(engine) == 6
+    assert await refresh_prices(engine) == 6
     assert [query.get("pageToken") for query, _ in api.asked("GET", SKUS)] == [None, "more"]
     after = catalog.worker_price("t4", "us-west1-b")
     assert after.on_demand == pytest.approx(0.35 + 4 * 0.03 + 15 * 0.004)
     assert after.transient == pytest.approx(0.11 + 4 * 0.01 + 15 * 0.001)
     assert after != before
-    assert await refresh(engine) == 0, "known for a day"
+    assert await refresh_prices(engine) == 0, "known for a day"
     assert len(api.asked("GET", SKUS)) == 2
 
 
@@ -141,7 +141,7 @@ async def test_a_cluster_is_reckoned_with_todays_prices_from_before_its_first_vm
     api: Api, engine: ComputeEngine
 ) -> None:
     api.on("GET", SKUS, {"skus": [*T4, *N1]})
-    priced = await find(MINE, engine)
+    priced = await find_prices(MINE, engine)
     assert priced
     state = replay([events.ClusterDeclared(spec=MINE.to_dict()), priced])
     assert state.spec
@@ -153,27 +153,27 @@ async def test_a_cluster_is_reckoned_with_todays_prices_from_before_its_first_vm
     ), "a custom machine costs 5 % more"
     assert priced.hourly == pytest.approx(state.spec.hourly)
     assert repriced(state.spec).prices == state.spec.prices
-    assert await find(state.spec, engine) is None
+    assert await find_prices(state.spec, engine) is None
 
 
 async def test_without_the_right_the_catalogs_dated_prices_stay(api: Api, engine: ComputeEngine) -> None:
     page = "https://console.developers.google.com/apis/api/cloudbilling.googleapis.com/overview?project=1"
     said = f"Cloud Billing API has not been used in project 1 before or it is disabled. Enable it by visiting {page}"
     api.on("GET", SKUS, refusal(403, "accessNotConfigured", said))
-    assert await find(MINE, engine) is None
+    assert await find_prices(MINE, engine) is None
     with pytest.raises(AccessError, match="gcloud services enable cloudbilling"):
-        await refresh(engine)
+        await refresh_prices(engine)
     api.on("GET", SKUS, refusal(401, "authError", "Invalid Credentials"))
     with pytest.raises(CredentialsError):
-        await find(MINE, engine)
+        await find_prices(MINE, engine)
 
 
 async def test_an_emulated_cluster_asks_nobody(api: Api, engine: ComputeEngine) -> None:
-    assert await find(replace(MINE, project=None), engine) is None
+    assert await find_prices(replace(MINE, project=None), engine) is None
     assert not api.requests
 
 
 async def test_an_answer_in_which_nothing_is_recognised_teaches_nothing(api: Api, engine: ComputeEngine) -> None:
     api.on("GET", SKUS, {"skus": OTHERS})
-    assert await refresh(engine) == 0
+    assert await refresh_prices(engine) == 0
     assert catalog.learned_seconds_ago() == float("inf")

@@ -15,7 +15,7 @@ from transient_magics import catalog
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.cloud import ComputeEngine, Shape
-from transient_magics.controller.vms.zones import adapted, find, open_zones
+from transient_magics.controller.vms.lookup import find_zones, open_zones, with_zones
 from transient_magics.journal import events, replay
 
 V100 = Shape("n1-standard-8", "nvidia-tesla-v100")
@@ -34,7 +34,7 @@ async def test_the_emulator_has_what_the_catalog_says(emulate: Emulate) -> None:
         async with ComputeEngine("emulated-project", url) as engine:
             assert await engine.zones_with(V100) == set(catalog.zones_with("v100"))
             assert await engine.zones_with(Shape("a2-highgpu-1g")) >= set(catalog.zones_with("a100"))
-            assert await find(SPEC, engine) is None, "so nothing has to be changed"
+            assert await find_zones(SPEC, engine) is None, "so nothing has to be changed"
 
 
 async def test_zones_are_asked_for_by_one_request_per_gpu(api: Api, engine: ComputeEngine) -> None:
@@ -43,7 +43,7 @@ async def test_zones_are_asked_for_by_one_request_per_gpu(api: Api, engine: Comp
         "acceleratorTypes", us_west1_b=[mine], us_south1_a=[other, mine], us_east1_c=[mine | old], us_east1_b=[other],
     ))  # fmt: skip
     api.on("GET", "aggregated/machineTypes", listed("machineTypes", us_west1_a=[{"name": "g2-standard-4"}]))
-    found = await find(SPEC, engine)
+    found = await find_zones(SPEC, engine)
     assert found
     assert set(found.zones["v100"]) == {"us-west1-b", "us-south1-a"}
     assert found.zones["l4"] == ("us-west1-a",)
@@ -54,7 +54,7 @@ async def test_zones_are_asked_for_by_one_request_per_gpu(api: Api, engine: Comp
 
 async def test_who_may_not_list_them_goes_by_the_catalog(api: Api, engine: ComputeEngine) -> None:
     api.on("GET", "aggregated/.*", refusal(403, "forbidden", "Required 'compute.acceleratorTypes.list' permission"))
-    assert await find(SPEC, engine) is None
+    assert await find_zones(SPEC, engine) is None
 
 
 def test_zones_that_the_user_named_stay() -> None:
@@ -65,7 +65,7 @@ def test_zones_that_the_user_named_stay() -> None:
 
 def test_a_cluster_goes_where_its_gpu_is_found_with_all_its_prices() -> None:
     gone, fresh = ZONES[0], "us-west1-c"
-    changed = adapted(SPEC, {"v100": {*ZONES[1:], fresh, "us-central1-ai1a", "mars-north1-a"}})
+    changed = with_zones(SPEC, {"v100": {*ZONES[1:], fresh, "us-central1-ai1a", "mars-north1-a"}})
     assert changed
     assert gone not in changed.candidates["v100"]
     assert fresh in changed.candidates["v100"]
@@ -87,7 +87,7 @@ known = st.lists(st.sampled_from([*ZONES, "us-south1-a", "us-west1-z", "europe-w
 @given(known)
 def test_the_declared_order_holds_and_new_zones_come_after_the_known_ones_of_their_place(found: Iterable[str]) -> None:
     before, found = SPEC.candidates["v100"], set(found)
-    changed = adapted(SPEC, {"v100": found})
+    changed = with_zones(SPEC, {"v100": found})
     after = changed.candidates["v100"] if changed else before
     near = {zone for zone in found if catalog.continent(zone) == "North America"}
     assert set(after) == (near or set(before))

@@ -27,7 +27,7 @@ from transient_magics.controller.vms.boots import Boots
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.link import Link
 from transient_magics.journal import Journal, bill, events, read, replay
-from transient_magics.protocol.vm_events import TrafficCounted, from_agent
+from transient_magics.protocol.vm_events import TrafficCounted, TrainStarted, WorkerJoined, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.spec.cluster import place
 from transient_magics.works.runs.conduct import Runs
@@ -283,7 +283,7 @@ def test_a_worker_without_its_gpu_is_told_once_and_after_two_of_them_no_more_are
             (deleted, *_) = decide(Situation(200.0, controller._state))
             assert deleted == DeleteVm("worker-0", reason)
     (told,) = [event for event in read(cluster / "journal.jsonl") if event.kind == "vm.unfit"]
-    assert event_words(told) == f"worker-0 is of no use: {reason}"
+    assert event_words(told) == f"worker-0 is unusable: {reason}"
     with in_charge(cluster) as controller:
         record = controller._recorder.record
         record(events.VmDeleted(vm="worker-0", reason=reason))
@@ -320,8 +320,8 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
     with in_charge(cluster) as controller:
         for run in ("s-0", "s-1"):
             controller._recorder.record(events.WorkDeclared(of="run", work=run, spec={"name": run, "train_steps": 9}))
-            controller._recorder.record(events.TrainStarted(run=run, step=0))
-        controller._recorder.record(events.WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
+            controller._recorder.record(TrainStarted(run=run, step=0))
+        controller._recorder.record(WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
         leased = {"0": "s-1", str(place(0, 1)): "s-0", "1": "own"}
         controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "own": 2}, workers=leased))
         runs = conducted_runs(controller, cluster)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transient_magics.controller.decisions.alike import alike
+from transient_magics.controller.decisions.same_check import alike
 from transient_magics.protocol.run import RunSpec
 from transient_magics.works.runs.checking import content
 

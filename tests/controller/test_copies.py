@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Emulate
 from transient_magics.cloud import CloudStorage
-from transient_magics.controller.placement.copies import Copies, keep_copies
+from transient_magics.controller.remote_controller.bucket_backup import BucketBackup, keep_copies
 from transient_magics.protocol import layout
 
 STORE = "gs://some-results/c/"
@@ -25,7 +25,7 @@ async def test_a_bucket_that_takes_nothing_is_told_and_what_was_left_is_there_on
     (bag / layout.SURROGATE).write_text("a surrogate", encoding="utf-8")
     with emulate() as url:
         async with CloudStorage("a-project", url, patience=3) as storage:
-            copies = Copies(storage, STORE)
+            copies = BucketBackup(storage, STORE)
             told = await keep_copies(copies, tmp_path)
             assert told.startswith("What jobs and bags left is not in the bucket, and goes with the controller's VM: ")
             assert "bucket or object does not exist" in told

@@ -14,7 +14,7 @@ import pytest
 
 from tests.deadlines.test_deadline_decisions import story
 from transient_magics.client import text
-from transient_magics.client.text.deadlines import moment
+from transient_magics.client.text import time_words
 from transient_magics.controller.record import Recorder
 from transient_magics.deadlines import simulation
 from transient_magics.deadlines.decisions import Verdict, decide
@@ -26,6 +26,7 @@ from transient_magics.panels import html, view
 from transient_magics.panels.wishes import wish
 from transient_magics.works.runs import deadlines as conduct
 from transient_magics.works.runs.deadlines import Deadlines
+from transient_magics.works.runs.words import outlook_facts
 
 
 class Desk:
@@ -103,7 +104,7 @@ def test_asked_first_it_proposes_and_what_is_agreed_to_is_done(opened: Open) -> 
     how = f"{known.proposed.reason}. To agree: %transient_cluster agree {state.name} run-1\n"
     assert how in text.status(state, bill(state, now), now)
     assert view(state, bill(state, now), now + 700)["training"]["proposal"] is None, "it expires"  # type: ignore[index]
-    for said in ("done by", "chance", "a step", "makes one for", "Proposed for run-1"):
+    for said in ("deadline", "chance", "a step", "makes one for", "Proposed for run-1"):
         assert said in html(shown), "the picture says what the panel does"
     with pytest.raises(ClusterError, match="not proposed any more"):
         deadlines.agree("run-1", known.proposed.seq + 1)
@@ -171,8 +172,8 @@ def test_an_end_that_no_simulation_reaches_is_later_than_what_it_does(opened: Op
         recorder.record(
             events.DeadlineOutlook(run="run-1", chance=0.0, low=low, high=high, worth=0.1, price=0.1, gpu="cpu")
         )
-        ends = dict(text.outlook_facts(recorder.state.of(RunState)["run-1"], now))["ends"]
-        assert ends == f"later than {moment(later, now)}"
+        ends = dict(outlook_facts(recorder.state.of(RunState)["run-1"], now))["ends"]
+        assert ends == f"later than {time_words(later, now)}"
 
 
 def test_the_page_agrees_to_the_proposal_that_it_shows() -> None:

@@ -22,31 +22,22 @@ from transient_magics.cloud import BoundedToken, CloudStorage, Reach, Vm
 from transient_magics.controller.__main__ import _end_without_lock, _look_after
 from transient_magics.controller.cluster import Controller
 from transient_magics.controller.decisions.core import RequestVm, Situation, decide
-from transient_magics.controller.opening import Opening
-from transient_magics.controller.placement import attaching
-from transient_magics.controller.placement.mirror import Mirror
 from transient_magics.controller.record import Recorder
+from transient_magics.controller.remote_controller import attach
+from transient_magics.controller.remote_controller.proxy import ControllerProxy
+from transient_magics.controller.setup import Setup
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
-from transient_magics.journal import (
-    DaskState,
-    DeclaredBag,
-    JobState,
-    Journal,
-    RunState,
-    bill,
-    declared,
-    events,
-    fold,
-    read,
-    replay,
-    unknown_run,
-)
+from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
 from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
+from transient_magics.works.bags.state import DeclaredBag
+from transient_magics.works.dask.state import DaskState
+from transient_magics.works.jobs.state import JobState
 from transient_magics.works.runs import checking
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.runs.training import Training
@@ -189,7 +180,7 @@ def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is
         journal.append(events.ControllerMoved(vm=""))
     with taken_back(home) as controller:
         state = controller._state
-        assert [each.name for each in state.active_jobs] == ["job-1"]
+        assert [each.name for each in state.active(JobState)] == ["job-1"]
         assert (
             state.of(JobState)["job-2"].reason
             == state.of(DeclaredBag)["bag-1"].reason
@@ -255,7 +246,7 @@ async def test_without_an_answer_of_compute_engine_no_vm_is_called_gone(home: Pa
         else:
             controller._recorder.record(events.ClusterDeclared(spec=SPEC.to_dict()))
         controller._recorder.begin_deletion("asked by the user")
-        assert await Opening(home, controller._recorder, access).open() is asked_for
+        assert await Setup(home, controller._recorder, access).open() is asked_for
         assert controller._state.over is not asked_for
 
 
@@ -375,10 +366,10 @@ async def test_attaching_takes_the_one_vm_of_this_owner(
     async def listed(_: object) -> list[Vm]:
         return [seat(f"vm-{number}", **labels) for number, labels in enumerate(found)]
 
-    monkeypatch.setattr(attaching, "whose", whose)
+    monkeypatch.setattr(attach, "owner_labels", whose)
     access = cast(Access, SimpleNamespace(engine=SimpleNamespace(list=listed)))
     with pytest.raises(ClusterError, match=said):
-        await attaching.the_seat(access, "one", "mine")
+        await attach.the_seat(access, "one", "mine")
 
 
 @pytest.mark.parametrize(
@@ -395,20 +386,20 @@ async def test_attaching_takes_the_one_vm_of_this_owner(
 def test_what_is_attached_to_is_about_that_very_cluster(tmp_path: Path, change: dict[str, Any]) -> None:
     vm = seat("one-ps-0", **{"transient-magics-id": SPEC.id})
     (tmp_path / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
-    shown = declared.shown(attaching.fitting(tmp_path, vm, "one", "mine"), {**vars(vm), "owner": "me"})
+    shown = declared.shown(attach.fitting(tmp_path, vm, "one", "mine"), {**vars(vm), "owner": "me"})
     assert shown == (
         "one in project mine: k80x2, limits 24 h and $10.00; "
         "its controller runs on one-ps-0 (id 7, us-west1-b, owner me)"
     )
     (tmp_path / "spec.json").write_text(json.dumps({**SPEC.to_dict(), **change}), encoding="utf-8")
     with pytest.raises(ClusterError, match=r"another cluster|cannot be read"):
-        attaching.fitting(tmp_path, vm, "one", "mine")
+        attach.fitting(tmp_path, vm, "one", "mine")
 
 
 def test_a_mirror_goes_by_what_this_machine_declared_and_copies_any_line(home: Path) -> None:
     with Journal(home / "journal.jsonl") as journal:
         journal.append(events.ClusterResized(spec=EVIL.to_dict()))
-    mirror = Mirror(home)
+    mirror = ControllerProxy(home)
     assert mirror._spec == SPEC
     before = mirror.state
     size, asked = mirror._journal.stat().st_size, []
@@ -443,7 +434,7 @@ async def test_by_what_the_controllers_vm_writes_of_its_own_id_it_is_not_gone(
     """Else it had this machine take the cluster back, and what it wrote, whenever it likes."""
     with Journal(home / "journal.jsonl") as journal:
         journal.append(events.VmRunning(vm="ps-0", address="10.9.9.9", vm_id="666"))
-    mirror = Mirror(home)
+    mirror = ControllerProxy(home)
 
     async def there(zone: str, name: str) -> Any:
         return SimpleNamespace(id="1", status="RUNNING")
@@ -466,9 +457,9 @@ async def test_by_what_the_controllers_vm_writes_of_its_own_id_it_is_not_gone(
 async def test_the_end_of_a_journal_comes_from_the_bucket_if_a_controller_wrote_it(
     home: Path, emulate: Emulate, monkeypatch: pytest.MonkeyPatch, end: bytes, taken: bool
 ) -> None:
-    monkeypatch.setattr("transient_magics.controller.placement.mirror._MOST_JOURNAL", 4096)
+    monkeypatch.setattr("transient_magics.controller.remote_controller.proxy._MOST_JOURNAL", 4096)
     declared.agree(home, replace(SPEC, bucket="results-of-one"))
-    mirror = Mirror(home)
+    mirror = ControllerProxy(home)
     here = (home / "journal.jsonl").read_bytes()
     (home / "there").write_bytes(here + end)
     place = str(cluster_store(mirror._spec)).removeprefix("gs://results-of-one/")
@@ -507,7 +498,7 @@ def test_one_bad_line_ends_nobody_and_everything_can_be_deleted(home: Path) -> N
 def test_a_cluster_whose_journal_was_removed_is_what_it_was(home: Path) -> None:
     """Its bill, on which --max-cost depends, and what has ended, so that none of it begins a second time."""
     with Journal(home / "journal.jsonl") as journal:
-        journal.append(events.TrainFinished(run="run-1", step=9))
+        journal.append(TrainFinished(run="run-1", step=9))
     before = client.Cluster("one").state
     (home / "journal.jsonl").unlink()
     state = client.Cluster("one").state
@@ -533,7 +524,7 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
     assert f"its bill begins with ${SPEC.most_hourly / 2:.2f}" in state.trouble
     assert (state.of(RunState)["run-1"].phase, state.of(JobState)["job-1"].phase) == ("failed", "failed")
     assert not state.active_run
-    assert not state.active_jobs
+    assert not state.active(JobState)
     assert "was removed" in state.of(JobState)["job-1"].reason
 
 

@@ -13,7 +13,7 @@ from tests.controller.test_resizing import Life, declare
 from tests.examples import examples
 from transient_magics.client.declaring import resized as meant
 from transient_magics.controller.decisions.core import worker_places
-from transient_magics.controller.decisions.giving_up import compared, lately, leaving
+from transient_magics.controller.decisions.shrink_policy import compared, lately, leaving
 from transient_magics.journal import events
 from transient_magics.protocol.cluster_commands import GiveUp
 

@@ -17,18 +17,22 @@ from transient_magics import places
 from transient_magics.client import Cluster, Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.controller import artifacts
-from transient_magics.controller.placement import homecoming
-from transient_magics.controller.placement.copies import Copies
-from transient_magics.controller.placement.homecoming import Homecoming
+from transient_magics.controller.remote_controller import result_sync
+from transient_magics.controller.remote_controller.bucket_backup import BucketBackup
+from transient_magics.controller.remote_controller.result_sync import ResultSync
 from transient_magics.controller.tasks import Tasks
 from transient_magics.errors import AgreementError, ConnectionLostError
 from transient_magics.journal import ClusterState, Event, RunState, events, fold
 from transient_magics.journal.declared import declared_run
 from transient_magics.protocol import layout
-from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainCheckpoint, TrainFinished, TrainStarted
 from transient_magics.runtime.files.archive import pack, path_of
+from transient_magics.works.jobs.events import JobKept
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.studies.events import StudyAsked
+from transient_magics.works.studies.spec import StudySpec
 
 SPEC = specify(Declaration("cpux2", name="afar", purpose="jobs"))
 
@@ -110,22 +114,20 @@ class Here:
         return known
 
 
-def kept(folder: Path, number: int) -> events.JobKept:
+def kept(folder: Path, number: int) -> JobKept:
     """An archive of job-1 below the folder, and the word of it."""
     target = path_of(folder / layout.JOBS / "job-1", number)
     target.parent.mkdir(parents=True, exist_ok=True)
     (folder / "out").mkdir(exist_ok=True)
     (folder / "out" / "step").write_text(f"{number}", encoding="utf-8")
     packed = pack(folder / "out", target)
-    return events.JobKept(
-        job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest
-    )
+    return JobKept(job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest)
 
 
-def reached(there: There, directory: Path, group: asyncio.TaskGroup) -> tuple[Here, Homecoming]:
+def reached(there: There, directory: Path, group: asyncio.TaskGroup) -> tuple[Here, ResultSync]:
     """The VM is reached, and an archive of job-1 was told of before."""
     host = Here(there, group)
-    home = Homecoming(directory, SPEC, host)
+    home = ResultSync(directory, SPEC, host)
     host.hears(events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "true", keep="out").to_dict()))
     host.hears(kept(there.folder, 1))
     home.catch_up()
@@ -138,7 +140,7 @@ async def test_the_last_archive_of_a_job_comes_though_nothing_tells_of_it_again(
 ) -> None:
     """Told of at the moment at which the VM is reached, when what was there already is being brought; and where the
     connection fails meanwhile."""
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.05)
     there, directory = There(tmp_path / "there", lost), tmp_path / "here"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host, home = reached(there, directory, group)
@@ -152,7 +154,7 @@ async def test_the_last_archive_of_a_job_comes_though_nothing_tells_of_it_again(
 
 
 async def test_an_archive_waits_for_room_on_the_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.05)
     left = [0, 0, 0]
     monkeypatch.setattr(artifacts, "room", lambda folder: left.pop() if left else 2**40)
     there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
@@ -166,7 +168,7 @@ async def test_an_archive_waits_for_room_on_the_disk_here(tmp_path: Path, monkey
 async def test_an_archive_that_is_not_what_was_told_is_fetched_once_and_the_next_one_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.02)
     there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host, home = reached(there, directory, group)
@@ -182,7 +184,7 @@ async def test_an_archive_that_is_not_what_was_told_is_fetched_once_and_the_next
 async def test_an_archive_that_is_not_there_yet_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.02)
     there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
     asked = asyncio.Event()
     looked_for = there.exists
@@ -206,7 +208,7 @@ async def test_an_archive_that_is_not_there_yet_is_asked_for_again(
 async def test_what_never_comes_is_asked_for_at_longer_and_longer_intervals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.02)
     there, directory = There(tmp_path / "there", lost=0), tmp_path / "here"
     asked: list[float] = []
     looked_for = there.exists
@@ -236,8 +238,8 @@ def declared(folder: Path, *names: str) -> Path:
 
 RUN = RunSpec("s", 10, eval_steps=10)
 DECLARED = events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token())
-STARTED = events.TrainStarted(run="run-1", step=0)
-FINISHED = events.TrainFinished(run="run-1", step=10)
+STARTED = TrainStarted(run="run-1", step=0)
+FINISHED = TrainFinished(run="run-1", step=10)
 
 
 @pytest.mark.slow
@@ -245,15 +247,15 @@ FINISHED = events.TrainFinished(run="run-1", step=10)
 async def test_the_results_of_a_run_come_though_nothing_tells_of_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.05)
     there, directory = There(tmp_path / "there", lost=2), tmp_path / "here"
     parts = [f"checkpoints/model.ckpt-10.{each}" for each in ("data-00000-of-00001", "index")]
     left = declared(there.folder, layout.METRICS, layout.EVENTS, layout.MODEL, *parts)
     here = declared(directory)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host = Here(there, group)
-        home = Homecoming(directory, SPEC, host)
-        saved = events.TrainCheckpoint(run="run-1", step=10, path="checkpoints/model.ckpt-10")
+        home = ResultSync(directory, SPEC, host)
+        saved = TrainCheckpoint(run="run-1", step=10, path="checkpoints/model.ckpt-10")
         for each in (DECLARED, STARTED, saved):
             host.hears(each)
         if told == "while it is followed":
@@ -273,14 +275,14 @@ async def test_the_results_of_a_run_come_though_nothing_tells_of_them_again(
 async def test_a_trace_comes_though_the_connection_was_lost_while_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.05)
     there, directory = There(tmp_path / "there", lost=2), tmp_path / "here"
     traces = [layout.trace_of(worker) for worker in ("worker-0", "worker-1")]
     declared(there.folder, *traces)
     here = declared(directory)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host = Here(there, group)
-        home = Homecoming(directory, SPEC, host)
+        home = ResultSync(directory, SPEC, host)
         for each in (DECLARED, STARTED):
             host.hears(each)
         home.catch_up()
@@ -294,13 +296,13 @@ async def test_a_trace_comes_though_the_connection_was_lost_while_it_came(
 async def test_a_run_of_another_machine_comes_whole_and_each_row_of_its_metrics_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homecoming, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(result_sync, "_AGAIN_SECONDS", 0.05)
     there, directory = There(tmp_path / "there", lost=2), tmp_path / "here"
     left = declared(there.folder, layout.CELL, layout.METRICS)
     here = directory / layout.RUNS / "run-1"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host = Here(there, group)
-        home = Homecoming(directory, SPEC, host)
+        home = ResultSync(directory, SPEC, host)
         for each in (DECLARED, STARTED):
             host.hears(each)
         home.catch_up()
@@ -327,7 +329,7 @@ async def test_code_that_another_machine_declared_runs_here_only_after_the_user_
     declared(there.folder, layout.CELL)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host = Here(there, group)
-        home = Homecoming(directory, SPEC, host)
+        home = ResultSync(directory, SPEC, host)
         home.react(host.hears(DECLARED))
         await until((directory / layout.RUNS / "run-1" / layout.RUN).exists)
         host.tasks.cancel_all()
@@ -357,16 +359,16 @@ async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_pa
     trial = study.run_name(0)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host = Here(There(tmp_path / "gone", lost=0), group)
-        home = Homecoming(directory, SPEC, host)
+        home = ResultSync(directory, SPEC, host)
         for each in (
             DECLARED,
             STARTED,
             FINISHED,
             events.WorkDeclared(of="study", work="s", spec=study.to_dict()),
-            events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial,)),
+            StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial,)),
             events.WorkDeclared(of="run", work=trial, spec=RUN.without_token()),
         ):
             host.hears(each)
-        await home.bring_all(Copies(cast("Any", Storage()), "gs://mine/afar"))
+        await home.bring_all(BucketBackup(cast("Any", Storage()), "gs://mine/afar"))
     assert (here / layout.METRICS).read_text(encoding="utf-8") == "whole\n"
     assert declared_run(directory, host.state.of(RunState)[trial]).spec.params == {"lr": 0.1}

@@ -16,8 +16,8 @@ from transient_emulator.rest import wire
 from transient_magics.cloud.examination import examine
 from transient_magics.cloud.values import instance_of
 from transient_magics.controller.programs.preflight import first_requests
+from transient_magics.controller.vms.lookup import name_conflict
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, instance_name, labels
-from transient_magics.controller.vms.neighbours import taken
 from transient_magics.controller.vms.startup import CONTROLLER_USER, USER, controller_script
 from transient_magics.protocol.names import LONGEST_NAME, is_name
 from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup, own_bucket
@@ -67,7 +67,7 @@ async def test_a_name_is_taken_where_a_stranger_has_a_vm_that_one_of_ours_would_
         async def named(self, pattern: str, *, within: object) -> list[SimpleNamespace]:
             return [strange] if re.fullmatch(pattern, strange.name) else []
 
-    said = await taken(replace(SPEC, id="1a2b3c4d"), cast("ComputeEngine", Engine()))
+    said = await name_conflict(replace(SPEC, id="1a2b3c4d"), cast("ComputeEngine", Engine()))
     assert said.startswith(f"The name c is taken by a VM that is not ours, c-{role}-0 in us-west1-b (project mine)")
 
 

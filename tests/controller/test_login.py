@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.vms.login import Login
+from transient_magics.controller.vms.credentials import Login
 from transient_magics.errors import CredentialsError
 from transient_magics.journal import ClusterState, Journal, events, read
 

@@ -27,12 +27,21 @@ from tests.homes import own_home
 from transient_magics import emulator, places
 from transient_magics.client import commands, declare, specify
 from transient_magics.cloud import ComputeEngine, Vm, VmRequest, rules
-from transient_magics.controller.programs.baking import BUILD_LABEL
+from transient_magics.controller.programs.bake import BUILD_LABEL
 from transient_magics.controller.programs.preflight import examine
 from transient_magics.controller.programs.sweep import Here, _delete, _why, _why_rule, clusters_here
 from transient_magics.controller.vms.access import to_project
-from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, labels, rule_description
-from transient_magics.controller.vms.owner import MACHINE_LABEL, OWNER_LABEL, user, whose
+from transient_magics.controller.vms.machines import (
+    ID_LABEL,
+    LABEL,
+    MACHINE_LABEL,
+    OWNER_LABEL,
+    firewall_rules,
+    labels,
+    login_name,
+    owner_labels,
+    rule_description,
+)
 from transient_magics.errors import AlreadyExistsError, CloudError, ClusterError, DeclarationError
 from transient_magics.spec import EMULATED_PROJECT, IAP_RANGE
 
@@ -81,7 +90,7 @@ async def test_a_second_cluster_of_a_name_is_refused_and_touches_nothing(
     engine: ComputeEngine, bob: Callable[[str], str]
 ) -> None:
     hers = replace(specify(tm.Declaration("cpu", name="shared")), id="1a2b3c4d")
-    marks = {LABEL: "shared", **labels(hers), **await whose(engine)}
+    marks = {LABEL: "shared", **labels(hers), **await owner_labels(engine)}
     await engine.insert(VmRequest(**{**vars(STRANGER), "name": "shared-worker-0", "labels": marks}))
     before = await engine.list(labels(hers))
     said = await asyncio.to_thread(
@@ -115,7 +124,7 @@ async def test_a_name_whose_vms_are_somebody_elses_is_refused(engine: ComputeEng
 async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
     engine: ComputeEngine, bob: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = await whose(engine)
+    mine = await owner_labels(engine)
     his, elsewhere = {**mine, OWNER_LABEL: "0" * 16, MACHINE_LABEL: "1" * 16}, {**mine, MACHINE_LABEL: "2" * 16}
     marks = {
         "left-worker-0": {**mine, LABEL: "left", ID_LABEL: "1a2b3c4d"},
@@ -123,7 +132,7 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
         "thesis-worker-0": {**his, LABEL: "thesis", ID_LABEL: "5e6f7a8b"},
         "image-y-5e6f7a8b": {**his, BUILD_LABEL: "y", ID_LABEL: "5e6f7a8b"},
         "laptop-worker-0": {**elsewhere, LABEL: "laptop", ID_LABEL: "9c0d1e2f"},
-        "early-worker-0": {OWNER_LABEL: user(), LABEL: "early"},
+        "early-worker-0": {OWNER_LABEL: login_name(), LABEL: "early"},
     }
     wanted = [VmRequest(**{**vars(STRANGER), "name": name, "labels": labels}) for name, labels in marks.items()]
     await asyncio.gather(*map(engine.insert, wanted))
@@ -145,7 +154,7 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
 
 
 async def test_a_sweep_finds_the_rules_of_a_cluster_whose_vms_are_all_gone(engine: ComputeEngine, named: Any) -> None:
-    mine = await whose(engine)
+    mine = await owner_labels(engine)
     left = replace(specify(tm.Declaration("cpu", name="forgotten")), id="1a2b3c4d")
     living = replace(specify(tm.Declaration("cpu", name="living")), id="5e6f7a8b")
     for spec in (left, living):
@@ -377,7 +386,7 @@ async def test_what_has_no_id_goes_on_and_deletes_no_more_than_it_asked_for(engi
     folder = places.private(places.cluster("former"))
     places.private(folder / "runs")
     (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
-    another = {LABEL: "former", OWNER_LABEL: user()}
+    another = {LABEL: "former", OWNER_LABEL: login_name()}
     vm = await engine.insert(VmRequest(**{**vars(STRANGER), "name": "former-worker-9", "labels": another}))
     commands.start_controller(folder)
     cluster = tm.cluster("former")

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 from test_capacity import NOW, SPEC, ZONES, refused
 
-from transient_magics.controller.decisions.capacity import Capacity, Offer
-from transient_magics.controller.decisions.ranking import AGAIN_SECONDS, due, phrase, questions, ranked
+from transient_magics.controller.decisions.capacity import (
+    AGAIN_SECONDS,
+    Capacity,
+    Offer,
+    due,
+    phrase,
+    questions,
+    ranked,
+)
 from transient_magics.journal import ClusterState, events
 from transient_magics.spec import PriceLine
 

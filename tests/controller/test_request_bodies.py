@@ -32,7 +32,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
-from transient_magics.controller.vms.owner import OWNER
+from transient_magics.controller.vms.machines import OWNER
 from transient_magics.journal import Event, Journal, RunState, events, replay
 from transient_magics.journal.declared import agree
 from transient_magics.protocol import layout

@@ -16,13 +16,13 @@ import pytest
 from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.cloud import Vm
-from transient_magics.controller.decisions.restarting import MOST_REFUSED, asked, next_act
+from transient_magics.controller.decisions.machine_change import MOST_REFUSED, asked, next_act
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
-from transient_magics.controller.vms import restarts
+from transient_magics.controller.vms import machine_change
 from transient_magics.controller.vms.access import Access
+from transient_magics.controller.vms.credentials import Login
 from transient_magics.controller.vms.fleet import Fleet
-from transient_magics.controller.vms.login import Login
 from transient_magics.errors import (
     AccessError,
     CloudError,
@@ -180,9 +180,9 @@ class Cloud:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause between two looks, nor before another start."""
-    monkeypatch.setattr(restarts, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(restarts, "_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr("transient_magics.controller.decisions.restarting._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(machine_change, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(machine_change, "_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("transient_magics.controller.decisions.machine_change._FIRST_PAUSE", 0.0)
 
 
 async def controlled(folder: Path, cloud: Cloud, over: Callable[[ClusterState], bool]) -> ClusterState:
@@ -212,7 +212,7 @@ async def _one(recorder: Recorder, cloud: Cloud, over: Callable[[ClusterState], 
 
     async with asyncio.TaskGroup() as group, asyncio.timeout(60):
         tasks = Tasks(group, recorder.changed.set, recorder.note)
-        carried_out = restarts.Restarts(
+        carried_out = machine_change.Restarts(
             recorder, cast(Access, SimpleNamespace(engine=cloud)), tasks, Login(recorder), lambda name: None,
             lambda error: "stockout" if isinstance(error, StockoutError) else "other",
             lambda moment: int(moment.timestamp() * 1e9) if moment else 0, told_to_stop,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from transient_magics.controller.placement.seat import Seat
+from transient_magics.controller.host import notify_watchdog
+from transient_magics.controller.remote_controller.install import RemoteInstall
 from transient_magics.controller.vms.startup import controller_unit
-from transient_magics.controller.watchdog import keep_telling
 from transient_magics.spec import ClusterSpec
 
 SETTINGS = {"PYTHONPATH": "/home/user/100% code", "TRANSIENT_MAGICS_SEAT": "ps-0"}
@@ -59,7 +59,7 @@ async def supervised(user: str) -> tuple[str, str]:
     """The last thing that a VM of a project is told."""
     host: Any = Host(user)
     spec = ClusterSpec(name="demo", groups=(), zones=("us-central1-a",), prices={}, project="mine")
-    await Seat(host, spec, "controller-0")._supervise(SETTINGS)
+    await RemoteInstall(host, spec, "controller-0")._supervise(SETTINGS)
     return host.told[-1]
 
 
@@ -89,7 +89,7 @@ async def test_systemd_hears_of_a_controller_as_long_as_its_event_loop_turns(tmp
         hears.setblocking(False)
         hears.bind(str(tmp_path / "notify"))
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "60000"}
-        telling = asyncio.create_task(keep_telling(environment))
+        telling = asyncio.create_task(notify_watchdog(environment))
         await asyncio.sleep(0.3)
         assert set(signs(hears)) == {b"WATCHDOG=1"}
         time.sleep(0.3)  # noqa: ASYNC251 - the loop stands still
@@ -107,4 +107,4 @@ async def test_systemd_hears_of_a_controller_as_long_as_its_event_loop_turns(tmp
     "environment", [{}, {"NOTIFY_SOCKET": "x"}, {"NOTIFY_SOCKET": "x", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"}]
 )
 async def test_nobody_is_told_where_nobody_asks(environment: dict[str, str]) -> None:
-    await asyncio.wait_for(keep_telling(environment), 5)
+    await asyncio.wait_for(notify_watchdog(environment), 5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transient_magics.controller.decisions.silence import SECONDS, Silence
+from transient_magics.controller.decisions.heartbeat import SECONDS, Silence
 
 ALL = ("ps-0", "worker-0", "worker-1")
 

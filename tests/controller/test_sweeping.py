@@ -13,8 +13,7 @@ import pytest
 
 from transient_magics.cloud import Vm
 from transient_magics.controller.programs import sweep as sweeps
-from transient_magics.controller.vms.machines import ID_LABEL, LABEL, SEAT_LABEL
-from transient_magics.controller.vms.owner import MACHINE_LABEL, whose
+from transient_magics.controller.vms.machines import ID_LABEL, LABEL, MACHINE_LABEL, SEAT_LABEL, owner_labels
 
 
 class Project:
@@ -60,7 +59,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 async def test_a_cluster_whose_controllers_vm_no_longer_runs_is_deleted_and_one_with_a_controller_stays(
     project: Project,
 ) -> None:
-    owner = await whose(project)  # type: ignore[arg-type]
+    owner = await owner_labels(project)  # type: ignore[arg-type]
     created = datetime.now(UTC) - timedelta(hours=2)
     for cluster, identity, status in (("governed", "1a2b3c4d", "RUNNING"), ("orphaned", "5e6f7a8b", "TERMINATED")):
         labels = {**owner, MACHINE_LABEL: "elsewhere", LABEL: cluster, ID_LABEL: identity}

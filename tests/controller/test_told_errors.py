@@ -18,8 +18,8 @@ from transient_emulator.rest import wire
 from transient_magics import errors
 from transient_magics.client import commands
 from transient_magics.client.project import emulator_api
-from transient_magics.controller.answer import answer
 from transient_magics.controller.commands import serve
+from transient_magics.controller.programs import print_answer
 from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, told
 from transient_magics.protocol.cluster_commands import Command, Ping, Revoke
 
@@ -140,7 +140,7 @@ def test_from_a_program_that_answers_one_question(
     async def work() -> dict[str, Any]:
         raise error
 
-    assert answer(work()) == 1
+    assert print_answer(work()) == 1
     ended = SimpleNamespace(stdout=capsys.readouterr().out, stderr="")
     monkeypatch.setattr("subprocess.run", lambda *_, **__: ended)
     with pytest.raises(TransientError) as found:

@@ -22,8 +22,7 @@ from transient_magics.cli import program
 from transient_magics.client import unreadable
 from transient_magics.cloud import ComputeEngine, VmRequest
 from transient_magics.controller.programs.sweep import Here, _why
-from transient_magics.controller.vms.machines import ID_LABEL, LABEL, labels
-from transient_magics.controller.vms.owner import MACHINE_LABEL, whose
+from transient_magics.controller.vms.machines import ID_LABEL, LABEL, MACHINE_LABEL, labels, owner_labels
 from transient_magics.errors import ClusterError
 from transient_magics.journal.lock import LOCK, held
 from transient_magics.spec import EMULATED_PROJECT
@@ -80,7 +79,7 @@ def test_a_folder_that_cannot_be_read_is_passed_over_and_told(
 async def test_a_sweep_tells_of_folders_that_cannot_be_read_and_of_their_vms(
     engine: ComputeEngine, broken: list[str]
 ) -> None:
-    marks = {**await whose(engine), ID_LABEL: "1a2b3c4d"}
+    marks = {**await owner_labels(engine), ID_LABEL: "1a2b3c4d"}
     for cluster in ("half", "left"):
         request = VmRequest(f"{cluster}-worker-0", "us-central1-a", "n1-standard-4", "", provisioning_model="standard")
         await engine.insert(VmRequest(**{**vars(request), "labels": {**marks, LABEL: cluster}}))

@@ -18,7 +18,7 @@ from tests.faults.test_frozen import frozen
 from tests.faults.test_more_hands import nothing_is_doubled
 from transient_magics import client
 from transient_magics.client import commands
-from transient_magics.controller.decisions.silence import SECONDS
+from transient_magics.controller.decisions.heartbeat import SECONDS
 from transient_magics.errors import ControllerError
 from transient_magics.journal import ClusterState, events
 

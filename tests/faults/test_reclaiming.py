@@ -36,7 +36,7 @@ def test_workers_that_a_provider_wants_back_go_as_their_user_chooses(home: Path)
     (kept,) = {"worker-0", "worker-1", "worker-2"} - {*proposed.vms}
     said(f"revoke wanted {kept}")
     patient.event(mark, events.VmPreemptionNotice, vm=kept)
-    assert said("agree wanted") == f"wanted gives up {proposed.vms[0]}."
+    assert said("agree wanted") == f"wanted releases {proposed.vms[0]}."
     answered = patient.event(mark, events.ReclaimAnswered)
     assert isinstance(answered, events.ReclaimAnswered)
     assert answered.agreed

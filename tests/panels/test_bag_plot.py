@@ -11,15 +11,15 @@ from xml.etree import ElementTree
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from transient_magics.bags.surrogate import stored
-from transient_magics.bags.surrogate.model import learn
 from transient_magics.client import Bag
 from transient_magics.errors import ClusterError, PlanError
 from transient_magics.journal import Journal
 from transient_magics.protocol import layout
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.study import parse_space
-from transient_magics.works.bags.sections import LEVELS, NINETY, shade
+from transient_magics.protocol.space import parse_space
+from transient_magics.works.bags import storage
+from transient_magics.works.bags.spec import BagSpec
+from transient_magics.works.bags.static import LEVELS, NINETY, shade
+from transient_magics.works.bags.surrogate.model import learn
 from transient_magics.works.bags.view import plot_html as bag_plot_html
 
 from .bag_story import BagStory, specification
@@ -34,7 +34,7 @@ def bag_of(folder: Path, spec: BagSpec, *, learnt: bool = True) -> Bag:
     cluster: Any = StoryCluster(folder / "journal.jsonl")
     bag = Bag(spec.name, cluster)
     if learnt:
-        header, packed = stored.write(learn(spec.space, bag.state.state.points()))
+        header, packed = storage.pack_surrogate(learn(spec.space, bag.state.state.points()))
         bag.directory.mkdir(parents=True)
         (bag.directory / layout.SURROGATE).write_bytes(header)
         (bag.directory / layout.SURROGATE_ARRAYS).write_bytes(packed)

@@ -134,7 +134,7 @@ def test_a_file_s_mistakes_are_told(home: Path, rows: list[str], header: str, sa
         (["--region", "us-west"], "Did you mean us-west"),
         (["--gpu", "t4", "--source", "published"], "Nobody published lifetimes of T4"),
         (["--gpu", "k80", "--region", "us-west1", "--source", "published"], "11 revocations of 48 VMs say too little"),
-        (["--age", "3h"], "--age is about a job"),
+        (["--age", "3h"], "--age needs --job"),
         (["--fit", "gamma"], "--fit"),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_field_that_is_not_as_it_should_be_is_named(border: str, said: Message
 ASSIGNMENT = agent_commands.Assignment("run-1", "worker", "worker-1", "10.0.0.3", ("10.0.0.2:2222",), "10.0.0.2:2221")
 ASSIGNED = {
     "run": "run-1", "role": "worker", "name": "worker-1", "address": "10.0.0.3", "ps": ["10.0.0.2:2222"],
-    "chief": "10.0.0.2:2221", "index": 0, "gpu": "", "dispatcher": "", "shares": "",
+    "chief": "10.0.0.2:2221", "index": 0, "gpu": "", "dispatcher": "", "shares": "", "train_steps": 0,
 }  # fmt: skip
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [

@@ -16,9 +16,9 @@ from tests.processes import until
 from transient_magics import places
 from transient_magics.client import commands
 from transient_magics.client.following.follower import follower
-from transient_magics.controller.placement import mirror as mirror_module
-from transient_magics.controller.placement.mirror import LOST, Mirror
-from transient_magics.controller.placement.seat import Seat
+from transient_magics.controller.remote_controller import proxy as mirror_module
+from transient_magics.controller.remote_controller.install import RemoteInstall
+from transient_magics.controller.remote_controller.proxy import LOST, ControllerProxy
 from transient_magics.errors import RoomError
 from transient_magics.journal import ClusterState, Event, Journal, events, kept
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
@@ -43,7 +43,7 @@ async def test_the_copy_goes_on_from_what_both_have(
     monkeypatch.setattr(commands, "in_charge", lambda directory: True)  # no other process mirrors it
     folder = places.private(places.cluster("one"))
     (folder / "spec.json").write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
-    here, there = folder / "journal.jsonl", home / Seat.folder("one") / "journal.jsonl"
+    here, there = folder / "journal.jsonl", home / RemoteInstall.folder("one") / "journal.jsonl"
     with Journal(here) as journal:
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
         journal.append(events.VmRequested(vm="ps-0", role="ps", **VM))
@@ -53,7 +53,7 @@ async def test_the_copy_goes_on_from_what_both_have(
     there.write_bytes(here.read_bytes())
     told: list[tuple[ClusterState, list[Event]]] = []
     end = follower().subscribe("one", lambda state, new: told.append((state, new)))
-    mirror = Mirror(folder)
+    mirror = ControllerProxy(folder)
     async with await vm.connect() as connection:
         following = asyncio.create_task(mirror._follow_journal(connection))
         with Journal(there) as journal:
@@ -101,7 +101,7 @@ async def test_the_copy_waits_for_room_for_a_file_and_says_so(tmp_path: Path, mo
         journal.append(events.ClusterDeclared(spec=SPEC.to_dict()))
         journal.append(events.VmRequested(vm="ps-0", role="ps", **VM))
         journal.append(events.ControllerMoved(vm="ps-0"))
-    mirror, said = Mirror(tmp_path), list[str]()
+    mirror, said = ControllerProxy(tmp_path), list[str]()
 
     async def bring() -> None:
         said.append(mirror._known_trouble)

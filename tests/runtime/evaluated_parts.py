@@ -65,7 +65,7 @@ MANY = 0.02
 def folder_of(place: Path, split: str, seconds: float, **more: Any) -> RunFolder:
     """The folder of a run with a checkpoint, whose cell is run once in this process."""
     folder, trainable = saved(place, CELL.replace("SPLIT", split).replace("SECONDS", str(seconds)), **more)
-    program.define = lambda *_: trainable
+    program.load_model = lambda *_: trainable
     return folder
 
 

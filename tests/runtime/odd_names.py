@@ -36,7 +36,7 @@ def used(place: Path, text: str) -> dict[str, Any]:
     import tensorflow
 
     folder, trainable = saved(place, text)
-    serve.define = lambda *_: trainable
+    serve.load_model = lambda *_: trainable
     model, spec = trainable.keras_model.model, folder.spec()
     draw = numpy.random.RandomState(1)
     features = structure.mapped(

@@ -76,7 +76,7 @@ def _compared(place: Path, names: dict[str, str]) -> dict[str, float]:
     # The cell runs once in a process: what was defined here is what is evaluated.
     import transient_magics.runtime.programs.evaluate as module
 
-    module.define = lambda *_: trainable
+    module.load_model = lambda *_: trainable
     ours = evaluate(folder, folder.spec(), None)
     assert (ours["complete"], ours["batches"]) == (True, batches), ours
     part = evaluate(folder, folder.spec().from_dict({**declared, "eval_batches": 1}), None)
@@ -146,7 +146,7 @@ def _mean_deviation(trainable: Any, folder: Any) -> float:
     from transient_magics.runtime.files.checkpoints import Checkpoints
     from transient_magics.runtime.programs import serve
 
-    serve.define = lambda *_: trainable
+    serve.load_model = lambda *_: trainable
     files = [Checkpoints(folder.checkpoints).read(step) for step in STEPS]
     build = lambda trainable: trainable.serving_graph()  # noqa: E731
     with serve.restored(folder, folder.spec(), STEPS, str(folder.data), build) as (session, _, _):

@@ -24,14 +24,14 @@ import pytest
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End
-from transient_magics.protocol.bag.events import MOST_SAID
-from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.outputs import MOST_SAID
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
-from transient_magics.works.dask.on_vm import said
-from transient_magics.works.dask.on_vm.faults import Faults
+from transient_magics.works.dask.on_vm import record
+from transient_magics.works.dask.on_vm.scheduler import Faults
 from transient_magics.works.dask.on_vm.task import DaskTask
+from transient_magics.works.dask.spec import DaskSpec
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0
@@ -94,7 +94,7 @@ class Room:
         import cloudpickle
         import distributed
 
-        from transient_magics.works.dask.on_vm.setting import security
+        from transient_magics.works.dask.on_vm.task import security
 
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers have no tests
         own = security(self.authority)
@@ -135,7 +135,7 @@ async def test_a_part_that_is_ended_before_it_begins_never_begins_and_its_keys_a
     vm = OneVm(tmp_path, "ps-0", authority)
     await vm.agent.end(END)
     await vm.begin()
-    assert process_record.wanted(vm.folder) is None
+    assert process_record.requested(vm.folder) is None
     assert not any((vm.folder / name).exists() for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY))
 
 
@@ -396,21 +396,22 @@ def _grow() -> int:
 def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert said.last(tmp_path) == "", "nothing was printed"
-    monkeypatch.setattr(said, "_MOST_BYTES", 50_000)
+    assert record.last_output(tmp_path) == "", "nothing was printed"
+    monkeypatch.setattr(record, "_MOST_BYTES", 50_000)
     program = (
-        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import said\n"
-        "folder = Path(sys.argv[1]); said.take_over(folder); print('of the job before'); said.begin(folder)\n"
+        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import record\n"
+        "folder = Path(sys.argv[1]); record.capture_output(folder)\n"
+        "print('of the job before'); record.clear_output(folder)\n"
         "for line in range(5000): print(f'line {line:06}')\n"
-        "said.shorten(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
+        "record.shorten_output(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False, timeout=60)
     assert ended.returncode == -signal.SIGABRT, ended.stderr
     assert ended.stdout == b""
-    size = (tmp_path / said.NAME).stat().st_size
-    said.shorten(tmp_path)
-    end = said.last(tmp_path)
-    assert (tmp_path / said.NAME).stat().st_size < size / 3
+    size = (tmp_path / record.OUTPUT_FILE).stat().st_size
+    record.shorten_output(tmp_path)
+    end = record.last_output(tmp_path)
+    assert (tmp_path / record.OUTPUT_FILE).stat().st_size < size / 3
     assert len(end) <= MOST_SAID
     assert end.startswith("line ")
     assert end.endswith("line 004999\nby a child\nas an error")

@@ -32,10 +32,10 @@ def test_whatever_a_dataset_is_built_from_each_session_begins_elsewhere_in_it(tm
         if "again and again" not in name:
             assert read["evaluated"] == list(range(COUNT)), name
     notes = answer["notes"]
-    assert notes.pop("endless").startswith("input_fn's dataset has no end, or one too far away to find in 1 s: each")
+    assert notes.pop("endless").startswith("input_fn's dataset is endless, or cannot be counted in 1 s: each")
     outside = notes.pop("slow, made outside")
     assert outside.startswith(
-        "input_fn's dataset cannot be passed over in 1 s: each worker begins at one of the first "
+        "reading through input_fn's dataset takes more than 1 s: each worker begins at one of the first "
     )
     assert outside.endswith(" of its 1,000 elements. Make it inside input_fn.")
     assert set(notes.values()) == {""}

@@ -257,13 +257,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "evaluate": (cell(tail="print(model.evaluate(*DATA))"), {}, "cell line 14: model.evaluate in a cell would run"),
     "callbacks": (
         cell(tail="stop = [keras.callbacks.EarlyStopping()]"), {},
-        "Keras callbacks are not called in a run (stop: EarlyStopping). Leave them out;",
+        "Keras callbacks are not called in a run (stop: EarlyStopping). Remove them.",
     ),
     "run_eagerly": (
-        cell((COMPILED, "'mse', run_eagerly=True")), {}, "run_eagerly=True of model.compile means nothing in a run",
+        cell((COMPILED, "'mse', run_eagerly=True")), {}, "run_eagerly=True of model.compile has no effect in a run",
     ),
     "steps_per_execution": (
-        cell((COMPILED, "'mse', steps_per_execution=4")), {}, "steps_per_execution=4 of model.compile means nothing",
+        cell((COMPILED, "'mse', steps_per_execution=4")), {}, "steps_per_execution=4 of model.compile has no effect",
     ),
     "jit_compile": (cell((COMPILED, "'mse', jit_compile=True")), {}, "cell line 13: jit_compile=True of model.compile"),
     "train_step": (cell(("keras.Sequential([", "Own(["), head=OWN_STEP), {}, "Own.train_step is not called in a run"),
@@ -272,7 +272,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "the layer gru is stateful",
     ),
     "reduction none": (
-        cell(("from_logits=True", "reduction='none'")), {}, "has no reduction and gives a number for each",
+        cell(("from_logits=True", "reduction='none'")), {}, "has no reduction and returns one number per",
     ),
     "sums of unequal mini-batches": (
         cell(("from_logits=True", "reduction='sum'")), {"batching": "dynamic"},
@@ -280,22 +280,22 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a metric of several numbers": (
         cell((COMPILED, "'mse', metrics=[keras.metrics.F1Score()]"), ("np.arange(8) % 2", "np.ones((8, 2), 'f')")), {},
-        "the metric f1_score gives 2 numbers",
+        "the metric f1_score returns 2 numbers",
     ),
     "mixed_float16": (
         cell(head="keras.config.set_dtype_policy('mixed_float16')"), {},
-        "mixed_float16 needs its loss scaled, which is not supported on parameter servers. Use mixed_bfloat16.",
+        "mixed_float16 needs loss scaling, which is not supported on parameter servers. Use mixed_bfloat16.",
     ),
     "an error in what AutoGraph made": (
         of_dataset(SETS + ".map(lambda x, y: (x + tf.constant('a'), y))"), {}, "cell line 10: TypeError: Input",
     ),
     "a variable of the cell's": (
         cell((COMPILED, "times"), head=USES_OUTSIDE.replace("OUTSIDE", "tf.Variable([1.0, 2.0])")), {},
-        "a variable (or another object) outside of the model is used in it",
+        "the model uses a variable (or another object) that was made outside of it",
     ),
     "a variable for every call": (
         cell(("layers.Dense(2)", "Scaled(), layers.Dense(2)"), head=VARIABLE_IN_CALL), {},
-        "the model makes a variable whenever it is called",
+        "the model creates a variable in each call",
     ),
     "a tensor as a truth value": (
         cell((COMPILED, "question"), head=QUESTION), {},
@@ -303,80 +303,85 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "batches for an unknown model": (
         of_dataset(SETS + ".shuffle(8).batch(4)"), {},
-        "input_fn's dataset is batched (.batch(4)), and the model does not say what one example is. "
-        "Leave .batch out and say batch_size = 4 in the cell, or begin the model with keras.Input.",
+        "input_fn's dataset is batched (.batch(4)), and the model has no input shape to compare it with. "
+        "Remove .batch and set batch_size = 4 in the cell, or begin the model with keras.Input.",
     ),
     "batches for an unknown model, mapped": (
         of_dataset(SETS + ".batch(4).map(lambda x, y: (x / 2, y))"), {}, "is batched (.batch(4))",
     ),
     "other batches than declared": (
         of_dataset(SETS + ".batch(4)", model=WITH_INPUT) + "batch_size = 8\n", {},
-        "the cell says batch_size = 8, and input_fn's dataset has batches of 4",
+        "the cell has batch_size = 8, but input_fn's dataset has batches of 4",
     ),
     **{
         name: (cell(("return DATA", f"return {given}"), head=RETURNED), {}, said)
         for name, (given, said) in {
-            "nothing": ("None", "it gave nothing (None). End it with return features, labels"),
-            "a generator": ("(pair for pair in zip(*DATA))", "it gave a generator. Wrap it: tf.data.Dataset.from_gen"),
-            "an iterator": ("zip(*DATA)", "it gave an iterator. Wrap it"),
-            "a PyDataset": ("Loaded()", "it gave a keras.utils.PyDataset. Wrap it"),
-            "a list": ("list(DATA)", "it gave a list. Return a tuple"),
-            "an array alone": ("DATA[0]", "it gave one array or tensor. Return (features, labels)"),
-            "a dict alone": ("{'a': DATA[0]}", "it gave a dict"),
-            "a DataFrame alone": ("pd.DataFrame({'a': [1.0]})", "it gave one DataFrame"),
-            "an iterator of a dataset": ("ITERATOR", "it gave an iterator of a dataset. Return the dataset"),
-            "four parts": ("(*DATA, 1, 2)", "it gave 4 parts"),
-            "a sparse matrix": ("scipy.sparse.csr_matrix(DATA[0]), DATA[1]", "'inputs' as a sparse matrix. Give dense"),
+            "nothing": ("None", "it returned None. Write `return features, labels`"),
+            "a generator": ("(pair for pair in zip(*DATA))", "it returned a generator. Wrap it: tf.data.Dataset."),
+            "an iterator": ("zip(*DATA)", "it returned an iterator. Wrap it"),
+            "a PyDataset": ("Loaded()", "it returned a keras.utils.PyDataset. Wrap it"),
+            "a list": ("list(DATA)", "it returned a list. Return a tuple"),
+            "an array alone": ("DATA[0]", "it returned one array or tensor. Return (features, labels)"),
+            "a dict alone": ("{'a': DATA[0]}", "it returned a dict"),
+            "a DataFrame alone": ("pd.DataFrame({'a': [1.0]})", "it returned one DataFrame"),
+            "an iterator of a dataset": ("ITERATOR", "it returned an iterator of a dataset. Return the dataset"),
+            "four parts": ("(*DATA, 1, 2)", "it returned 4 parts"),
+            "a sparse matrix": ("scipy.sparse.csr_matrix(DATA[0]), DATA[1]", "'inputs' as a sparse matrix. Return"),
             "a sparse array": ("{'x': scipy.sparse.coo_array(DATA[0])}, DATA[1]", "'x' as a sparse matrix"),
-            "ragged lists": ("[[1], [1, 2]], [0, 1]", "'inputs' as lists of different lengths. Fill them up"),
-            "a RaggedTensor": ("tf.ragged.constant([[1], [1, 2]]), [0, 1]", "'inputs' as a RaggedTensor. Give dense"),
+            "ragged lists": ("[[1], [1, 2]], [0, 1]", "'inputs' as lists of different lengths. Pad them"),
+            "a RaggedTensor": ("tf.ragged.constant([[1], [1, 2]]), [0, 1]", "'inputs' as a RaggedTensor. Return dense"),
             "a SparseTensor": ("tf.sparse.from_dense(DATA[0]), DATA[1]", "'inputs' as a SparseTensor"),
             "objects": ("np.array([object()] * 8), DATA[1]", "'inputs' as an array of the type object (of object)"),
             "texts in a table": (
                 "pd.DataFrame({'n': [1, 2], 'city': ['x', 'y']}), [0, 1]", "a table whose column 'city' has the type",
             ),
-            "dates": ("np.array(['2020-01-01'] * 8, 'M8[D]'), DATA[1]", "'inputs' as dates (datetime64). Give numbers"),
-            "times": ("{'t': np.ones(8, 'm8[s]')}, DATA[1]", "'t' as times (timedelta64). Give numbers"),
+            "dates": (
+                "np.array(['2020-01-01'] * 8, 'M8[D]'), DATA[1]",
+                "'inputs' as dates (datetime64). Convert them to numbers",
+            ),
+            "times": ("{'t': np.ones(8, 'm8[s]')}, DATA[1]", "'t' as times (timedelta64). Convert them to numbers"),
             "no labels": ("DATA[0], None", "'labels' as None"),
             "a number": ("DATA[0], 3", "'labels' as a single value of the type int64"),
-            "other lengths": ("DATA[0], DATA[1][:7]", "'inputs' with the shape (8, 3) and labels with (7,)"),
-            "no example": ("DATA[0][:0], DATA[1][:0]", "arrays without an example"),
-            "no feature": ("{}, DATA[1]", "input_fn gives no features"),
+            "other lengths": ("DATA[0], DATA[1][:7]", "'inputs' with the shape (8, 3), but labels with (7,)"),
+            "no example": ("DATA[0][:0], DATA[1][:0]", "returned empty arrays"),
+            "no feature": ("{}, DATA[1]", "input_fn returns no features"),
             "datasets in a tuple": (f"{SETS}, {SETS}", "'inputs' as a dataset. Use tf.data.Dataset.zip"),
             "windows": (
-                f"{SETS}.window(2)", "its dataset gives 'inputs' as datasets. Write ds.flat_map",
+                f"{SETS}.window(2)", "its dataset has 'inputs' as datasets. Write ds.flat_map",
             ),
-            "texts": ("np.array(['a', 'b'] * 4), DATA[1]", "as text, and a Keras model of a run takes numbers"),
+            "texts": ("np.array(['a', 'b'] * 4), DATA[1]", "as text, but a Keras model in a run takes only numbers"),
             "an unknown shape": (
                 f"{SETS}.map(lambda x, y: (tf.py_function(lambda x: x, [x], tf.float32), y))",
-                "'inputs' of an unknown shape, as py_function does. Say it in a map: tf.ensure_shape",
+                "'inputs' with an unknown shape, as from py_function. Set it in a map: tf.ensure_shape",
             ),
             "a Keras tensor": ("keras.Input((3,)), DATA[1]", "'inputs' as a symbolic tensor of Keras"),
             "other features for an evaluation": (
                 "DATA[0], (DATA[1] if mode == 'train' else (DATA[1], DATA[1]))",
-                "input_fn gives 'labels' for the mode 'train' only. Return the same",
+                "input_fn returns 'labels' only for the mode 'train'. Return the same",
             ),
         }.items()
     },
     "no batch for an evaluation": (
         of_dataset(f"{SETS}.batch(8 if mode == 'train' else 32, drop_remainder=True).map(lambda x, y: (x, y))",
                    model=WITH_INPUT), {},
-        "gives no example for the mode 'eval': there are fewer than one batch of 32. Leave drop_remainder=True out.",
+        "returns no examples for the mode 'eval': fewer than one batch of 32. Remove drop_remainder=True.",
     ),
     "no batch to train on": (
         of_dataset(f"{SETS}.batch(32, drop_remainder=True)", model=WITH_INPUT), {},
-        "gives no example for the mode 'train': there are fewer than one batch of 32",
+        "returns no examples for the mode 'train': fewer than one batch of 32",
     ),
     "nothing for an evaluation": (
-        cell(("return DATA", "if mode == 'train': return DATA")), {}, "it gave nothing (None)",
+        cell(("return DATA", "if mode == 'train': return DATA")), {}, "it returned None",
     ),
     "the command line": (
         cell(tail="import argparse\nargparse.ArgumentParser().parse_args(['--rate'])"), {},
         "cell line 15: the cell ends its program (exit code 2), as argparse does",
     ),
-    "a truth value as batch_size": (cell(tail="batch_size = True"), {}, "batch_size is a whole number from 1 on"),
-    "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is no Keras model but a builtins.int"),
-    "weights for a model_fn": (MODEL_FN, {}, "input_fn gives sample weights, which model_fn does not take"),
+    "a truth value as batch_size": (
+        cell(tail="batch_size = True"), {}, "batch_size must be a whole number of at least 1",
+    ),
+    "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model but a builtins.int"),
+    "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not take"),
 }  # fmt: skip
 
 

@@ -336,7 +336,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_variable_that_differs
         (KERAS.replace("input_fn(mode)", "input_fn()").replace("mode ==", "'eval' =="), "Write def input_fn(mode)."),
         (
             MODEL_FN.replace("(features, labels, mode)", "(features, labels)").replace("mode ", "'train' "),
-            "model_fn takes features, labels and mode. Write def model_fn(features, labels, mode).",
+            "model_fn must take features, labels and mode. Write def model_fn(features, labels, mode).",
         ),
     ],
 )

@@ -35,7 +35,7 @@ def test_a_wheel_that_cannot_be_installed_is_named_with_the_reason_that_pip_give
         ("WARNING: odd\nERROR: Exception:\nTraceback\nERROR: no room left\n[notice] a new release\n",
          "pip cannot install the packages: no room left"),
         ("Killed\n\n", "pip cannot install the packages: Killed"),
-        ("", "pip cannot install the packages: it says nothing"),
+        ("", "pip cannot install the packages: no output"),
         ("ERROR: \x1b[31mred\x00\n", "pip cannot install the packages:  [31mred "),
     ],
 )  # fmt: skip

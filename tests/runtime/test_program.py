@@ -179,7 +179,7 @@ def test_a_run_ends_where_a_worker_or_the_evaluation_executes_another_program() 
         assert bool(failed) == fails
         if fails:
             assert failed[0].startswith(
-                "worker-0 does not execute the same program as the other processes: it has other examples"
+                "worker-0 does not execute the same program as the other processes: it has other evaluation examples"
             )
             assert "default_rng(0)" in failed[0]
     state = chief(**chief_that_saw(here))

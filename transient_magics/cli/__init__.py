@@ -1,6 +1,6 @@
-"""The words that people type, the same in a cell and in a terminal: options, help, what each verb
-does.
+"""Sub-commands and options of cells and terminals.
 
-`options` declares, `arguments` reads. A verb's act (`verbs`) returns a value that shows itself. The
-`transient` program (`program`) and the magics choose how to show it, and how to wait.
+`options` declares them, and `arguments` parses a line. The function of a verb (`verbs`) returns a
+value that has a text form. The `transient` program (`program`) and the magics choose how to show
+it, and how to wait.
 """

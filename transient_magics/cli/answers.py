@@ -1,5 +1,6 @@
-"""What verbs answer with where no value of the client shows itself: each is text as `str`;
-notebooks add an HTML.
+"""Answers of verbs for which the client has no value with a text form of its own.
+
+Each is text as `str`; notebooks add HTML.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any, Self
 from ..client import Cluster, Handle, text
 from ..client.planning.deadlines import on_demand_words
 from ..client.recorded_run import RecordedRun
-from ..journal import Bill, ClusterState, Event, bill
+from ..journal import Bill, ClusterState, Event, VmState, bill
 
 
 class Sentence(str):
-    """What was done, or a line of what happens. It is printed: nobody computes with it."""
+    """A result or a line of progress. It is printed only: programs use other values."""
 
 
 @dataclass(frozen=True)
 class Deleted:
-    """A cluster that is gone."""
+    """A deleted cluster."""
 
     cluster: Cluster
 
@@ -31,7 +32,15 @@ class Deleted:
 
 @dataclass(frozen=True)
 class Begun:
-    """Work that was declared when its cluster's journal had come to the event `since`."""
+    """Work that was declared.
+
+    Attributes
+    ----------
+    work : Handle
+        The work.
+    since : int
+        The number of the last event in the journal of its cluster before the declaration.
+    """
 
     work: Handle[Any, Any]
     since: int
@@ -42,11 +51,14 @@ class Begun:
 
     @property
     def promised(self) -> str:
-        """What is known before the start of a run with a deadline; empty for other work."""
+        """The forecast for a run with a deadline before it starts; empty for other work."""
         if not isinstance(self.work, RecordedRun):
             return ""
         run = self.work.declared
-        sentences = text.declared_words(run, time.time()), on_demand_words(self.work.cluster, run)
+        sentences = (
+            text.declared_words(self.work.kind, run, time.time()),
+            on_demand_words(self.work.cluster, run),
+        )
         return " ".join(filter(None, sentences))
 
 
@@ -54,6 +66,7 @@ class EventLine(Sentence):
     """An event of a journal, in words."""
 
     def __new__(cls, event: Event) -> Self:
+        """Create the line from an event."""
         line = super().__new__(cls, text.event_line(event, dated=True))
         line.event = event
         return line
@@ -70,8 +83,16 @@ class Listing(Sequence[Cluster]):
         unreadable: Sequence[str] = (),
         unattended: Sequence[str] = (),
     ) -> None:
-        """`unreadable`: what to say of those that are passed over. `unattended`: of those without a
-        controller.
+        """Create the list.
+
+        Parameters
+        ----------
+        clusters
+            The clusters that the list shows.
+        unreadable
+            A sentence for each cluster that was left out because its folder is unreadable.
+        unattended
+            A sentence for each cluster that had no controller.
         """
         self._clusters = list(clusters)
         self.unreadable = list(unreadable)
@@ -88,12 +109,12 @@ class Listing(Sequence[Cluster]):
 
     @property
     def data(self) -> list[dict[str, Any]]:
-        """A dict for each cluster, whose values JSON can express."""
+        """One dict per cluster, with values that JSON can express."""
         return [_cluster_data(*state) for state in self._states()]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per cluster, as it is now."""
+        """The rows of the table: one dict per cluster, with its present state."""
         return [text.listing_row(*state) for state in self._states()]
 
     def _states(self) -> Iterator[tuple[str, ClusterState, Bill]]:
@@ -104,14 +125,24 @@ class Listing(Sequence[Cluster]):
 
 
 class Snapshot:
-    """How a cluster was at one moment, `at`, with a `forecast` of its run in a sentence.
-
-    `unattended`: a sentence where no controller was running.
-    """
+    """The state of a cluster at one moment, `at` (seconds since 1970)."""
 
     def __init__(
         self, cluster: Cluster, state: ClusterState, forecast: str = "", unattended: str = ""
     ) -> None:
+        """Create the snapshot.
+
+        Parameters
+        ----------
+        cluster
+            The cluster.
+        state
+            Its state.
+        forecast
+            The end of its run, in a sentence.
+        unattended
+            A sentence if no controller was running.
+        """
         self.cluster = cluster
         self.state = state
         self.unattended = unattended
@@ -120,29 +151,19 @@ class Snapshot:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The values, which JSON can express."""
+        """The state as a dict, with values that JSON can express."""
         state = self.state
-        vms = [
-            {
-                "name": vm.name,
-                "role": vm.role,
-                "zone": vm.zone,
-                "machine_type": vm.machine_type,
-                "gpu": None if vm.accelerator in ("", "cpu") else vm.accelerator,
-                "state": vm.state,
-                "hourly": vm.hourly,
-            }
-            for vm in state.living
-        ]
-        work = self.cluster.work().data
+        ends_at = None
+        if state.spec:
+            ends_at = state.spec.ends_at
         return {
             **_cluster_data(state.name, state, bill(state, self.at)),
             "reason": state.reason,
             "trouble": state.trouble,
-            "ends_at": state.spec.ends_at if state.spec else None,
+            "ends_at": ends_at,
             "revocations": state.revocations,
-            "vms": vms,
-            "work": work,
+            "vms": [_vm_data(vm) for vm in state.living],
+            "work": self.cluster.work().data,
         }
 
     def __repr__(self) -> str:
@@ -152,16 +173,37 @@ class Snapshot:
         return status
 
 
+def _vm_data(vm: VmState) -> dict[str, Any]:
+    """Return the fields of a VM in JSON, its price in US dollars per hour."""
+    gpu = vm.accelerator
+    if gpu == "cpu":
+        gpu = ""
+    return {
+        "name": vm.name,
+        "role": vm.role,
+        "zone": vm.zone,
+        "machine_type": vm.machine_type,
+        "gpu": gpu or None,
+        "state": vm.state,
+        "hourly": vm.hourly,
+    }
+
+
 def _cluster_data(name: str, state: ClusterState, so_far: Bill) -> dict[str, Any]:
-    """Return what lists and states of clusters have in JSON: times in seconds since 1970, money in
-    US dollars.
-    """
-    spec = state.spec
+    """Return the fields of a cluster in JSON: seconds since 1970, US dollars."""
+    phase = state.phase
+    if phase == "unknown":
+        phase = "starting"
+    workers = None
+    project = None
+    if state.spec:
+        workers = state.spec.spec
+        project = state.spec.project
     return {
         "name": name,
-        "phase": "starting" if state.phase == "unknown" else state.phase,
-        "workers": spec.spec if spec else None,
-        "project": spec.project if spec else None,
+        "phase": phase,
+        "workers": workers,
+        "project": project,
         "declared_at": state.declared_at,
         "vms_ready": sum(vm.state == "ready" for vm in state.living),
         "vms_living": len(state.living),

@@ -1,11 +1,9 @@
-"""How a line of a cell or a terminal is read, by the table of sub-commands and options that
-`options` declares.
+"""Parsing of a line of a cell or a terminal with the sub-commands and options of `options`.
 
-A line of text goes in (`split`), its words go through `parse`, and a `Command` comes out: a verb
-and the values that were given, named as the client's functions name them. What was not given is not
-among the values, so that every default lives in one place, the client. A mistake is a
-DeclarationError with the nearest valid word. Nothing here prints, exits, or reads more than the
-catalog.
+`split` turns a line into words, and `parse` turns words into a `Command`: a verb and the given
+values, under the names of the client's parameters. Options that are not given are missing from the
+values, so that the client alone has the defaults. A mistake raises DeclarationError with the
+nearest valid word. This module does not print or exit, and reads nothing but the catalog.
 """
 
 from __future__ import annotations
@@ -37,14 +35,24 @@ __all__ = [
 _TERMINAL_ONLY = ("catalog", "export", "tensorboard")
 _UNEXPANDED = re.compile(r"\$[A-Za-z_]\w*|\{[^{}]*\}")
 _WIDTH = 110
-"""Columns of a terminal that a help takes."""
+"""Width of a help text in columns of a terminal."""
 _ARGPARSE = re.compile(r"argument (?P<option>[^:]+): (?P<problem>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What one line asks for. `verb` is a sub-command, `declare`, `train`, or `help` (then `values`
-    has `help`).
+    """The request of one line.
+
+    Attributes
+    ----------
+    verb : str
+        A sub-command, `declare`, `train`, or `help`.
+    values : Mapping[str, Any]
+        The given values by the name of the parameter. For `help`: the text, as `help`.
+    dry_run, wait, json : bool
+        Whether `--dry-run`, `--wait` or `--json` was given.
+    output : str or None
+        The variable that `-o` names.
     """
 
     verb: str
@@ -56,21 +64,33 @@ class Command:
 
 
 def verbs(magic: str = "cluster") -> tuple[str, ...]:
-    """The sub-commands of `cluster` or `image`, those of the terminal's `transient` for
-    `transient`.
-    """
-    return {"cluster": options.CLUSTER_VERBS, "image": options.IMAGE_VERBS}.get(
-        magic
-    ) or options.program_verbs()
+    """Return the sub-commands of `cluster`, of `image`, or of the program `transient`."""
+    if magic == "cluster":
+        return options.CLUSTER_VERBS
+    if magic == "image":
+        return options.IMAGE_VERBS
+    return options.program_verbs()
 
 
 def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = False) -> Command:
-    """Read the words behind a magic's or program's name.
+    """Parse the words after the name of a magic or program.
 
-    `verb` is `cluster` (a SPEC or a sub-command comes first), `image` (a sub-command comes first;
-    the command's verb is then `image build`, say), `train` or `catalog`; `called` is what the user
-    typed before the words, for messages; with `file`, a run's source is its first word (as in the
-    terminal). Raises DeclarationError.
+    Parameters
+    ----------
+    verb
+        `cluster` (followed by a SPEC or a sub-command), `image` (followed by a sub-command; the
+        verb of the command is then `image build`, for example), or another sub-command.
+    words
+        The words.
+    called
+        The text that the user typed before the words, for messages (default: `transient VERB`).
+    file
+        Whether the first word is the file with the code, as in a terminal.
+
+    Raises
+    ------
+    DeclarationError
+        An option, a value or a sub-command is invalid or missing.
     """
     called = called or f"transient {verb}"
     if words and words[0] == "help" and verb in ("cluster", "image"):
@@ -90,10 +110,19 @@ def parse(verb: str, words: Sequence[str], *, called: str = "", file: bool = Fal
 
 
 def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
-    """Return the help of the command that `words` name, such as `cluster resize`; without words,
-    the overview.
+    """Return the help of a command, or the overview if `words` is empty.
 
-    Raises DeclarationError for an unknown command.
+    Parameters
+    ----------
+    words
+        The command, such as `cluster resize`.
+    notebook
+        Whether to describe magics instead of the terminal's commands.
+
+    Raises
+    ------
+    DeclarationError
+        The command is unknown.
     """
     words = [word for word in words if not word.startswith("-")]
     if not words:
@@ -120,11 +149,16 @@ def explain(words: Sequence[str], *, notebook: bool = False) -> Help | Overview:
 
 
 def split(line: str) -> list[str]:
-    """The words of a magic's line: blanks separate, quotes keep together, a trailing `# comment`
-    and `;` go.
+    """Split the line of a magic into words.
 
-    Raises DeclarationError for a quote that is never closed, and for a `$name` or `{expr}` that
-    IPython left standing because it could not be evaluated.
+    Blanks separate words, and quotes keep them together. A trailing `# comment` and `;` are
+    removed.
+
+    Raises
+    ------
+    DeclarationError
+        A quote is not closed, or the line has a `$name` or `{expr}` that IPython could not
+        evaluate.
     """
     words: list[str] = []
     word: str | None = None
@@ -154,22 +188,23 @@ def split(line: str) -> list[str]:
         words[-1] = words[-1].rstrip(";")
         if not words[-1]:
             words.pop()
-    for each in words:
-        if match := _UNEXPANDED.search(each):
+    for typed in words:
+        if match := _UNEXPANDED.search(typed):
             raise DeclarationError(
                 f"'{match[0]}' cannot be evaluated",
-                where=each,
+                where=typed,
                 fix="Define it in a cell above, or write the value.",
             )
     return words
 
 
 def without_comment(line: str) -> str:
-    """The line up to a `# comment` that stands outside of quotes."""
+    """Return the line up to a `# comment` that is not within quotes."""
     quote = ""
     for index, letter in enumerate(line):
         if quote:
-            quote = "" if letter == quote else quote
+            if letter == quote:
+                quote = ""
         elif letter in "'\"":
             quote = letter
         elif letter == "#" and (index == 0 or line[index - 1].isspace()):
@@ -178,8 +213,9 @@ def without_comment(line: str) -> str:
 
 
 def words_of_table(table: Mapping[str, Any]) -> list[str]:
-    """The words that say the same as a table read from TOML: `spec`, or `group` tables, and the
-    options by name.
+    """Return the words of a line that is equivalent to a TOML table.
+
+    The table has `spec`, or `group` tables, and the options by name.
     """
     words = []
     if groups := table.get("group"):
@@ -224,9 +260,8 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
         return Command("help", {"help": help_of(parser, declared)})
     try:
         namespace, others = parser.parse_known_intermixed_args(_joined(words, declared))
-    except (
-        argparse.ArgumentError
-    ) as error:  # what argparse raises instead of calling error() in a few places
+    except argparse.ArgumentError as error:
+        # argparse raises this in a few places, instead of calling error().
         parser.error(str(error))
     if others:
         _refuse_unknown(others, declared, called)
@@ -236,9 +271,12 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
     for option in declared:
         if option.required and option.name not in values:
             missing = [
-                each.flags[-1] for each in declared if each.required and each.name not in values
+                other.flags[-1] for other in declared if other.required and other.name not in values
             ]
-            example = f"{called} {'cell.py ' if file else ''}{options.example(verb)}"
+            example = options.example(verb)
+            if file:
+                example = f"cell.py {example}"
+            example = f"{called} {example}"
             raise DeclarationError(
                 f"{called} needs {' and '.join(missing)}", fix=f"For example: {example}"
             )
@@ -251,7 +289,7 @@ def _read(verb: str, words: Sequence[str], called: str, *, file: bool = False) -
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """argparse's formatter, which keeps the lines of an option's help."""
+    """The formatter of argparse, which keeps line breaks in the help of an option."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return [
@@ -262,7 +300,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse that neither exits nor prints."""
+    """A parser that neither exits nor prints."""
 
     def error(self, message: str) -> NoReturn:
         if match := _ARGPARSE.match(message):
@@ -279,10 +317,7 @@ def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
         return _Formatter(prog, max_help_position=30, width=_WIDTH)
 
     by_position = [option for option in declared if option.is_position]
-    words = [
-        f"[{option.metavar}]" if option.many == "?" else option.metavar or ""
-        for option in by_position
-    ]
+    words = [_placeholder(option) for option in by_position]
     parser = _Parser(
         prog=called,
         usage=" ".join([called, *words, "[options]"]).replace("%", "%%"),
@@ -299,9 +334,17 @@ def _parser(verb: str, called: str, declared: Sequence[Option]) -> _Parser:
     return parser
 
 
+def _placeholder(option: Option) -> str:
+    """Return the word that stands for an argument in a usage line."""
+    if option.many == "?":
+        return f"[{option.metavar}]"
+    return option.metavar or ""
+
+
 def _joined(words: Sequence[str], declared: Iterable[Option]) -> list[str]:
-    """`--option=value` where the value begins with '-', which argparse would take for an option of
-    its own.
+    """Join options and values that begin with '-', as `--option=-1`.
+
+    argparse would parse such a value as another option.
     """
     single = {
         flag
@@ -324,25 +367,22 @@ def _refuse_unknown(words: Sequence[str], declared: Iterable[Option], called: st
     for word in words:
         if word.startswith("-"):
             name = word.partition("=")[0]
-            if elsewhere := _whose(name, called):
+            if elsewhere := _owners(name, called):
                 raise unknown("option", name, (), where=called, otherwise=elsewhere)
-            raise unknown(
-                "option",
-                name,
-                flags,
-                where=called,
-                otherwise="" if flags else _beside(name, called),
-            )
+            hint = ""
+            if not flags:
+                hint = _beside(name, called)
+            raise unknown("option", name, flags, where=called, otherwise=hint)
     quoted = any(option.name == "command" for option in declared)
     if quoted:
         fix = 'Put the whole command in quotes, as "python train.py".'
     else:
         fix = "-h shows what it takes."
-    raise DeclarationError(f"'{words[0]}' is one word too many for {called}", fix=fix)
+    raise DeclarationError(f"Unexpected argument '{words[0]}'", where=called, fix=fix)
 
 
-def _whose(flag: str, called: str) -> str:
-    """Where this flag is an option, if it is one elsewhere."""
+def _owners(flag: str, called: str) -> str:
+    """Return a sentence with the commands that have this flag; empty if none has it."""
     terminal = not called.startswith("%")
     found = [
         names[terminal]
@@ -358,9 +398,7 @@ def _whose(flag: str, called: str) -> str:
 
 
 def _beside(flag: str, called: str) -> str:
-    """What to say of this flag to a sub-command of a cluster that has no options, naming those that
-    have it.
-    """
+    """Return a hint for a flag that was given to a sub-command without options."""
     above, _, verb = called.rpartition(" ")
     if verb not in options.CLUSTER_VERBS:
         return "It has none."
@@ -371,21 +409,17 @@ def _beside(flag: str, called: str) -> str:
     ]
     if not others:
         return "It has none."
-    return (
-        f"It has none; {above} {' and '.join(others)} {'has' if len(others) == 1 else 'have'} it."
-    )
+    if len(others) == 1:
+        return f"It has none; {above} {others[0]} has it."
+    return f"It has none; {above} {' and '.join(others)} have it."
 
 
 def _refuse_mistyped_verb(words: Sequence[str], called: str) -> None:
     from ..catalog import ACCELERATORS
 
-    if words:
-        first = words[0].lower()
-    else:
-        first = ""
+    first = " ".join(words[:1]).lower()
     if not first.isalpha() or first in ACCELERATORS:
         return
-    if difflib.get_close_matches(
-        first, options.CLUSTER_VERBS, n=1, cutoff=0.7
-    ):  # else it may be a mistyped SPEC
+    # A word that is not close to any sub-command may be a mistyped SPEC.
+    if difflib.get_close_matches(first, options.CLUSTER_VERBS, n=1, cutoff=0.7):
         raise unknown("sub-command", first, options.CLUSTER_VERBS, where=called)

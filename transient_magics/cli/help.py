@@ -1,8 +1,6 @@
-"""The texts of `-h` and `help`: the options of one sub-command in groups, and all commands in two
-tiers.
+"""Texts of `-h` and `help`: the options of one sub-command, and the overview of all commands.
 
-Both are text as `str`; a notebook shows their HTML, in which the defaults have a column of their
-own.
+Both are text as `str`; a notebook shows their HTML, which has a column for defaults.
 """
 
 from __future__ import annotations
@@ -49,22 +47,23 @@ class Help:
 
 
 def _option_cells(option: Option) -> str:
-    """Return an option's name, what it does, and its default, as the cells of a row."""
+    """Return the cells of an option's row: its name, its help and its default."""
     if option.is_position:
         names = markup.code(option.metavar or option.name)
     else:
+        names = ", ".join(option.spellings)
         if option.takes_value and option.metavar:
-            value = f" {option.metavar}"
-        else:
-            value = ""
-        names = markup.code(", ".join(option.spellings) + value)
-    default = "required" if option.required else option.default
+            names += f" {option.metavar}"
+        names = markup.code(names)
+    default = option.default
+    if option.required:
+        default = "required"
     meaning = "<br/>".join(map(markup.escape, option.help.splitlines()))
     return markup.cells([names, meaning, markup.escape(default)])
 
 
 def help_of(parser: argparse.ArgumentParser, options: Sequence[Option]) -> Help:
-    """Return the help of a sub-command, of its parser and its options."""
+    """Return the help of a sub-command from its parser and its options."""
     return Help(
         text=parser.format_help(),
         usage=(parser.usage or parser.prog).replace("%%", "%"),
@@ -76,7 +75,7 @@ def help_of(parser: argparse.ArgumentParser, options: Sequence[Option]) -> Help:
 
 @dataclass(frozen=True, repr=False)
 class Overview:
-    """All commands in two tiers, of a terminal or of a notebook."""
+    """The overview of all commands in two tiers, for a terminal or for a notebook."""
 
     notebook: bool = False
 
@@ -117,4 +116,6 @@ class Overview:
             yield title, [entry for entry in entries if self._typed(entry)]
 
     def _typed(self, entry: Entry) -> str:
-        return entry.magic if self.notebook else entry.line
+        if self.notebook:
+            return entry.magic
+        return entry.line

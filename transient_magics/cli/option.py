@@ -1,6 +1,6 @@
-"""One option: where its value goes, how its text becomes a value, which words complete it.
+"""Options: their flags, the functions that parse their values, and the words that complete them.
 
-What reads a text raises DeclarationError in one sentence for what cannot be meant.
+A function that parses a value raises DeclarationError, with one sentence, for invalid text.
 """
 
 from __future__ import annotations
@@ -23,8 +23,16 @@ from ..spec.units import parse_deadline
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the overview: what is typed in a terminal (`line`) and in a cell (`magic`), where
-    it exists there.
+    """A line of the overview.
+
+    Attributes
+    ----------
+    line : str
+        The command in a terminal; empty if there is none.
+    magic : str
+        The command in a cell; empty if there is none.
+    summary : str
+        The purpose of the command.
     """
 
     line: str
@@ -34,19 +42,35 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option (`flags` begin with '-') or one word by position.
+    """One option (`flags` begin with '-') or one positional argument.
 
     Attributes
     ----------
+    name : str
+        The parameter of the client's function that gets the value.
+    flags : tuple of str
+        The flags, or the name of the positional argument.
     help : str
-        What it does.
-    default : str
-        What holds without it, in words; empty where the help needs none.
-    group : str
-        The title under which a help lists it.
+        The effect of the option.
+    read : callable or None
+        Parses the text of the value. None: a switch without a value.
+    metavar : str or None
+        The placeholder of the value in a help.
+    choices : tuple of str
+        Values for completion.
     completes : str
-        What completes its value: `gpu`, `zone`, `region`, `cluster`, `worker`, `run`, `work`,
-        `image`, `path`, or nothing.
+        The kind of words that complete the value: `gpu`, `zone`, `region`, `cluster`, `worker`,
+        `run`, `work`, `image`, `workload` or `path`; empty for `choices`.
+    many : str
+        How often the value may be given: `?`, `*`, or `extend` for an option that may be repeated.
+    negated : bool
+        Whether `--no-...` exists too.
+    required : bool
+        Whether a line without it is refused.
+    default : str
+        The default in words; empty if there is none.
+    group : str
+        The title above the option in a help.
     """
 
     name: str
@@ -64,12 +88,12 @@ class Option:
 
     @property
     def is_position(self) -> bool:
-        """Whether it is a word by position."""
+        """Whether this is a positional argument."""
         return not self.flags[0].startswith("-")
 
     @property
     def explanation(self) -> str:
-        """Its help and its default, as a terminal shows them."""
+        """The help and the default, as a terminal shows them."""
         if self.required:
             return f"{self.help} (required)"
         if self.default:
@@ -78,17 +102,18 @@ class Option:
 
     @property
     def takes_value(self) -> bool:
-        """False for a switch."""
+        """Whether the option has a value; a switch has none."""
         return self.read is not None
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All flags under which it can be given."""
+        """All flags of the option, with those that begin with `--no-`."""
         return (*self.flags, *(f"--no-{flag[2:]}" for flag in self.flags if self.negated))
 
     def for_argparse(self) -> dict[str, Any]:
-        """The keyword arguments with which argparse declares it. Nothing is set that the user did
-        not give.
+        """Return the keyword arguments of `add_argument`.
+
+        Options that are not given do not appear in the namespace.
         """
         import argparse
 
@@ -119,18 +144,22 @@ def flag(
     metavar: str = "",
     **more: Any,
 ) -> Option:
-    """An option that begins with `--` (or `-x --long`); without `read` a switch."""
+    """Return an option from its flags, such as `--long` or `-x --long`.
+
+    Without `read` it is a switch.
+    """
     spelled = tuple(flags.split())
-    long = (
-        spelled[-1].removeprefix("--").removeprefix("no-" if read is None else "").replace("-", "_")
-    )
+    long = spelled[-1].removeprefix("--")
+    if read is None:
+        long = long.removeprefix("no-")
+    long = long.replace("-", "_")
     return Option(
         name or long, spelled, help, read, metavar or long.rpartition("_")[2].upper(), **more
     )
 
 
 def word(name: str, metavar: str, help: str, **more: Any) -> Option:
-    """A word by position."""
+    """Return a positional argument."""
     return Option(name, (name,), help, metavar=metavar, group="Arguments", **more)
 
 
@@ -140,7 +169,7 @@ def group(title: str, *options: Option) -> tuple[Option, ...]:
 
 
 def one_of(option: str, words: Iterable[str]) -> dict[str, Any]:
-    """How one of some words is read, for the keyword arguments of `flag`."""
+    """Return keyword arguments of `flag` for an option with one of these values."""
     allowed = tuple(words)
 
     def read(text: str) -> str:
@@ -153,7 +182,7 @@ def one_of(option: str, words: Iterable[str]) -> dict[str, Any]:
 
 
 def whole(option: str, least: int = 1) -> Callable[[str], int]:
-    """A reader of whole numbers from `least` on."""
+    """Return a parser of whole numbers that are `least` or more."""
 
     def read(text: str) -> int:
         if not text.strip().isdecimal() or int(text) < least:
@@ -164,7 +193,7 @@ def whole(option: str, least: int = 1) -> Callable[[str], int]:
 
 
 def positive(option: str) -> Callable[[str], float]:
-    """A reader of numbers above zero; a dollar sign before it is passed over."""
+    """Return a parser of numbers above zero; a leading dollar sign is ignored."""
 
     def read(text: str) -> float:
         try:
@@ -179,13 +208,13 @@ def positive(option: str) -> Callable[[str], float]:
 
 
 def deadline(text: str) -> str:
-    """A deadline, as it is written: when that is, follows when it is declared."""
+    """Check a deadline and return its text; the declaration computes its time."""
     parse_deadline(text, "--finish-by", time.time())
     return text.strip()
 
 
 def share(option: str) -> Callable[[str], float]:
-    """A reader of numbers from 0 to 1; 1 itself is too much."""
+    """Return a parser of numbers from 0 to below 1."""
 
     def read(text: str) -> float:
         try:
@@ -200,34 +229,37 @@ def share(option: str) -> Callable[[str], float]:
 
 
 def batch_bounds(text: str) -> dict[str, Any]:
-    """The least and the most examples of a mini-batch, as `16,256`; either may be left out."""
-    least, comma, most = (each.strip() for each in text.partition(","))
+    """Parse the smallest and the largest mini-batch in examples, as `16,256`.
+
+    Either number may be missing.
+    """
+    least, comma, most = (part.strip() for part in text.partition(","))
     read = whole("--batch-bounds")
+    found: dict[str, Any] = {}
     if least:
-        found = {"batch_least": read(least)}
-    else:
-        found = {}
-    found |= {"batch_most": read(most)} if most else {}
+        found["batch_least"] = read(least)
+    if most:
+        found["batch_most"] = read(most)
     if not comma or not found or (least and most and int(least) > int(most)):
         raise DeclarationError(f"Invalid --batch-bounds '{text}'", fix="For example: 16,256")
     return found
 
 
 def duration(option: str, unit: str) -> Callable[[str], float]:
-    """A reader of durations, in seconds; a bare number counts `unit`s."""
+    """Return a parser of durations in seconds; `unit` is the unit of a number without one."""
     return lambda text: parse_duration(text, option, unit=unit)
 
 
 def hours(option: str) -> Callable[[str], float]:
-    """A reader of durations, in hours, which a bare number counts, too."""
+    """Return a parser of durations in hours; a number without a unit is in hours."""
     return lambda text: parse_duration(text, option, unit="h") / 3600
 
 
 def zones(text: str, option: str = "--zone") -> tuple[str, ...]:
-    """Zones, by commas."""
+    """Parse zones with commas between them."""
     from ..catalog import ZONES
 
-    zones = tuple(each.strip().lower() for each in text.split(",") if each.strip())
+    zones = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     for zone in zones:
         if zone not in ZONES:
             raise unknown("zone", zone, ZONES, where=option)
@@ -235,7 +267,7 @@ def zones(text: str, option: str = "--zone") -> tuple[str, ...]:
 
 
 def one_gpu(text: str) -> str:
-    """A GPU."""
+    """Parse one GPU."""
     found = gpus(text)
     if len(found) != 1:
         raise DeclarationError("--gpus takes one GPU here", where=f"--gpus {text}")
@@ -243,10 +275,10 @@ def one_gpu(text: str) -> str:
 
 
 def gpus(text: str) -> tuple[str, ...]:
-    """GPUs, by commas."""
+    """Parse GPUs with commas between them."""
     from ..catalog import ACCELERATORS
 
-    gpus = tuple(each.strip().lower() for each in text.split(",") if each.strip())
+    gpus = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     for gpu in gpus:
         if gpu not in ACCELERATORS:
             raise unknown("GPU", gpu, ACCELERATORS, where="--gpus")
@@ -254,7 +286,7 @@ def gpus(text: str) -> tuple[str, ...]:
 
 
 def one_zone(option: str) -> Callable[[str], str]:
-    """A reader of one zone."""
+    """Return a parser of one zone."""
 
     def read(text: str) -> str:
         named = zones(text, option)
@@ -266,7 +298,7 @@ def one_zone(option: str) -> Callable[[str], str]:
 
 
 def disk(text: str) -> str:
-    """The size of a disk, and its kind."""
+    """Parse the size and the kind of a disk."""
     from ..catalog import parse_disk
 
     gb, kind = parse_disk(text)
@@ -274,7 +306,7 @@ def disk(text: str) -> str:
 
 
 def fallback(text: str) -> float | None:
-    """The seconds after which a worker is rented on demand, as `on-demand=10m`; None: never."""
+    """Parse `on-demand=10m`: the seconds after which workers are rented on demand. None: never."""
     word, _, time = text.strip().lower().partition("=")
     if word == "none" and not time:
         return None
@@ -289,7 +321,7 @@ def fallback(text: str) -> float | None:
 
 
 def preemption_notice(text: str) -> int:
-    """Return the seconds of notice that are requested for Spot VMs: 120, or 0 for none."""
+    """Parse the seconds of notice that are requested for Spot VMs: 120, or 0 for none."""
     if text.strip().lower() == "none":
         return 0
     seconds = parse_duration(text, "--preemption-notice", unit="s")
@@ -301,13 +333,13 @@ def preemption_notice(text: str) -> int:
 
 
 def address_ranges(text: str) -> tuple[str, ...]:
-    """Ranges of addresses, by commas."""
+    """Parse address ranges with commas between them."""
     import ipaddress
 
-    found = [each.strip() for each in text.split(",") if each.strip()]
-    for each in found:
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    for addresses in found:
         try:
-            ipaddress.ip_network(each)
+            ipaddress.ip_network(addresses)
         except ValueError as error:
             raise DeclarationError(
                 f"{error}", where="--ssh-from", fix="For example: 203.0.113.0/24."
@@ -316,19 +348,19 @@ def address_ranges(text: str) -> tuple[str, ...]:
 
 
 def new_name(text: str) -> str:
-    """The name of a cluster or of work, as `--name` takes it."""
+    """Parse the value of `--name`: a name of a cluster or of work."""
     return parse_name(text, "--name")
 
 
 def project(text: str) -> str:
-    """The ID of a project."""
+    """Parse the ID of a project."""
     from ..spec import parse_project
 
     return parse_project(text)
 
 
 def bucket(text: str) -> str:
-    """The name of a bucket, with a folder in it or without."""
+    """Parse the name of a bucket, with or without a folder; or `none`."""
     from ..spec import parse_bucket
 
     if text.strip().lower() == "none":
@@ -337,7 +369,7 @@ def bucket(text: str) -> str:
 
 
 def which_checkpoint(text: str) -> str | int:
-    """The last, the best, or that of a step."""
+    """Parse `last`, `best`, or the step of a checkpoint."""
     word = text.strip().lower()
     if word not in ("last", "best") and not word.isdecimal():
         raise DeclarationError(f"--checkpoint takes last, best or a step, not '{text}'")
@@ -347,14 +379,14 @@ def which_checkpoint(text: str) -> str | int:
 
 
 def variable(text: str) -> str:
-    """A name that Python can bind."""
+    """Parse a variable's name."""
     if not text.isidentifier():
         raise DeclarationError(f"-o takes a variable's name, not '{text}'")
     return text
 
 
 def overrides(text: str) -> str:
-    """`NAME=VALUE,...` of hyper-parameters."""
+    """Check hyper-parameters: `NAME=VALUE,...`."""
     import re
 
     if text and not re.match(r"\s*\w+(\[\d+\])?\s*=", text):
@@ -363,10 +395,10 @@ def overrides(text: str) -> str:
 
 
 def parameter(text: str) -> tuple[str, Value]:
-    """`NAME=VALUE` of a parameter that a cell reads by its name."""
+    """Parse `NAME=VALUE` of a parameter that a cell reads by its name."""
     from ..protocol.run import parameter_name
 
-    name, equals, value = (each.strip() for each in text.partition("="))
+    name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not value:
         raise DeclarationError(f"Invalid --param '{text}'", fix="Write name=value, as lr=0.1.")
     try:
@@ -376,10 +408,10 @@ def parameter(text: str) -> tuple[str, Value]:
 
 
 def changes(text: str) -> dict[str, float]:
-    """`NAME=NUMBER,...` of a what-if."""
+    """Parse the value of `--what-if`: `NAME=NUMBER,...`."""
     found = dict[str, float]()
-    for each in text.split(","):
-        name, equals, value = (part.strip() for part in each.partition("="))
+    for change in text.split(","):
+        name, equals, value = (part.strip() for part in change.partition("="))
         try:
             found[name] = float(value)
         except ValueError:
@@ -389,22 +421,9 @@ def changes(text: str) -> dict[str, float]:
     return found
 
 
-def environment_variable(text: str) -> tuple[str, str]:
-    """`NAME=VALUE` of a job's environment; the value may have anything in it."""
-    from ..protocol.job import variable_name
-
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise DeclarationError(f"Invalid --env '{text}'", fix="Write NAME=VALUE.")
-    try:
-        return variable_name(name), value
-    except ValueError as error:
-        raise DeclarationError(f"Invalid --env: {error}") from None
-
-
 def space(text: str) -> str:
-    """The values that a study tries, checked."""
-    from ..protocol.study import parse_space
+    """Check the values that a study tries, and return their text."""
+    from ..protocol.space import parse_space
 
     try:
         parse_space(text)
@@ -414,7 +433,7 @@ def space(text: str) -> str:
 
 
 def event_kind(text: str) -> str:
-    """A kind of events, or a family of kinds."""
+    """Parse a kind of events, or a group of kinds."""
     from ..journal import events
 
     if (kind := text.strip().lower()) not in events.kinds():
@@ -423,7 +442,7 @@ def event_kind(text: str) -> str:
 
 
 def evaluate_every(text: str) -> int:
-    """Every how many steps to evaluate; 0: at the end."""
+    """Parse the number of steps between two evaluations; 0: only at the end."""
     word = text.strip().lower()
     if word != "end" and (not word.isdigit() or int(word) < 1):
         raise DeclarationError(
@@ -435,12 +454,12 @@ def evaluate_every(text: str) -> int:
 
 
 def objective(option: str) -> Callable[[str], str]:
-    """A reader of a metric, and which way is better, where its name does not tell."""
+    """Return a parser of a metric and, if needed, its direction."""
     return lambda text: _written(Objective, text, option)
 
 
 def condition(text: str) -> str:
-    """When a run ends before its steps are made."""
+    """Check the condition under which a run ends early."""
     return _written(Patience, text, "--stop-when")
 
 
@@ -452,7 +471,7 @@ def _written(what: type[Objective | Patience], text: str, option: str) -> str:
 
 
 def cache(text: str) -> str:
-    """How much of the records a worker keeps, and where."""
+    """Check how much of the records a worker keeps, and where."""
     try:
         Cache.parse(text)
     except ValueError as error:
@@ -461,7 +480,7 @@ def cache(text: str) -> str:
 
 
 def preparation(text: str) -> str:
-    """Which VMs prepare mini-batches."""
+    """Check which VMs prepare mini-batches."""
     try:
         return preparation_or_none("".join(text.lower().split()))
     except ValueError as error:
@@ -469,7 +488,7 @@ def preparation(text: str) -> str:
 
 
 def evaluation_batches(text: str) -> int:
-    """How many batches an evaluation takes; 0: all."""
+    """Parse the number of batches of an evaluation; 0: all."""
     word = text.strip().lower()
     if word != "all" and (not word.isdigit() or int(word) < 1):
         raise DeclarationError(
@@ -481,7 +500,7 @@ def evaluation_batches(text: str) -> int:
 
 
 def interval(text: str) -> dict[str, Any]:
-    """An interval in steps or in time."""
+    """Parse an interval in steps or in time, or `auto`."""
     if text.strip().lower() == "auto":
         return {"checkpoint_steps": None, "checkpoint_auto": True}
     steps, seconds = parse_interval(text, "--checkpoint-every")
@@ -491,7 +510,7 @@ def interval(text: str) -> dict[str, Any]:
 def setting(
     names: Collection[str], read: Callable[[str, str], Any]
 ) -> Callable[[str], tuple[str, Any]]:
-    """Return a reader of `NAME=VALUE` for `--set`. `read` makes a value of a name and its text."""
+    """Return a parser of `NAME=VALUE` for `--set`; `read` parses a value for its name."""
 
     def read_setting(text: str) -> tuple[str, Any]:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -508,7 +527,7 @@ def setting(
 
 
 def field(record: type) -> Callable[[str, str], Any]:
-    """Return a function that reads the text of a field of a dataclass, as its annotation says."""
+    """Return a function that parses the text of a dataclass's field by its annotation."""
 
     def read(name: str, text: str) -> Any:
         allowed = choices(name, record)
@@ -531,25 +550,24 @@ def field(record: type) -> Callable[[str, str], Any]:
 
 def settings_help(meanings: Mapping[str, str], record: type | None = None) -> str:
     """Return the help of `--set`: a line for each setting, with its default in `record`."""
-    lines = ["change what is seldom changed; may be repeated"]
+    lines = ["change a rarely used setting; may be repeated"]
     for name, meaning in meanings.items():
+        default = ""
         if record:
             default = f" (default: {record.__dataclass_fields__[name].default})"
-        else:
-            default = ""
         lines.append(f"- {name}: {meaning}{default}")
     return "\n".join(lines)
 
 
 def gpu(text: str) -> str:
-    """A GPU of the catalog, or `cpu`."""
+    """Parse a GPU of the catalog, or `cpu`."""
     from ..catalog import accelerator
 
     return accelerator(text.strip().lower()).name
 
 
 def known_region(text: str) -> str:
-    """A region of the catalog."""
+    """Parse a region of the catalog."""
     from ..catalog import ZONES, region
 
     regions = {region(zone) for zone in ZONES}

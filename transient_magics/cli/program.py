@@ -1,8 +1,8 @@
 """The `transient` program: the magics' sub-commands and options in a terminal.
 
-Exit codes: 0 done, 1 the tool's or the cloud's failure (one line on stderr), 2 a mistake in what
-was typed, 130 an interrupt. `--dry-run` and the doctor end with 1 where a line says NOT GOOD. An
-interrupt ends the waiting only: clusters and runs go on.
+Exit codes: 0 done, 1 a failure of the tool or the cloud (one line on stderr), 2 a mistake in the
+command line, 130 an interrupt. `--dry-run` and the doctor exit with 1 if a line says NOT GOOD. An
+interrupt ends only the waiting: clusters and runs continue.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from ..journal import ClusterState
 
 _BESIDE = ("help", "version")
-"""Words that the program answers itself."""
+"""Commands that are not in the table of options."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        argv = sys.argv[1:]
+    words = list(argv)
     _print_any_character()
     try:
         with places.reporting():
@@ -45,13 +47,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, 1)
     except KeyboardInterrupt:
         print(
-            "\nInterrupted. Clusters, runs and builds go on: `transient cluster list`, `transient image list`.",
+            "\nInterrupted. Clusters, runs and builds continue: see `transient cluster list` and "
+            "`transient image list`.",
             file=sys.stderr,
         )
         return 130
-    except (
-        BrokenPipeError
-    ):  # whoever read our output has seen enough, as in `transient cluster events | head`
+    except BrokenPipeError:
+        # The reader of the output has ended, as in `transient cluster events | head`.
         sys.stderr.close()
         return 0
 
@@ -63,12 +65,7 @@ def _print_any_character() -> None:
 
 
 def _run(words: list[str]) -> int:
-    if words:
-        first = words[0]
-        rest = words[1:]
-    else:
-        first = "help"
-        rest = []
+    first, *rest = words or ["help"]
     if first in ("-h", "--help", "help"):
         if rest == ["emulator"]:
             return _run(["emulator", "-h"])
@@ -85,8 +82,8 @@ def _run(words: list[str]) -> int:
         return emulator.main(rest)
     verb = options.aliases().get(first, first)
     if verb not in arguments.verbs("transient"):
-        known = [*arguments.verbs("transient"), *_BESIDE, *options.aliases()]
-        raise unknown("command", first, known, otherwise="See transient -h.")
+        commands = [*arguments.verbs("transient"), *_BESIDE, *options.aliases()]
+        raise unknown("command", first, commands, otherwise="See transient -h.")
     command = arguments.parse(
         verb, rest, called=f"transient {first}", file=verb in options.from_files()
     )
@@ -107,14 +104,15 @@ def _obey(command: Command) -> int:
             "-o binds a handle in a notebook; a terminal has none", fix="Leave it out."
         )
     if command.verb in options.work_commands():
-        face = _begin
-    else:
-        face = _FACES.get(command.verb)
-    if face:
-        return face(command) or 0
+        _begin(command)
+        return 0
+    if command.verb in _HANDLERS:
+        return _HANDLERS[command.verb](command) or 0
     answer = verbs.act(command)
-    for each in answer if isinstance(answer, Iterator) else [answer]:
-        print(all_plain(str(each)), flush=True)
+    if not isinstance(answer, Iterator):
+        answer = [answer]
+    for part in answer:
+        print(all_plain(str(part)), flush=True)
     return 0
 
 
@@ -122,9 +120,10 @@ def _declare(command: Command) -> int:
     answer = verbs.act(command)
     if command.dry_run:
         print(answer)
-        return 0 if answer.well else 1
+        return _exit_code(answer.well)
     print(
-        f"{answer.name} is declared. It goes on by itself: `transient cluster status {answer.name}`.",
+        f"{answer.name} is declared and starts in the background: `transient cluster status "
+        f"{answer.name}`.",
         flush=True,
     )
     if command.wait:
@@ -133,8 +132,15 @@ def _declare(command: Command) -> int:
     return 0
 
 
-def _of_file(command: Command) -> tuple[Command, str, Path]:
-    """The command without its file, the code in that, and the folder in which it lies."""
+def _exit_code(well: bool) -> int:
+    """Return the exit code of checks."""
+    if well:
+        return 0
+    return 1
+
+
+def _read_source(command: Command) -> tuple[Command, str, Path]:
+    """Return the command without its file, the code in the file, and the file's folder."""
     values = dict(command.values)
     path = Path(values.pop("source"))
     try:
@@ -143,19 +149,17 @@ def _of_file(command: Command) -> tuple[Command, str, Path]:
         if isinstance(error, OSError):
             reason = error.strerror
         else:
-            reason = "it is no UTF-8 text"
+            reason = "it is not UTF-8 text"
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
     return replace(command, values=values), source, path.resolve().parent
 
 
 def _begin(command: Command) -> None:
-    """Declare work. With --wait, show its output until it is over, or its events where it has no
-    output.
-    """
+    """Declare work. With `--wait`, show its output (or events) until it ends."""
     source = ""
     folder = None
     if command.verb in options.from_files():
-        command, source, folder = _of_file(command)
+        command, source, folder = _read_source(command)
     called = f"transient {options.work_commands()[command.verb].name}"
     begun = verbs.begin(command, Code(source, called, folder=folder))
     print(begun, flush=True)
@@ -169,7 +173,7 @@ def _begin(command: Command) -> None:
         since = begun.since
         for part in work.parts:
             _show_until(part.cluster, part.is_over, since)
-            since = 0  # the other clusters of a study are new
+            since = 0  # a study has created its other clusters
     work.wait(timeout=5.0)
     print(f"{work} It cost {text.money(work.cost().total)}.")
     print(f"Its results are in {work.directory}.")
@@ -179,15 +183,14 @@ def _attach(command: Command) -> None:
     found = verbs.act(command)
     if found.followed:
         print(f"Following {found.followed}.")
-    print(
-        verbs.act(Command("status", {"name": found.name})), flush=True
-    )  # a pipe would get it with the next event
+    # Without the flush, a pipe would get this text with the next event.
+    print(verbs.act(Command("status", {"name": found.name})), flush=True)
     _show_until(found, lambda state: state.over, None)
 
 
 def _build(command: Command) -> None:
     build = verbs.act(command)
-    print(f"{build.name} is being built. It goes on by itself: `transient image list`.", flush=True)
+    print(f"Building {build.name} in the background: `transient image list`.", flush=True)
     if command.wait:
         for step in build.steps():
             print(f"  {step}", flush=True)
@@ -198,25 +201,25 @@ def _build(command: Command) -> None:
 def _doctor(command: Command) -> int:
     diagnosis = verbs.act(command)
     print(all_plain(str(diagnosis)))
-    return 0 if diagnosis.well else 1
+    return _exit_code(diagnosis.well)
 
 
 def _show_until(
     cluster: Cluster, until: Callable[[ClusterState], bool], after: int | None = 0
 ) -> None:
-    """Print a line per event until the state is as wanted."""
+    """Print a line per event until `until(state)` is true."""
     for event in watch(cluster, after=after, until=until):
         if event.kind == "train.progress" or event.kind not in text.quiet_kinds():
             print(text.event_line(event), flush=True)
 
 
-_FACES: dict[str, Callable[[Command], int | None]] = {
+_HANDLERS: dict[str, Callable[[Command], int | None]] = {
     "declare": _declare,
     "attach": _attach,
     "image build": _build,
     "doctor": _doctor,
 }
-"""What is shown, or waited for, in another way than by printing what the verb answers."""
+"""Handlers of verbs that do more than print the answer."""
 
 
 if __name__ == "__main__":

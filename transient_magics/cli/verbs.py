@@ -1,15 +1,14 @@
-"""What each verb does, once for cells and terminals.
+"""The functions of the verbs, shared by cells and terminals.
 
-The values of a Command go in, and a value that shows itself comes out: as text by `str`, in a
-notebook also as HTML or a panel. What comes bit by bit is an iterator of such values. Nothing here
-prints or waits for VMs and runs: how to show an answer, and how to wait, is for the face that asked
-(`program`, `magics`).
+A function takes the values of a Command and returns a value with a text form; notebooks also have
+HTML or a panel of it. A verb with several answers returns an iterator. Nothing here prints, or
+waits for VMs and runs: `program` and `magics` choose how to show an answer, and how to wait.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from ..client.following.restarts import present
 from ..client.lookup import find_work
 from ..client.planning.bottlenecks import foreseen
 from ..client.planning.forecasts import forecast_line
-from ..journal import Bill, encode
+from ..journal import Bill, Event, encode
 from ..protocol.cluster_commands import GiveUp
 from . import options
 from .answers import Begun, Deleted, EventLine, Listing, Sentence, Snapshot
@@ -33,19 +32,24 @@ if TYPE_CHECKING:
 
 
 def act(command: Command) -> Any:
-    """Do what `command` says, and answer. Raises TransientError.
+    """Execute a command and return its answer; `begin` declares work.
 
-    Work is declared by `begin`, which takes its code.
+    Raises
+    ------
+    TransientError
+        The command failed.
     """
     values = dict(command.values)
-    answer = ACTS[command.verb](**values, **({"dry_run": True} if command.dry_run else {}))
+    if command.dry_run:
+        values["dry_run"] = True
+    answer = ACTS[command.verb](**values)
     if command.json:
         return _as_json(answer)
     return answer
 
 
 def _as_json(answer: Any) -> Sentence | Iterator[Sentence]:
-    """Return an answer as JSON: events a line each, all else as one value."""
+    """Return an answer as JSON: one line per event, or one value."""
     if isinstance(answer, Iterator):
         return (
             Sentence(encode(line.event).decode().rstrip())
@@ -56,7 +60,7 @@ def _as_json(answer: Any) -> Sentence | Iterator[Sentence]:
 
 
 def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
-    """Declare a cluster, or show what would be created."""
+    """Declare a cluster, or preview it."""
     declaration = client.Declaration(**values)
     if dry_run:
         return foreseen(client.preview(declaration))
@@ -64,16 +68,25 @@ def declare(*, dry_run: bool = False, **values: Any) -> Cluster | Preview:
 
 
 def begin(command: Command, code: Code) -> Any:
-    """Check code and declare work with it: return it as Begun, or what `--dry-run` shows.
+    """Check code and declare work with it.
 
-    `command`: its verb is one of `options.work_commands`.
+    Parameters
+    ----------
+    command
+        A command whose verb is in `options.work_commands`.
+    code
+        The code of the work.
+
+    Returns
+    -------
+    Begun or object
+        The declared work, or the preview of `--dry-run`.
     """
     before = {cluster.identity: cluster.state.seq for cluster in client.clusters()}
     found = options.work_commands()[command.verb]
+    how = {}
     if found.dry_run:
-        how = {"dry_run": command.dry_run}
-    else:
-        how = {}
+        how["dry_run"] = command.dry_run
     answer = found.declare(dict(command.values), code, **how)
     if not isinstance(answer, client.Handle):
         return answer
@@ -97,11 +110,10 @@ def _status(name: str | None = None) -> Snapshot:
     cluster = client.cluster(name)
     state = present(cluster)
     unattended = " ".join(client.revive([cluster]))
+    forecast = ""
     run = focus.run(state)
     if run and not run.over:
         forecast = forecast_line(cluster.run(run.name))
-    else:
-        forecast = ""
     return Snapshot(cluster, state, forecast, unattended)
 
 
@@ -122,28 +134,27 @@ def _relocate(name: str, zone: str = "", gpus: str = "", yes: bool = False) -> S
 
 def _revoke(name: str, worker: str, seconds: float = 0.0) -> Sentence:
     client.cluster(name).revoke(worker, seconds)
-    return Sentence(f"{worker} of {name} will be taken back 30 seconds after its notice.")
+    return Sentence(f"Revoking {worker} of {name}: it stops 30 seconds after its notice.")
 
 
 def _move(name: str, run: str, before: str | None = None) -> Sentence:
     cluster = client.cluster(name)
     cluster.run(run).move(before)
-    return Sentence(
-        f"Next on {name}: {', '.join(each.name for each in cluster.state.queue) or run}."
-    )
+    queue = ", ".join(work.name for work in cluster.state.queue)
+    return Sentence(f"Next on {name}: {queue or run}.")
 
 
 def _agree(name: str, run: str = "") -> Sentence:
     if not run:
-        return Sentence(f"{name} gives up {', '.join(client.cluster(name).agree())}.")
+        return Sentence(f"{name} releases {', '.join(client.cluster(name).agree())}.")
     client.cluster(name).run(run).agree()
-    return Sentence(f"{run} gets the workers that were proposed.")
+    return Sentence(f"{run} gets the proposed workers.")
 
 
 def _stop(cluster: str, name: str) -> Sentence:
     work = client.cluster(cluster).find(name)
     if work.is_over():
-        return Sentence(f"{name} is over already.")
+        return Sentence(f"{name} has already ended.")
     phase = work.phase
     work.stop()
     if phase == "declared":
@@ -166,8 +177,11 @@ def _events(
     cluster = client.cluster(name)
     before = cluster.events(kind)
     yield from map(Sentence, client.revive([cluster]))
+    found: Iterable[Event] = before
+    if follow:
+        found = watch(cluster, kind)
     event = None
-    for event in watch(cluster, kind) if follow else before:
+    for event in found:
         yield EventLine(event)
     if event is None:
         yield Sentence("No events.")

@@ -16,7 +16,7 @@ from .. import places
 from ..imports import uncollected
 from ..journal.lock import LOCK, is_of, mark, take
 from ..protocol import layout
-from . import watchdog
+from . import host
 
 _MARK_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
@@ -47,7 +47,7 @@ async def _take_charge(directory: Path, lock: int) -> None:
         # Ending the controller does not end the cluster: whoever follows the journal starts
         # another.
         loop.add_signal_handler(number, task.cancel)
-    alive = asyncio.create_task(watchdog.keep_telling(os.environ))
+    alive = asyncio.create_task(host.notify_watchdog(os.environ))
     marking = asyncio.create_task(_mark(lock))
     locked = asyncio.create_task(_end_without_lock(directory, lock, task))
     try:
@@ -105,16 +105,22 @@ async def _look_after(directory: Path, lock: int) -> None:
         from ..journal.declared import ATTACHED
         from ..journal.store import restore
         from .cluster import Controller
-        from .place import here
-        from .placement.mirror import Mirror
+        from .host import controller_vm
+        from .remote_controller.proxy import ControllerProxy
 
     restore(directory / layout.JOURNAL)
     while is_of(lock, directory) and not (state := replay(read(directory / layout.JOURNAL))).over:
-        if (directory / ATTACHED).exists() and state.seat == here() and state.phase != "deleting":
+        if (
+            (directory / ATTACHED).exists()
+            and state.seat == controller_vm()
+            and state.phase != "deleting"
+        ):
             what = "the journal says that this machine is in charge, which only follows the cluster and rents nothing"
             logging.getLogger(__name__).error("%s", what)
             return
-        await (Controller(directory) if state.seat == here() else Mirror(directory)).run()
+        await (
+            Controller(directory) if state.seat == controller_vm() else ControllerProxy(directory)
+        ).run()
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from ..protocol.cluster_commands import (
     Revoke,
     Stop,
 )
-from ..protocol.job import NOTICE_SECONDS
+from ..protocol.machines import NOTICE_SECONDS
 from ..protocol.vm_events import (
     AgentLine,
     PreemptionNoticed,
@@ -47,8 +47,6 @@ from ..protocol.vm_events import (
 )
 from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store
 from ..version import VERSION
-from . import skew
-from .agreement.provenance import LEFT_OUT, sift, sifted_until
 from .commands import PATIENCE, serve, still_looking
 from .decisions.core import (
     Arrive,
@@ -64,23 +62,24 @@ from .decisions.core import (
     decide,
     wanted,
 )
-from .decisions.giving_up import MEASURES, leaving
-from .decisions.restarting import asked
-from .forgotten import begin_without_journal
+from .decisions.machine_change import asked
+from .decisions.shrink_policy import MEASURES, leaving
+from .host import command_socket, controller_vm
 from .metering import Metering
-from .opening import Opening
-from .place import command_socket, here
-from .placement.copies import EVERY_SECONDS, Copies, keep_copies
-from .placement.seat import Seat
-from .reclaiming import Reclaims, measured
+from .reclaim import Reclaims, measured
 from .record import Recorder
 from .relocation import Mover
+from .remote_controller.bucket_backup import EVERY_SECONDS, BucketBackup, keep_copies
+from .remote_controller.install import RemoteInstall
+from .setup import Setup, begin_without_journal
 from .tasks import Tasks
+from .trust import LEFT_OUT, sift, sifted_until
+from .vms import lookup
 from .vms.access import Access
-from .vms.advice import Adviser
 from .vms.fleet import Fleet
 from .vms.link import Link
 from .vms.logs import last_lines
+from .vms.lookup import Adviser
 from .works import Comes, Never, Tick, Turn, Waits, Works, refuse_when_ending
 
 log = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ class Controller:
         """The work of each kind, in the order in which the control loop takes them."""
         self._mover: Mover
         self._reclaims: Reclaims
-        self._copies: Copies | None = None
+        self._copies: BucketBackup | None = None
         self._tasks: Tasks
 
     @property
@@ -137,7 +136,7 @@ class Controller:
                 return
             if self._state.spec is None:
                 self._begin_journal()
-            if not here() and sifted_until(history) < len(history):
+            if not controller_vm() and sifted_until(history) < len(history):
                 self._hold_to_what_was_declared(agreed(self._directory, history))
             async with serve(command_socket(self._directory), self._command):
                 if any(event.kind == "controller.started" for event in history):
@@ -155,7 +154,7 @@ class Controller:
                 self._waits = ""
                 self._declare_waiting()
                 async with Access(self._declared) as access:
-                    if await Opening(self._directory, self._recorder, access).open():
+                    if await Setup(self._directory, self._recorder, access).open():
                         adviser = Adviser(self._recorder, access)
                         await adviser.keep_asking(now())  # before the first VM is asked for
                         await self._govern(access, adviser)
@@ -274,17 +273,17 @@ class Controller:
             self._in_charge.set()
             self._tasks.do("poll", fleet.poll)
             self._tasks.do("write", recorder.keep_writing)
-            if here():
+            if controller_vm():
                 self._tasks.do("journal", fleet.keep_journal)
                 self._tasks.do("copies", lambda: self._keep_copies(fleet))
-            while not self._state.over and self._state.seat == here():
+            while not self._state.over and self._state.seat == controller_vm():
                 recorder.changed.clear()
                 if adviser.due(now()):
                     self._tasks.do("advice", lambda: adviser.keep_asking(now()))
-                recorder.note("clock", skew.wrong(access.engine.ahead))
+                recorder.note("clock", lookup.clock_error(access.engine.ahead))
                 if not self._directory.exists():
                     self._recorder.begin_deletion("its folder on this machine was removed")
-                at = skew.now(access.engine.ahead)
+                at = lookup.corrected_now(access.engine.ahead)
                 for works in self._works.values():
                     works.demand(at)
                 self._reclaims.look(self._tasks, fleet, at)
@@ -319,8 +318,8 @@ class Controller:
         the VM is gone.
         """
         store = cluster_store(self._declared)
-        while here() and store and fleet.storage:
-            self._copies = self._copies or Copies(fleet.storage, store)
+        while controller_vm() and store and fleet.storage:
+            self._copies = self._copies or BucketBackup(fleet.storage, store)
             self._recorder.note("copies", await keep_copies(self._copies, self._directory))
             if once:
                 return
@@ -337,7 +336,7 @@ class Controller:
             ahead=now() - at,
             answering=fleet.answering,
             silent=fleet.silent(),
-            here=here(),
+            here=controller_vm(),
             isolated=access.isolated,
             unprepared=unprepared,
         )
@@ -435,7 +434,7 @@ class Controller:
 
         async def hand_over() -> None:
             try:
-                await Seat(await link.connection(), self._declared, vm).check()
+                await RemoteInstall(await link.connection(), self._declared, vm).check()
             except RemoteError as error:
                 self._recorder.note("seat", f"The controller cannot move to {vm} yet: {error}")
                 await asyncio.sleep(_MOVE_AGAIN_SECONDS)
@@ -449,7 +448,7 @@ class Controller:
     # Commands
 
     async def _command(self, command: Command) -> dict[str, Any]:
-        if self._state.seat != here():
+        if self._state.seat != controller_vm():
             raise ConnectionAbortedError(
                 "the controller elsewhere is meant"
             )  # the client tries again

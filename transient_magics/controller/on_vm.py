@@ -17,7 +17,7 @@ from typing import TypeVar
 from ..errors import ForeignError, RemoteError, TrainingError
 from ..protocol.agent_commands import Command
 from ..remote import Allowance, Connection, follow_across
-from .foreign import Refusals, RefusedError
+from .trust import RejectedEventError, RejectedLines
 from .vms.link import Link
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class OnVm:
         self.vm = vm
         self.link = link
         self.note = note
-        self._refusals = Refusals(f"{vm}, about {name}", note)
+        self._refusals = RejectedLines(f"{vm}, about {name}", note)
         self._offset = 0
         """Behind the last line whose event was taken."""
 
@@ -117,7 +117,7 @@ class OnVm:
                     try:
                         if await take(event):
                             return
-                    except RefusedError as error:
+                    except RejectedEventError as error:
                         self._refusals.add(line, error)
                 self._offset = offset
 

@@ -30,7 +30,7 @@ from .vms.startup import pinned
 
 _SECONDS = 300.0
 _LOCKED = "Every VM has the versions of locks/training.txt, with --for jobs of locks/light.txt."
-_ALONE = Path(__file__).with_name("pip_alone.py")
+_RESTRICTED_PIP = Path(__file__).with_name("restricted_pip.py")
 _ENVIRONMENT = re.compile(
     r"HOME|PATH|LANG|LC_\w+|TMPDIR|USER|LOGNAME|XDG_\w+|PIP_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE"
     r"|(?:HTTPS?|NO|ALL)_PROXY|(?:https?|no|all)_proxy"
@@ -154,7 +154,7 @@ async def _pip(build: bool, folder: str, *words: str) -> None:
     if build:
         program = ["-m", "pip"]
     else:
-        program = [str(_ALONE)]
+        program = [str(_RESTRICTED_PIP)]
     command = [sys.executable, *program, "--disable-pip-version-check", "--no-input", *words]
     plain = {name: value for name, value in os.environ.items() if _ENVIRONMENT.fullmatch(name)}
     process = await asyncio.create_subprocess_exec(

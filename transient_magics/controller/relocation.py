@@ -19,7 +19,7 @@ from ..errors import RemoteError, TrainingError
 from ..journal import ClusterState, events, now
 from ..journal.declared import agree, agree_to_move
 from ..spec import ClusterSpec
-from .decisions.moving import Arrive, Stay, meant
+from .decisions.relocation import Arrive, Stay, meant
 from .record import Recorder
 from .tasks import Tasks
 from .vms.fleet import Fleet

@@ -1,8 +1,7 @@
-"""What a cell can say: `%transient_cluster`, `%%train`, their completion, and what `%load_ext` sets
-up.
+"""Magics of notebooks: `%transient_cluster`, `%%train`, their completion, and `%load_ext`.
 
-A magic reads its line (`cli.arguments`), hands over to the client, and shows a panel. It waits only
-where asked to.
+A magic parses its line (`cli.arguments`), calls the client and shows a panel. It waits only with
+`--wait`.
 """
 
 from .load import load, unload

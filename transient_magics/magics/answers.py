@@ -1,4 +1,4 @@
-"""What `list`, `status`, `--dry-run` and others give back, as HTML for notebooks."""
+"""HTML of answers for notebooks: `list`, `status`, `--dry-run` and others."""
 
 from __future__ import annotations
 
@@ -18,31 +18,24 @@ WORD_COLOURS = {
 
 
 def listing_html(listing: Listing) -> str:
-    """Clusters, as HTML."""
+    """Return a list of clusters as HTML."""
     rows = listing.rows
-    told = "".join(f"<div>{escape(each)}</div>" for each in listing.unreadable)
+    unreadable = "".join(map(_line, listing.unreadable))
     if not rows:
-        return f"<div>No cluster. For example: <code>%transient_cluster k80x4</code></div>{told}"
-    above = "".join(f"<div>{escape(sentence)}</div>" for sentence in listing.unattended)
-    return above + _table(list(rows[0]), [list(row.values()) for row in rows]) + told
+        example = "<code>%transient_cluster k80x4</code>"
+        return f"<div>No cluster. For example: {example}</div>{unreadable}"
+    unattended = "".join(map(_line, listing.unattended))
+    return unattended + _table(list(rows[0]), [list(row.values()) for row in rows]) + unreadable
 
 
 def snapshot_html(snapshot: Snapshot) -> str:
-    """How a cluster was, as HTML."""
-    if snapshot.forecast:
-        forecast = f"<div>{escape(snapshot.forecast)}</div>"
-    else:
-        forecast = ""
-    if snapshot.unattended:
-        unattended = f"<div>{escape(snapshot.unattended)}</div>"
-    else:
-        unattended = ""
+    """Return the state of a cluster as HTML."""
     shown = panels.view(snapshot.state, bill(snapshot.state, snapshot.at), snapshot.at)
-    return unattended + panels.html(shown) + forecast
+    return _line(snapshot.unattended) + panels.html(shown) + _line(snapshot.forecast)
 
 
 def preview_html(preview: Preview) -> str:
-    """What a declaration would create, as HTML."""
+    """Return the preview of a declaration as HTML."""
     rows = [
         [
             str(row["count"]),
@@ -58,12 +51,12 @@ def preview_html(preview: Preview) -> str:
     ]
     head = ["VMs", "role", "zone", "machine", "GPU", "rented", "per hour each", "on demand"]
     first, *words = str(preview).splitlines()
-    below = "".join(f"<div>{escape(each)}</div>" for each in words[len(rows) :])
+    below = "".join(map(_line, words[len(rows) :]))
     return f"<div>{escape(first)}{_table(head, rows)}{below}</div>"
 
 
 def images_html(images: ImageList) -> str:
-    """Images and builds under way, as HTML."""
+    """Return images, and builds in progress, as HTML."""
     rows = images.rows
     if not rows:
         return f"<div style='white-space:pre-line'>{escape(str(images))}</div>"
@@ -74,32 +67,29 @@ def images_html(images: ImageList) -> str:
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> str:
-    """Return the checks of the doctor as HTML: a row for each."""
+    """Return the checks of the doctor as HTML, with a row for each."""
     rows = [row(["", "check", "question", "found", "fix"], "th")]
     for check in diagnosis.rows:
         result = WORD_COLOURS[check["result"]] % escape(check["result"])
+        fix = ""
         if check["fix"]:
             fix = f"<code>{escape(check['fix'])}</code>"
-        else:
-            fix = ""
-        rows.append(
-            row(
-                [
-                    result,
-                    escape(check["check"]),
-                    escape(check["question"]),
-                    escape(check["found"]),
-                    fix,
-                ]
-            )
-        )
+        texts = [escape(check[column]) for column in ("check", "question", "found")]
+        rows.append(row([result, *texts, fix]))
     return f"<div>{table(rows)}<div>{escape(diagnosis.end)}</div></div>"
 
 
 def preview_text(preview: Preview, printer: Any, cycle: bool) -> None:
-    """What a declaration would create, for IPython's text printer."""
+    """Print the preview of a declaration with IPython's text printer."""
     printer.text(str(preview))
 
 
+def _line(sentence: str) -> str:
+    """Return a sentence as a block of its own, or nothing for an empty one."""
+    if not sentence:
+        return ""
+    return f"<div>{escape(sentence)}</div>"
+
+
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return table([row(map(escape, head), "th"), *(row(map(escape, each)) for each in rows)])
+    return table([row(map(escape, head), "th"), *(row(map(escape, texts)) for texts in rows)])

@@ -1,12 +1,12 @@
-"""The magics themselves: thin, each a line that is read, a verb that is obeyed, and something to
-look at.
+"""The magics: each parses its line, executes a verb, and shows the answer.
 
-They return the handle. The panel is shown by then; should the handle also be the cell's last value,
-IPython does not show it twice (see `panels.show`). Errors are TransientErrors, which say one line
-and fail the cell. Interrupting a magic interrupts the waiting; clusters and runs go on.
+A magic that declares something shows its panel and returns its handle. If the handle is also the
+last value of the cell, IPython does not show it twice (see `panels.show`). Errors are
+TransientErrors: one line, and the cell fails. An interrupt ends only the waiting; clusters and runs
+continue.
 
-Registering them loads little: what a verb needs (`magics.dispatch`, and through it journals and
-panels) is imported when a cell says the first one.
+Registration loads little: the first magic of a cell imports the modules that verbs need
+(`magics.dispatch`, and through it journals and panels).
 """
 
 from __future__ import annotations
@@ -35,31 +35,33 @@ if TYPE_CHECKING:
 
 @magics_class
 class TransientMagics(Magics):
-    """Magics of transient_magics. `held` has the clusters that this process declared or attached,
-    by name.
+    """The magics of transient_magics.
+
+    Attributes
+    ----------
+    clusters : dict of str to Cluster
+        The clusters that this process declared or attached, by name.
     """
 
-    held: ClassVar[dict[str, Cluster]] = {}
+    clusters: ClassVar[dict[str, Cluster]] = {}
 
     @line_cell_magic
     def transient_cluster(self, line: str, cell: str | None = None) -> Any:
-        """Declare a cluster of transient GPU servers, or look after one.
+        """Declare a cluster of transient GPU servers, or manage one.
 
         %transient_cluster SPEC [options]           for example: c = %transient_cluster k80x4
-        %transient_cluster                          a panel in which a cluster is put together
-        %%transient_cluster [options]               the same as TOML in the cell's body
-        %transient_cluster
-        list|status|attach|resize|relocate|revoke|move|agree|logs|events|delete|sweep ...
+        %transient_cluster                          show a panel that declares a cluster
+        %%transient_cluster [options]               declare a cluster by TOML in the cell's body
+        %transient_cluster SUB-COMMAND ...          list, status, attach, resize, relocate, revoke,
+                                                    move, agree, logs, events, delete or sweep
 
         `%transient_cluster -h` lists the options, `%transient_cluster SUB-COMMAND -h` those of a
         sub-command.
         """
-        if cell is None:
-            called = "%transient_cluster"
-        else:
-            called = "%%transient_cluster"
+        called = "%transient_cluster"
         words = self._words(line)
         if cell is not None:
+            called = "%%transient_cluster"
             words += arguments.words_of_table(_toml(cell))
         if not words and cell is None:
             from .. import panels
@@ -71,7 +73,7 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_help(self, line: str) -> None:
-        """Show all magics, those that most people need first, or the options of one.
+        """Show all magics, or the options of one.
 
         %transient_help [COMMAND]                   for example: %transient_help train
         """
@@ -79,18 +81,18 @@ class TransientMagics(Magics):
 
     @line_cell_magic
     def transient_stalls(self, line: str, cell: str | None = None) -> Any:
-        """Measure on a cluster where the time of a step goes, and what would help; nothing is
-        trained.
+        """Measure the parts of a step's time on a cluster, and suggest improvements.
 
-        %transient_stalls RUN [options]             of a run's model and data
+        Nothing is trained.
+
+        %transient_stalls RUN [options]             with the model and data of a run
         %transient_stalls --model resnet --hparams-set resnet_cifar_32 --problem image_digits
-        %%transient_stalls [options]                of what the cell defines, as for %%train
+        %%transient_stalls [options]                with the model of the cell, as for %%train
 
         `%transient_stalls -h` lists the options.
         """
-        if cell is None:
-            called = "%transient_stalls"
-        else:
+        called = "%transient_stalls"
+        if cell is not None:
             called = "%%transient_stalls"
         return self.declare_work(line, cell, called)
 
@@ -104,7 +106,7 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_stop(self, line: str) -> Any:
-        """End a piece of work of any kind. Its results so far remain.
+        """Stop a piece of work of any kind and keep its results so far.
 
         %transient_stop CLUSTER NAME                for example: %transient_stop k80x4 job-1
         """
@@ -112,11 +114,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_weather(self, line: str) -> Any:
-        """See what the emulated zones do to a cluster's VMs, and set it: revocations, stockouts,
-        faster time, ...
+        """Show or set the weather of the emulator: revocations, stockouts, faster time, ...
 
-        %transient_weather NAME [options]           for example: %transient_weather k80x4
-        --revocations published
+        %transient_weather NAME [options]
+
+        For example: %transient_weather k80x4 --revocations published
 
         `%transient_weather -h` lists the options. All clusters without a project share one weather.
         """
@@ -125,8 +127,7 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_deflate(self, line: str) -> Any:
-        """Have the emulator shrink a VM that runs, as a provider does under pressure instead of
-        revoking it. Or stop a worker, make it a smaller machine, and start it again.
+        """Shrink an emulated VM while it runs, or change the machine type of a worker.
 
         %transient_deflate NAME WORKER --cpu 50% [--network 50%]
         %transient_deflate NAME WORKER --machine-type n1-standard-2
@@ -140,11 +141,13 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_measure(self, line: str) -> Any:
-        """Ask for VMs in some zones and give them back at once, to see where there are any; or tell
-        what was seen.
+        """Measure capacity: request VMs in some zones and delete them immediately.
 
-        %transient_measure GPU [options]            for example: %transient_measure t4 --zones
-        us-east1-c --budget 2
+        Without GPU, show the measurements.
+
+        %transient_measure [GPU] [options]
+
+        For example: %transient_measure t4 --zones us-east1-c --budget 2
 
         `%transient_measure -h` lists the options.
         """
@@ -153,10 +156,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_lifetimes(self, line: str) -> Any:
-        """How long transient VMs live: your own, published ones, or those of a file.
+        """Show lifetimes of transient VMs: your own, published ones, or those of a file.
 
-        %transient_lifetimes [options]              for example: %transient_lifetimes --gpu k80
-        --source published
+        %transient_lifetimes [options]
+
+        For example: %transient_lifetimes --gpu k80 --source published
 
         `%transient_lifetimes -h` lists the options.
         """
@@ -165,19 +169,21 @@ class TransientMagics(Magics):
 
     @line_cell_magic
     def transient_plan(self, line: str, cell: str | None = None) -> Any:
-        """What a cluster would take and cost for a run, revocations included; without a SPEC, which
-        clusters are best.
+        """Estimate the time and the cost of a run; without a SPEC, find the best clusters.
 
-        %transient_plan [SPEC] --workload WORKLOAD --train-steps N [options] %%transient_plan [SPEC]
-        --train-steps N [options]     the model that the cell defines, as a cell of %%train does
+        %transient_plan [SPEC] --workload WORKLOAD --train-steps N [options]
+        %%transient_plan [SPEC] --train-steps N [options]       with the model of the cell
 
         `%transient_plan -h` lists the options. Nothing is created.
         """
+        called = "%transient_plan"
+        if cell is not None:
+            called = "%%transient_plan"
         line, cell, continued = _continued(line, cell)
-        words = self._words(line) + (["--cell", "-"] if cell else [])
-        command = arguments.parse(
-            "plan", words, called="%transient_plan" if cell is None else "%%transient_plan"
-        )
+        words = self._words(line)
+        if cell:
+            words += ["--cell", "-"]
+        command = arguments.parse("plan", words, called=called)
         if cell and command.verb == "plan":
             values = {
                 **command.values,
@@ -189,11 +195,11 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_doctor(self, line: str) -> Any:
-        """Check all that training on Google Cloud needs, with the command that fixes each line that
-        is not good.
+        """Check the requirements of training on Google Cloud.
 
-        %transient_doctor [SPEC] [options]          for example: %transient_doctor --project
-        my-project
+        %transient_doctor [SPEC] [options]
+
+        For example: %transient_doctor --project my-project
 
         `%transient_doctor -h` lists the options. Nothing is created.
         """
@@ -202,13 +208,14 @@ class TransientMagics(Magics):
 
     @line_magic
     def transient_image(self, line: str) -> Any:
-        """Images that VMs boot from ready to train: bake, list and delete them.
+        """Build, list or delete images from which VMs boot sooner.
 
-        %transient_image build|list|delete ...      for example: %transient_image build --project
-        my-project
+        %transient_image build|list|delete ...
 
-        `%transient_image SUB-COMMAND -h` lists the options of each. A build goes on by itself;
-        `list` shows how far it is.
+        For example: %transient_image build --project my-project
+
+        `%transient_image SUB-COMMAND -h` lists the options of each. A build runs in the background;
+        `list` shows its progress.
         """
         command = arguments.parse("image", self._words(line), called="%transient_image")
         return self._obey(command)
@@ -218,8 +225,16 @@ class TransientMagics(Magics):
         return MethodType(_WorkMagic(name), self)
 
     def declare_work(self, line: str, body: str | None, called: str) -> Any:
-        """Declare work as a line of the magic that was `called` says, with the code of the cell's
-        body.
+        """Declare work with the code of the cell's body.
+
+        Parameters
+        ----------
+        line
+            The line of the magic.
+        body
+            The body of the cell; None for a line magic.
+        called
+            The magic with its percent signs, such as `%%train`.
         """
         from ..cli import options
 
@@ -228,8 +243,10 @@ class TransientMagics(Magics):
         verb = options.aliases().get(typed, typed)
         command = arguments.parse(verb, self._words(line), called=called)
         if command.verb != "help" and body is None and options.work_commands()[verb].from_file:
-            what = f"A {options.kind_of(verb)} needs its code: write {called} with two %, and the code below it"
-            raise DeclarationError(what)
+            kind = options.kind_of(verb)
+            raise DeclarationError(
+                f"A {kind} needs its code", fix=f"Write {called} with two %, and the code below it."
+            )
         offset = self._lines_above(body) or 1 + continued
         code = options.Code(body or "", called, line_offset=offset, notebook=self._shell.user_ns)
         return self._obey(command, code)
@@ -238,13 +255,12 @@ class TransientMagics(Magics):
         try:
             return arguments.split(line)
         except DeclarationError:
-            # A comment may have kept IPython from evaluating what stands before it: {braces} that
-            # mean nothing.
+            # {Braces} in a comment may have kept IPython from evaluating the rest of the line.
             return arguments.split(str(self._shell.var_expand(arguments.without_comment(line))))
 
     def keep(self, cluster: Cluster) -> None:
-        """Remember that this process declared or attached `cluster`."""
-        self.held[cluster.name] = cluster
+        """Record that this process declared or attached a cluster."""
+        self.clusters[cluster.name] = cluster
 
     def _obey(self, command: Command, code: Code | None = None) -> Any:
         from .dispatch import obey
@@ -256,21 +272,18 @@ class TransientMagics(Magics):
         return self.shell
 
     def _lines_above(self, body: str | None) -> int:
-        """How many lines of the cell, as the user sees it, stand above the body (0: not known)."""
+        """Return the number of lines above the body in the cell as the user sees it; 0: unknown."""
         history = self._shell.history_manager.input_hist_raw
-        if body and history:
-            above, found, _ = history[-1].rpartition(body.rstrip("\n"))
-        else:
-            above = ""
-            found = ""
-            _ = ""
-        if found:
-            return above.count("\n")
-        return 0
+        if not body or not history:
+            return 0
+        above, found, _ = history[-1].rpartition(body.rstrip("\n"))
+        if not found:
+            return 0
+        return above.count("\n")
 
 
 class _WorkMagic:
-    """The function of the magic that declares work under a name."""
+    """The function of a magic that declares work."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -280,7 +293,7 @@ class _WorkMagic:
 
     @property
     def __doc__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The text that `%job?` shows, computed on demand: loading imports no options."""
+        """The text of `%job?`. It is computed on demand, so that loading imports no options."""
         from ..cli import options
 
         name = self.__name__
@@ -301,9 +314,9 @@ def _other_name(name: str) -> str:
 
 
 def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
-    """Join a first line that ends with a backslash with the body's next lines.
+    """Join a first line that ends with a backslash with the next lines of the body.
 
-    Return the line, the rest of the body (empty where it is blank), and how many lines were joined.
+    Return the line, the rest of the body (empty if it is blank), and the number of joined lines.
     """
     count = 0
     while body is not None and line.rstrip().endswith("\\"):
@@ -316,10 +329,10 @@ def _continued(line: str, body: str | None) -> tuple[str, str | None, int]:
 
 
 def with_body(lines: list[str]) -> list[str]:
-    """Append a blank body to a cell that is only the line of one of our cell magics.
+    """Append a blank body to a cell that has only the line of one of our cell magics.
 
-    An input transformer of IPython, which refuses an empty body before the magic is called. With a
-    blank one `%%train -h` shows its help.
+    This is an input transformer of IPython, which refuses an empty body before it calls the magic.
+    With a blank body, `%%train -h` shows its help.
     """
     text = "".join(lines).strip()
     if "\n" not in text and _CELL.match(text):

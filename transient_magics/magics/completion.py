@@ -1,9 +1,8 @@
-"""Tab completion in the magics' lines: sub-commands, options and their values, GPUs, zones,
-clusters, workers, runs.
+"""Tab completion in the lines of magics.
 
-Everything comes from the table of options, the catalog and the folders of this machine's clusters;
-nothing is asked over a network. Where we know what can follow, nobody else's guesses (names of
-Python) are mixed in.
+It completes sub-commands, options and their values, GPUs, zones, clusters, workers and runs, from
+the table of options, the catalog and the folders of this machine's clusters, without a network. If
+there are completions, those of IPython's other matchers (names of Python) are suppressed.
 """
 
 from __future__ import annotations
@@ -27,22 +26,19 @@ from ..protocol import layout
 
 _OTHERS = ("work", "stop", "weather", "deflate", "measure", "lifetimes", "plan", "doctor")
 _MAGICS = "|".join(sorted({"cluster", "stalls", "image", "help", *_OTHERS, *WORK_MAGICS}))
-_LINE = re.compile(
-    rf"(?:^|=)\s*%{{1,2}}(?P<magic>transient_(?:{_MAGICS})|{'|'.join(WORK_MAGICS)})\s+(?P<rest>.*)$",
-    re.DOTALL,
-)
+_NAMES = rf"transient_(?:{_MAGICS})|{'|'.join(WORK_MAGICS)}"
+_LINE = re.compile(rf"(?:^|=)\s*%{{1,2}}(?P<magic>{_NAMES})\s+(?P<rest>.*)$", re.DOTALL)
 
 
 @context_matcher(identifier="transient_magics")
 def matcher(context: CompletionContext) -> SimpleMatcherResult:
-    """What may stand at the cursor, for IPython's completer."""
+    """Return the words that fit at the cursor, for IPython's completer."""
     match = _LINE.search(context.text_until_cursor)
     if not match:
         return {"completions": []}
+    token = ""
     if match["rest"].endswith(context.token):
         token = context.token
-    else:
-        token = ""
     found = candidates(match["magic"], match["rest"].removesuffix(token), token)
     fitting = [word for word in found if word.startswith(token.lower())]
     return {
@@ -54,8 +50,16 @@ def matcher(context: CompletionContext) -> SimpleMatcherResult:
 
 
 def candidates(magic: str, before: str, token: str) -> list[str]:
-    """All words that may follow `before` in a line of `magic`, in the order in which they are
-    shown.
+    """Return the words that may follow `before` in a line of a magic, in their order of display.
+
+    Parameters
+    ----------
+    magic
+        The name of the magic, without percent signs.
+    before
+        The text between the name and the word at the cursor.
+    token
+        The beginning of the word at the cursor.
     """
     words = before.split()
     if magic == "transient_help":
@@ -63,11 +67,9 @@ def candidates(magic: str, before: str, token: str) -> list[str]:
     typed = magic.removeprefix("transient_")
     verb = options.aliases().get(typed, typed)
     if magic == "transient_cluster":
+        verb = "declare"
         if words and words[0] in options.CLUSTER_VERBS:
             verb = words[0]
-        else:
-            verb = "declare"
-        if verb != "declare":
             words = words[1:]
     if magic == "transient_image":
         if not words or words[0] not in options.IMAGE_VERBS:
@@ -87,17 +89,16 @@ def candidates(magic: str, before: str, token: str) -> list[str]:
         ]
     if option := _awaiting(declared, words, before):
         return _values(option, words, before)
+    found = []
     if position := _position(declared, words):
         found = _values(position, words, before)
-    else:
-        found = []
     if verb == "declare" and not words and not before.rstrip().endswith(("+", "@")):
         found = [*arguments.verbs(), *found]
     return found
 
 
 def _commands(words: list[str]) -> list[str]:
-    """Return the commands that a help in a notebook can explain, or the sub-commands of one."""
+    """Return the commands with a help in a notebook, or the sub-commands of one."""
     if not words:
         terminal_only = ("emulator", *options.aliases().values())
         return [
@@ -111,11 +112,10 @@ def _commands(words: list[str]) -> list[str]:
 
 
 def _awaiting(declared: Iterable[Option], words: list[str], before: str) -> Option | None:
-    """The option whose value stands at the cursor."""
+    """Return the option whose value is at the cursor, or None."""
+    last = ""
     if words:
         last = words[-1]
-    else:
-        last = ""
     if not before.endswith((" ", "=", ",")):
         return None
     flag = last.partition("=")[0]
@@ -129,7 +129,7 @@ def _awaiting(declared: Iterable[Option], words: list[str], before: str) -> Opti
 
 
 def _position(declared: Iterable[Option], words: list[str]) -> Option | None:
-    """The word by position that stands at the cursor."""
+    """Return the positional argument at the cursor, or None."""
     declared = list(declared)
     switches = {
         flag
@@ -137,7 +137,7 @@ def _position(declared: Iterable[Option], words: list[str]) -> Option | None:
         if not option.takes_value or option.negated
         for flag in option.spellings
     }
-    places_taken = 0
+    given = 0
     after_flag = False
     for word in words:
         if word.startswith("-"):
@@ -145,12 +145,12 @@ def _position(declared: Iterable[Option], words: list[str]) -> Option | None:
         elif after_flag:
             after_flag = False
         else:
-            places_taken += 1
+            given += 1
     positions = [option for option in declared if not option.flags[0].startswith("-")]
     if positions and positions[-1].many in ("*", "+"):
-        return positions[min(places_taken, len(positions) - 1)]
-    if places_taken < len(positions):
-        return positions[places_taken]
+        return positions[min(given, len(positions) - 1)]
+    if given < len(positions):
+        return positions[given]
     return None
 
 
@@ -187,7 +187,9 @@ def _spec(before: str) -> list[str]:
     piece = before.rpartition("+")[2]
     if piece.endswith("@"):
         gpu = re.sub(r"x\d+$", "", piece.split()[-1].removesuffix("@").lower())
-        return list(zones_with(gpu) if gpu in ACCELERATORS else ZONES)
+        if gpu in ACCELERATORS:
+            return list(zones_with(gpu))
+        return list(ZONES)
     return list(ACCELERATORS)
 
 

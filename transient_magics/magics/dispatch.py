@@ -1,7 +1,7 @@
-"""How a notebook shows what a verb answers, and how it waits.
+"""Execution of verbs in a notebook: how it shows an answer, and how it waits.
 
-Handles are bound and kept, and their panels are shown; sentences are printed; any other value is
-the magic's own, which IPython shows (`answers` and `panels` have its HTML).
+Handles are bound and recorded, and their panels are shown. Sentences are printed. Any other answer
+is the value of the magic, which IPython shows (`answers` and `panels` have its HTML).
 """
 
 from __future__ import annotations
@@ -25,21 +25,37 @@ if TYPE_CHECKING:
 
 
 class Notebook(Protocol):
-    """The magics of a notebook, with IPython's shell and the clusters that this process declared or
-    attached.
+    """The magics of a notebook, as far as this module uses them.
+
+    `clusters` has the clusters that this process declared or attached, by name.
     """
 
-    held: ClassVar[dict[str, Cluster]]
+    clusters: ClassVar[dict[str, Cluster]]
     shell: Any
 
     def keep(self, cluster: Cluster) -> None:
-        """Remember a cluster."""
+        """Record a cluster."""
         ...
 
 
 @places.reporting()
 def obey(magics: Notebook, command: Command, code: Code | None = None) -> Any:
-    """Do what `command` says and return the magic's value. `code`: that of work that is declared."""
+    """Execute a command and return the value of its magic.
+
+    Parameters
+    ----------
+    magics
+        The magics.
+    command
+        The command.
+    code
+        The code of the work to declare; None for other commands.
+
+    Raises
+    ------
+    TransientError
+        The command failed.
+    """
     try:
         if code is not None and command.verb != "help":
             return _begin(magics, command, code)
@@ -58,23 +74,25 @@ def obey(magics: Notebook, command: Command, code: Code | None = None) -> Any:
             return _print(magics, answer)
     except KeyboardInterrupt:
         raise ClusterError(
-            "Interrupted", fix="What was declared goes on: see %transient_cluster list."
+            "Interrupted", fix="Declared clusters and work continue: see %transient_cluster list."
         ) from None
     _bind(magics, command, answer)
     return answer
 
 
 def _print(magics: Notebook, answer: Sentence | Iterator[Deleted | Sentence]) -> None:
-    for each in [answer] if isinstance(answer, Sentence) else answer:
-        if isinstance(each, Deleted):
-            magics.held.pop(each.cluster.name, None)
-        print(each, flush=True)
+    if isinstance(answer, Sentence):
+        answer = iter([answer])
+    for part in answer:
+        if isinstance(part, Deleted):
+            magics.clusters.pop(part.cluster.name, None)
+        print(part, flush=True)
 
 
 def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
     answer = verbs.act(command)
     if isinstance(answer, Cluster):
-        _hold(magics, command, answer)
+        _keep(magics, command, answer)
         panels.show(answer)
         if command.wait:
             _wait(answer.wait, answer.name, fix=f"%transient_cluster delete {answer.name} ends it.")
@@ -82,24 +100,21 @@ def _declare(magics: Notebook, command: Command) -> Cluster | Preview:
 
 
 def _begin(magics: Notebook, command: Command, code: Code) -> Any:
-    """Declare work and show its panel. With --wait, wait for it; if it has output, print that
-    instead.
-    """
+    """Declare work and show its panel. With `--wait`, print its output (if any) until it ends."""
     begun = verbs.begin(command, code)
     if not isinstance(begun, Begun):
         return begun
     work = begun.work
-    _hold(magics, command, work)
+    _keep(magics, command, work)
     if begun.promised:
         print(begun.promised, flush=True)
     prints = hasattr(work, "stream")
     if not (command.wait and prints):
         panels.show_handle(work)
     if command.wait:
+        wait = work.wait
         if prints:
             wait = partial(_print_output, work)
-        else:
-            wait = work.wait
         stop = f"%transient_stop {work.cluster.name} {work.name} ends it."
         _wait(wait, f"{work.name} on {work.cluster.name}", fix=stop)
     return work
@@ -115,7 +130,7 @@ def _attach(magics: Notebook, command: Command) -> Cluster:
     cluster = verbs.act(command)
     if cluster.followed:
         print(f"Following {cluster.followed}.")
-    _hold(magics, command, cluster)
+    _keep(magics, command, cluster)
     panels.show(cluster)
     return cluster
 
@@ -124,24 +139,27 @@ def _build(command: Command) -> Build:
     build = verbs.act(command)
     if not command.wait:
         return build
-    print(f"{build.name} is being built.", flush=True)
+    print(f"Building {build.name}.", flush=True)
 
     def finish() -> None:
         for step in build.steps():
             print(f"  {step}", flush=True)
         build.wait()
 
-    _wait(finish, f"the build of {build.name}", fix="%transient_image list shows how far it is.")
+    _wait(finish, f"the build of {build.name}", fix="%transient_image list shows its progress.")
     return build
 
 
-def _hold(magics: Notebook, command: Command, handle: Cluster | Handle[Any, Any]) -> None:
-    magics.keep(handle if isinstance(handle, Cluster) else handle.cluster)
+def _keep(magics: Notebook, command: Command, handle: Cluster | Handle[Any, Any]) -> None:
+    if isinstance(handle, Cluster):
+        magics.keep(handle)
+    else:
+        magics.keep(handle.cluster)
     _bind(magics, command, handle)
 
 
 def _bind(magics: Notebook, command: Command, value: Any) -> None:
-    """Give the value the name that `-o` says."""
+    """Bind the value to the variable that `-o` names."""
     if command.output:
         _shell(magics).push({command.output: value}, interactive=False)
 
@@ -154,4 +172,4 @@ def _wait(wait: Callable[[], Any], what: str, *, fix: str) -> None:
     try:
         wait()
     except KeyboardInterrupt:
-        raise ClusterError(f"Only the waiting was interrupted: {what} goes on", fix=fix) from None
+        raise ClusterError(f"Only the waiting was interrupted: {what} continues", fix=fix) from None

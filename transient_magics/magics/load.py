@@ -1,7 +1,7 @@
-"""What `%load_ext transient_magics` sets up in a shell, and `%unload_ext` takes away.
+"""`%load_ext transient_magics` and `%unload_ext transient_magics`.
 
-Loading twice is harmless. Another extension's `%%train` or `%%sweep` is left to it;
-`%%transient_train` and `%%transient_sweep` are ours in any case.
+Loading twice has no effect. A `%%train` or `%%sweep` of another extension remains registered;
+`%%transient_train` and `%%transient_sweep` are always registered.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .cells import TransientMagics, with_body
 from .completion import matcher
 
 _SHORT = WORK_MAGICS
-"""Names that another extension may have had before."""
+"""Names that another extension may have registered before."""
 _WORK_NAMES = (*_SHORT, *(f"transient_{name}" for name in _SHORT))
 _NAMES = ("transient_cluster", "transient_plan", "transient_stalls", *_WORK_NAMES)
 _LINE_NAMES = (
@@ -47,20 +47,19 @@ _HTML = {
     ("client.results.comparison", "Runs"): "panels.runs_html",
     ("client.results.comparison", "Comparison"): "panels.comparison_html",
     ("planner.plan", "Plan"): "panels.plan_html",
-    ("client.planning.bag_plans", "BagPlan"): "panels.bag_plan_html",
     ("cli.answers", "Listing"): "magics.answers.listing_html",
     ("cli.answers", "Snapshot"): "magics.answers.snapshot_html",
 }
-"""Which type is shown by which function; both are imported when there is something to show."""
+"""The function that renders each type. Both are imported when a value is shown."""
 _ROOT = __name__.partition(".")[0]
 
 
 def load(shell: Any) -> None:
     """Register magics, completion and the display of handles in an InteractiveShell."""
     magics = TransientMagics(shell)
-    for kind in ("line", "cell"):
+    for kind, names in (("line", (*_NAMES, *_LINE_NAMES)), ("cell", _NAMES)):
         registered = shell.magics_manager.magics[kind]
-        for name in (*_NAMES, *(_LINE_NAMES if kind == "line" else ())):
+        for name in names:
             if name in _SHORT and not _ours(registered.get(name)):
                 continue
             if name in _WORK_NAMES:
@@ -73,9 +72,8 @@ def load(shell: Any) -> None:
     if matcher not in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.append(matcher)
     if with_body not in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.insert(
-            0, with_body
-        )  # before the one that makes a call of a cell magic
+        # First, before IPython's transformer turns a cell magic into a call.
+        shell.input_transformers_cleanup.insert(0, with_body)
     set_display(_later("panels.bundle"))
     formatters = shell.display_formatter.formatters
     for (module, name), shows in _PANELS.items():
@@ -88,12 +86,12 @@ def load(shell: Any) -> None:
     formatters["text/plain"].for_type_by_name(
         f"{_ROOT}.client.declaring.dry_run", "Preview", preview
     )
-    atexit.unregister(_warn_of_what_goes_on)
-    atexit.register(_warn_of_what_goes_on)
+    atexit.unregister(_warn_of_running_clusters)
+    atexit.register(_warn_of_running_clusters)
 
 
 def unload(shell: Any) -> None:
-    """Take away what `load` registered. Clusters go on."""
+    """Remove the registrations of `load`. Clusters continue."""
     for registered in shell.magics_manager.magics.values():
         for name in (*_NAMES, *_LINE_NAMES):
             if name in registered and _ours(registered[name]):
@@ -104,11 +102,11 @@ def unload(shell: Any) -> None:
         shell.input_transformers_cleanup.remove(with_body)
     for module, name in _PANELS:
         shell.display_formatter.ipython_display_formatter.pop(f"{_ROOT}.{module}.{name}", None)
-    atexit.unregister(_warn_of_what_goes_on)
+    atexit.unregister(_warn_of_running_clusters)
 
 
 def _later(path: str) -> Callable[..., Any]:
-    """The function of that name in this package, imported when it is called."""
+    """Return a function that imports the function at `path` and calls it."""
     module, _, name = path.rpartition(".")
 
     def show(*arguments: Any) -> Any:
@@ -121,20 +119,19 @@ def _ours(function: Any) -> bool:
     return function is None or isinstance(getattr(function, "__self__", None), TransientMagics)
 
 
-def _warn_of_what_goes_on() -> None:
-    """A courtesy at the end of the process: the safety is in the limits that every cluster has."""
-    for cluster in TransientMagics.held.values():
+def _warn_of_running_clusters() -> None:
+    """Warn about running clusters as the process ends; their limits end them in any case."""
+    for cluster in TransientMagics.clusters.values():
         try:
             state = cluster.state
         except (OSError, TransientError):
             continue
         if state.phase in ("provisioning", "ready"):
+            where = "billed"
             if state.spec and state.spec.emulated:
                 where = "emulated"
-            else:
-                where = "billed"
             print(
-                f"transient_magics: {cluster.name} goes on ({where}, {len(state.living)} VMs); "
-                f"`transient cluster delete {cluster.name}` ends it.",
+                f"transient_magics: {cluster.name} is still running ({where}, {len(state.living)} "
+                f"VMs); `transient cluster delete {cluster.name}` ends it.",
                 file=sys.__stderr__,
             )

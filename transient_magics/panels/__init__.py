@@ -8,13 +8,12 @@ which a cluster is put together. The front end is in `widgets/`.
 from .comparison import comparison_html, runs_html
 from .declare import declare, show_declare
 from .lifetimes import lifetimes_html
-from .plan import bag_plan_html, plan_html, search_html, show_search
+from .plan import plan_html, search_html, show_search
 from .show import bundle, has_front_end, show, show_handle, status
 from .snapshot.view import view
 from .static.panel import html
 
 __all__ = [
-    "bag_plan_html",
     "bundle",
     "comparison_html",
     "declare",

@@ -177,9 +177,7 @@ class Display:
             else:
                 ends = ""
             spent = text.work_cost(account.work[run.name])
-            said = (
-                f"{run.name} on {self._state.name}: {text.run_words(run, self._state)}{spent}{ends}"
-            )
+            said = f"{run.name} on {self._state.name}: {text.work_words(run, self._state)}{spent}{ends}"
             return "\n".join([said, *split_lines(self._split())])
         run = shown_run(self._state, None)
         if run and self._forecast:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..client import text
 from ..journal import RunSeries, RunState
+from ..kinds import load
 from ..protocol import layout
 from .snapshot.contract import Speeds
 from .snapshot.curves import speeds
@@ -145,7 +145,7 @@ class Outlook:
 
     def of(self, run: RunState | None) -> str:
         """What was told of the run last; nothing where it does not train, or not any more."""
-        trains = run and run.phase == "running" and not text.is_evaluated(run)
+        trains = run and run.phase == "running" and not load(run.kind, "words").is_evaluated(run)
         if run and trains and run.name == self._run:
             return self._words
         return ""

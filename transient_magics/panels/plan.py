@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import client
-from ..client.planning.bag_plans import HEADER
 from ..errors import TransientError
 from .show import current_shell, has_front_end, is_jupyterlab, publisher, show_live
 from .snapshot.axes import MANY, ticks
 from .static.markup import COLOURS, FAINT, FONT, escape, row, table
 
 if TYPE_CHECKING:
-    from ..client.planning.bag_plans import BagPlan
     from ..planner.deadlines.cost import DeadlineCost
     from ..planner.plan import Plan
     from ..planner.search import Search
 
 
-_CHEAPEST = f"<span style='color:{COLOURS['good']}'>●</span>"
 CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
 """What can be changed in the panel of a search."""
 WIDTH = 460
@@ -156,39 +153,6 @@ def plan_html(plan: Plan) -> str:
         f"<div style='{FONT}'><code>{escape(first)}</code>{lines}{drawn}"
         f"<div style='{FAINT};font-size:12px'>{notes}</div></div>"
     )
-
-
-def bag_plan_html(plan: BagPlan) -> str:
-    """The twin of what a bag would take: a row for each type of VM and policy, under each mean
-    where 90 % lie.
-    """
-    head = row(("", *(escape(each.capitalize()) for each in HEADER)), "th")
-    rows = [
-        head,
-        *(
-            row([_CHEAPEST if each is plan.best else "", *_two_lines(cells)])
-            for each, cells in plan.lines
-        ),
-    ]
-    notes = "".join(f"<div>{escape(note)}</div>" for note in plan.notes)
-    if len(plan.rows) > 1:
-        legend = f"{_CHEAPEST} costs least"
-    else:
-        legend = ""
-    return (
-        f"<div style='{FONT}'><div>{escape(plan.title)} Below each mean: {escape(plan.spread)}.</div>{table(rows)}"
-        f"<div style='{FAINT};font-size:12px'>{legend}{notes}</div></div>"
-    )
-
-
-def _two_lines(cells: Iterable[str]) -> Iterator[str]:
-    """`6.91 (6.1 to 8.02)` with the bracket in a line of its own, so that a table of them is
-    narrow.
-    """
-    for cell in cells:
-        mean, _, between = cell.partition(" (")
-        below = f"<br/><span style='{FAINT};font-size:12px;white-space:nowrap'>{escape(between.rstrip(')'))}</span>"
-        yield escape(mean) + (below if between else "")
 
 
 def deadline_curve(told: DeadlineCost) -> str:

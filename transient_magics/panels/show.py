@@ -155,7 +155,7 @@ def status(state: ClusterState, run: str | None = None) -> str:
     """The text of a cluster's panel, or of a run's."""
     now = time.time()
     if run and (found := state.of(RunState).get(run)):
-        return f"{found.name} on {state.name}: {text.run_words(found, state)}"
+        return f"{found.name} on {state.name}: {text.work_words(found, state)}"
     return text.status(state, bill(state, now), now)
 
 

@@ -63,6 +63,9 @@ class Assignment:
     empty: with none.
     """
 
+    train_steps: Count = 0
+    """The steps of a run whose declaration leaves them to the cell."""
+
     @classmethod
     def from_dict(cls, values: object) -> Assignment:
         """Read what `to_dict` wrote. Raises ValueError with what is wrong with it."""

@@ -78,6 +78,9 @@ class RunSpec:
     the threads are theirs, and no records come in blocks. With `share_input` one process on a VM
     prepares them for all trials there.
 
+    `train_steps` is the number of steps of all workers together; 0: as the cell's `model.fit`
+    declares, which the check of the run finds out.
+
     Saving: every `checkpoint_steps` steps and `checkpoint_seconds` seconds (None: not by that);
     `checkpoint_auto` plans the seconds from what checkpoints were measured to cost; the last `keep`
     stay. `chief` is who saves. `store` is the run's place in a bucket (`gs://bucket/path`),
@@ -129,7 +132,7 @@ class RunSpec:
     """
 
     name: Name
-    train_steps: _AtLeastOne
+    train_steps: Count
     model: str = ""
     hparams_set: str = ""
     problem: str = ""

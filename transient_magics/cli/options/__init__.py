@@ -1,7 +1,6 @@
-"""Every option of cells and terminals, declared once: its sub-command, help, group, and what
-excludes it.
+"""All options of cells and terminals: their sub-command, help, group and checks.
 
-The options of sub-commands that declare work are in the part `options` of each kind (`work.py`).
+Each kind of work has the options of its own sub-commands in its part `options` (see `work.py`).
 """
 
 from __future__ import annotations
@@ -52,22 +51,22 @@ __all__ = [
 
 
 def program_verbs() -> tuple[str, ...]:
-    """Return the sub-commands of a terminal."""
+    """Return the sub-commands of the program `transient`."""
     return "cluster", *work_commands(), *OTHER_VERBS
 
 
 def aliases() -> Mapping[str, str]:
-    """Return other names of sub-commands in a terminal, each with the sub-command."""
+    """Return the sub-command for each alias of the program `transient`."""
     return {command.typed: verb for verb, command in work_commands().items() if command.typed}
 
 
 def from_files() -> tuple[str, ...]:
-    """Return the sub-commands of a terminal whose code is in a file."""
+    """Return the sub-commands of the program `transient` that take their code from a file."""
     return tuple(verb for verb, command in work_commands().items() if command.from_file)
 
 
 def lines() -> Mapping[str, tuple[str, str]]:
-    """Return the lines of the sub-commands with the most options, in a cell and in a terminal."""
+    """Return the first words of commands that have many options, in a cell and in a terminal."""
     core = {verb: command for verb, command in work_commands().items() if not command.research}
     return {
         "declare": ("%transient_cluster", "transient cluster"),
@@ -77,11 +76,14 @@ def lines() -> Mapping[str, tuple[str, str]]:
 
 
 def tiers() -> Mapping[str, tuple[Entry, ...]]:
-    """Return the commands of the overview, those that most people need first."""
+    """Return the commands of the overview by tier."""
     core: list[Entry] = []
     research: list[Entry] = []
     for command in work_commands().values():
-        (research if command.research else core).extend(command.entries)
+        if command.research:
+            research.extend(command.entries)
+        else:
+            core.extend(command.entries)
     return {
         "Core commands": (*BEFORE_WORK, *core, *AFTER_WORK),
         "Research": (*research, *RESEARCH_ENTRIES),
@@ -89,7 +91,7 @@ def tiers() -> Mapping[str, tuple[Entry, ...]]:
 
 
 def description(verb: str) -> str:
-    """Return what a sub-command does."""
+    """Return the description of a sub-command."""
     found = work_commands().get(verb)
     if found:
         return found.description
@@ -105,7 +107,7 @@ def epilog(verb: str) -> str:
 
 
 def example(verb: str) -> str:
-    """Return the options of an example of a sub-command."""
+    """Return the arguments of an example of a sub-command."""
     found = work_commands().get(verb)
     if found:
         return found.example
@@ -113,7 +115,7 @@ def example(verb: str) -> str:
 
 
 def check_of(verb: str) -> Callable[[dict[str, Any], str], None] | None:
-    """Return what checks the values of a sub-command that belong together; None where nothing does."""
+    """Return the function that checks the values of a sub-command together, or None."""
     found = work_commands().get(verb)
     if found:
         return found.check
@@ -121,7 +123,7 @@ def check_of(verb: str) -> Callable[[dict[str, Any], str], None] | None:
 
 
 def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
-    """The options of a sub-command, of `declare`, `train` or `catalog`, in the order of their help."""
+    """Return the options of a sub-command in the order of its help."""
     options = _table()[verb]
     if file:
         return (word("source", "FILE", "the code, a Python file", completes="path"), *options)
@@ -129,7 +131,7 @@ def declared(verb: str, *, file: bool = False) -> tuple[Option, ...]:
 
 
 def grouped(options: Iterable[Option]) -> list[tuple[str, list[Option]]]:
-    """Return the titles of the options' groups in the order of their help, each with its options."""
+    """Return the options by title of their group, in the order of the help."""
     groups: dict[str, list[Option]] = {}
     for option in options:
         groups.setdefault(option.group, []).append(option)

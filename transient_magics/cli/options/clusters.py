@@ -1,4 +1,4 @@
-"""The options of a cluster: of its declaration, and of its sub-commands."""
+"""Options of a cluster: of its declaration, and of its sub-commands."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from .shared import (
 
 
 def declare() -> tuple[Option, ...]:
-    """Return the options of a declaration."""
+    """Return the options that declare a cluster."""
     return (
         word(
             "spec",
@@ -73,8 +73,8 @@ def declare() -> tuple[Option, ...]:
             RESEARCH,
             flag(
                 "--chief",
-                "who saves checkpoints: the parameter server's VM; or a worker, and another worker once "
-                "that one is revoked, as in published systems",
+                "which VM saves checkpoints: ps: the first parameter server; worker: a worker, and "
+                "another one after its revocation, as in published systems",
                 default="ps",
                 **one_of("--chief", ("ps", "worker")),
             ),
@@ -92,15 +92,17 @@ def _cluster() -> tuple[Option, ...]:
         ),
         flag(
             "--for",
-            "what it is for: training; or jobs, Dask and bags without TensorFlow, so that VMs boot sooner",
+            "the purpose of the cluster: training; or jobs (with Dask and bags), without "
+            "TensorFlow, so that VMs boot sooner",
             default="training",
             name="purpose",
             **one_of("--for", PURPOSES),
         ),
-        replace(PROJECT, default="none, all is emulated and free"),
+        replace(PROJECT, default="none, the free emulator"),
         flag(
             "--controller",
-            "where the controller runs: here, or on a small VM of its own, so that this machine may be off",
+            "where the controller runs: local: on this machine; cluster: on a small VM of its "
+            "own, so that this machine may be off",
             default="cluster with a project, a service account and a bucket, else local",
             **one_of("--controller", ("local", "cluster")),
         ),
@@ -118,7 +120,8 @@ def _machines() -> tuple[Option, ...]:
         PS_CORES,
         flag(
             "--ps-machine",
-            "instead of --ps-cores, their machine type: n2-standard-4, e2-standard-4, n2-custom-4-16384",
+            "machine type of parameter servers, instead of --ps-cores: n2-standard-4, "
+            "e2-standard-4, n2-custom-4-16384",
             str,
             default="N1 with 4 GB per vCPU; for jobs e2-standard-2",
             metavar="TYPE",
@@ -129,9 +132,9 @@ def _machines() -> tuple[Option, ...]:
         PROVISIONING_MODEL,
         flag(
             "--max-workers",
-            "the most workers that a resize may request. With --finish-by, new workers run beside "
-            "those that they replace. With --max-cost, the cluster ends when this number of workers would have spent "
-            "the money",
+            "upper limit for resize. With --finish-by, replacements count beside the workers that "
+            "they replace. With --max-cost, the cluster ends when this number of workers would "
+            "have spent the money",
             whole("--max-workers"),
             default="twice the workers",
             metavar="N",
@@ -143,7 +146,8 @@ def _revocations() -> tuple[Option, ...]:
     return (
         flag(
             "--preemption-notice",
-            "how long Spot VMs run after a preemption notice, before their shutdown of 30 s: 120s or none",
+            "how long Spot VMs run after a preemption notice until their 30 s shutdown begins: "
+            "120s or none",
             preemption_notice,
             default="120s with --project, none on the emulator",
             metavar="TIME",
@@ -164,25 +168,29 @@ def _revocations() -> tuple[Option, ...]:
 def _limits() -> tuple[Option, ...]:
     return (
         max_hours(
-            "the cluster's longest life, also enforced by Compute Engine: 24h (120d at most; it cannot be "
-            "changed later)"
+            "end the cluster after this time, 120d at most. Compute Engine enforces it too; it "
+            "cannot be changed later",
+            default="24h",
         ),
         max_cost(
-            "the most that the cluster may cost, in US dollars; resizes that would exceed it are refused"
+            "end the cluster when it has cost this much in US dollars; resizes that would exceed "
+            "it are refused",
+            default="no limit",
         ),
         flag(
             "--idle",
-            "delete idle workers after this time: 30m",
+            "delete idle workers after this time",
             duration("--idle", "m"),
+            default="30m",
             metavar="TIME",
         ),
     )
 
 
 def verbs() -> dict[str, tuple[Option, ...]]:
-    """Return the options of what is done with clusters that exist, by sub-command."""
+    """Return the options of the sub-commands for existing clusters."""
     return {
-        "list": (flag("--all", "deleted ones too"), JSON),
+        "list": (flag("--all", "include deleted clusters"), JSON),
         "status": (ANY_CLUSTER, JSON),
         "cost": (ANY_CLUSTER,),
         "attach": (ANY_CLUSTER, PROJECT, OUTPUT),
@@ -191,14 +199,15 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             word("spec", "SPEC", "the workers after the resize", many="*", completes="gpu"),
             replace(
                 PS,
-                help="instead of SPEC, the number of parameter servers; runs continue from a checkpoint",
+                help="number of parameter servers, instead of SPEC; runs continue from a "
+                "checkpoint",
                 default="",
             ),
             replace(
                 GIVE_UP,
-                help="which workers to release: those that are slow beside others of their run, that came "
-                "last, that are most likely to be revoked soon, or that cost the most",
-                default="as the cluster was declared, else the highest places",
+                help="which workers to release: the slowest of their run, the youngest, those at "
+                "the highest risk of revocation, or the most expensive (dearest)",
+                default="as the cluster was declared, else the highest numbers",
                 **one_of("--give-up", get_args(GiveUp)),
             ),
         ),
@@ -206,14 +215,14 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             CLUSTER_NAME,
             flag("--zone", "the new zone", one_zone("--zone"), completes="zone", metavar="ZONE"),
             flag("--gpus", "the new GPU of its workers", one_gpu, completes="gpu", metavar="GPU"),
-            flag("--yes", "relocate; without it only the price is shown"),
+            flag("--yes", "relocate the cluster; without it, show only the price"),
         ),
         "revoke": (
             CLUSTER_NAME,
             WORKER,
             flag(
                 "--in",
-                "when the notice comes: 30s, 2m",
+                "send the notice after this time: 30s, 2m",
                 duration("--in", "s"),
                 default="now",
                 name="seconds",
@@ -225,9 +234,9 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             RUN,
             flag(
                 "--before",
-                "before this one that waits",
+                "start it before this waiting run",
                 str,
-                default="before all of them",
+                default="before all others",
                 completes="run",
                 metavar="RUN",
             ),
@@ -237,45 +246,47 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             word(
                 "run",
                 "RUN",
-                "the run that has a deadline",
+                "the run with a deadline",
                 many="?",
                 completes="run",
-                default="the workers that are proposed for release",
+                default="accept the proposed release of workers",
             ),
         ),
         "logs": (
             CLUSTER_NAME,
             WORKER,
-            flag("--lines", "how many of the last lines", whole("--lines"), default="200"),
+            flag(
+                "--lines", "how many lines to show, from the end", whole("--lines"), default="200"
+            ),
         ),
         "events": (
             ANY_CLUSTER,
             flag(
                 "--kind",
-                "only this kind, such as vm.revoked, or a group of kinds, such as vm",
+                "show only this kind, such as vm.revoked, or a group of kinds, such as vm",
                 event_kind,
             ),
-            flag("--follow", "continue until interrupted"),
+            flag("--follow", "show new events until interrupted"),
             JSON,
         ),
         "delete": (
             word("name", "NAME", "the cluster", completes="cluster", many="?"),
-            flag("--all", "every cluster"),
+            flag("--all", "delete all clusters"),
         ),
         "sweep": (
             PROJECT,
-            flag("--yes", "delete them; without it they are only shown"),
+            flag("--yes", "delete what was found; without it, only show it"),
             flag(
                 "--all-machines",
-                "also those that you made from other machines, an hour after they were made",
+                "include what you created from other machines, an hour after its creation",
             ),
         ),
     }
 
 
 def work() -> dict[str, tuple[Option, ...]]:
-    """Return the options of what is done with work of any kind, by sub-command."""
-    every_cluster = "all that are not deleted"
+    """Return the options of the sub-commands for work of any kind."""
+    every_cluster = "all clusters that are not deleted"
     return {
         "work": (
             word(
@@ -301,7 +312,7 @@ def work() -> dict[str, tuple[Option, ...]]:
 
 
 def check_declare(values: dict[str, Any], called: str) -> None:
-    """Groups of workers that the catalog has; what `spec` was said in pieces is one text then."""
+    """Join the words of SPEC to one text, and check it against the catalog."""
     from ...catalog import ACCELERATORS, ZONES
     from ...spec import parse_groups
 
@@ -310,7 +321,7 @@ def check_declare(values: dict[str, Any], called: str) -> None:
 
 
 def check_resize(values: dict[str, Any], called: str) -> None:
-    """Other workers, or other parameter servers."""
+    """Check that a resize changes either workers or parameter servers."""
     if bool(values.get("spec")) == bool(values.get("ps")):
         raise DeclarationError(
             f"{called} takes SPEC or --ps N", fix=f"For example: {called} k80x4 k80x6"
@@ -319,12 +330,13 @@ def check_resize(values: dict[str, Any], called: str) -> None:
         check_declare(values, called)
     elif values.get("give_up"):
         raise DeclarationError(
-            f"{called} --give-up says which workers go", fix=f"For example: {called} k80x4 k80x2"
+            f"{called} --give-up needs SPEC: it chooses which workers to release",
+            fix=f"For example: {called} k80x4 k80x2",
         )
 
 
 def check_relocate(values: dict[str, Any], called: str) -> None:
-    """Somewhere else, or something else."""
+    """Check that a relocation changes the zone or the GPU."""
     if not (values.get("zone") or values.get("gpus")):
         raise DeclarationError(
             f"{called} needs --zone or --gpus", fix=f"For example: {called} k80x4 --zone us-east1-c"
@@ -332,7 +344,7 @@ def check_relocate(values: dict[str, Any], called: str) -> None:
 
 
 def check_delete(values: dict[str, Any], called: str) -> None:
-    """A name, or all."""
+    """Check that a deletion has either a name or `--all`."""
     if bool(values.get("name")) == bool(values.get("all")):
         raise DeclarationError(
             f"{called} needs the cluster's name, or --all", fix=f"For example: {called} k80x4"

@@ -1,4 +1,4 @@
-"""The options of what is asked before anything is rented: plans, lifetimes, the catalog."""
+"""Options of plans, lifetimes and the catalog, which rent nothing."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ WORKLOADS = (
     "cmdare/shake-shake-small",
     "cmdare/shake-shake-big",
 )
-"""The published workloads of the planner, which is not loaded to complete their names."""
+"""Published workloads of the planner. Completion of their names does not load the planner."""
 
 
 def plan() -> tuple[Option, ...]:
-    """Return the options of a plan."""
+    """Return the options of `plan`."""
     return (
         word(
             "spec",
             "[SPEC]",
-            "a cluster, such as k80x4; without it the catalog is searched",
+            "the workers, such as k80x4; without it, search the catalog",
             many="*",
             completes="gpu",
         ),
@@ -79,22 +79,23 @@ def plan() -> tuple[Option, ...]:
             REVOCATIONS,
             flag(
                 "--revocations",
-                "how long VMs live: published: as measured in 2019; own: as your VMs; FILE.csv; "
-                "none; or how many workers are lost",
+                "lifetimes of VMs: published: as measured in 2019; own: of your VMs; FILE.csv; "
+                "none; or the number of workers that are lost",
                 str,
                 default="published",
                 choices=("published", "own", "none", "1"),
                 metavar="HOW|N",
             ),
-            replace(REPLACE, default="on; off where their number is given, as in the papers"),
+            replace(REPLACE, default="on; off if their number is given, as in the papers"),
         ),
         *group(
             COST,
-            max_hours("only clusters that take no longer: 3h"),
-            max_cost("only clusters that cost no more, in US dollars"),
+            max_hours("consider only clusters that take no longer, such as 3h"),
+            max_cost("consider only clusters that cost no more, in US dollars"),
             flag(
                 "--finish-by",
-                "what this deadline and others cost, by Spot and on demand in turns: 6h, or 18:00",
+                "show the cost of this deadline and of others, with Spot and on-demand VMs: 6h, "
+                "or 18:00",
                 str,
                 metavar="TIME|CLOCK",
             ),
@@ -111,7 +112,8 @@ def plan() -> tuple[Option, ...]:
             RESEARCH,
             flag(
                 "--availability",
-                "the measured availability on which to simulate --finish-by: FILE.csv, or google-h100-2025",
+                "the measured availability on which to simulate --finish-by: FILE.csv, or "
+                "google-h100-2025",
                 str,
                 default="a market like AWS's of 2022",
                 completes="path",
@@ -119,7 +121,8 @@ def plan() -> tuple[Option, ...]:
             ),
             flag(
                 "--what-if",
-                "where stalls were measured, change a share of the data in a cache, or the links: cache=0.5,link=2",
+                "change the cached share of the data, or the speed of the links, if stalls were "
+                "measured: cache=0.5,link=2",
                 changes,
                 metavar="NAME=NUMBER,...",
             ),
@@ -131,7 +134,7 @@ def _workload() -> tuple[Option, ...]:
     return (
         flag(
             "--workload",
-            "what is trained: a run by its name, or a published one, such as icac19/resnet-32",
+            "the name of a run, or a published workload, such as icac19/resnet-32",
             str,
             choices=WORKLOADS,
             completes="workload",
@@ -140,21 +143,23 @@ def _workload() -> tuple[Option, ...]:
         TRAIN_STEPS,
         flag(
             "--target",
-            'instead of --train-steps, the steps that runs of the workload took to reach this: "accuracy>=0.9"',
+            "train for the steps that runs of the workload took to reach this, instead of "
+            '--train-steps: "accuracy>=0.9"',
             str,
             metavar="METRIC>=VALUE",
         ),
         replace(
             MODEL,
-            help="instead of --workload, all runs of this Tensor2Tensor model ...",
+            help="plan with all runs of this Tensor2Tensor model, instead of --workload ...",
             default="",
         ),
         replace(HPARAMS_SET, help="... with this hyper-parameter set ..."),
         replace(PROBLEM, help="... on this problem"),
         flag(
             "--cell",
-            "instead of --workload, the model that this file's code defines, as the body of %%train; "
-            "operations of a model that never ran are counted, where TensorFlow is installed",
+            "plan with the model that this file defines, as the body of %%train, instead of "
+            "--workload; operations of a model that never ran are counted if TensorFlow is "
+            "installed",
             str,
             completes="path",
             metavar="FILE.py",
@@ -164,7 +169,7 @@ def _workload() -> tuple[Option, ...]:
         replace(INCLUDE, help="local modules or folders that the code imports"),
         flag(
             "--batch-size",
-            "examples of a worker's step",
+            "examples in a step of one worker",
             whole("--batch-size"),
             default="as measured",
             metavar="N",
@@ -178,27 +183,29 @@ def _machines() -> tuple[Option, ...]:
     return (
         replace(
             PROJECT,
-            help="plan for VMs of this project: measurements of the emulator do not count",
-            default="VMs like those of the run that is named",
+            help="plan for VMs of this project, without measurements of the emulator",
+            default="VMs like those of the named run",
         ),
-        replace(ZONE, help="the zone of groups without one; of a search, all zones to consider"),
+        replace(ZONE, help="the zone of groups without one; in a search, the zones to consider"),
         flag(
             "--gpus",
-            "GPUs for a search, each alone and two together: k80,p100",
+            "GPUs to search, alone and in pairs: k80,p100",
             gpus,
-            default="all with a known speed that Google sells, at list prices",
+            default="all that Google sells and whose speed is published or measured, at list "
+            "prices",
             completes="gpu",
             metavar="GPU,GPU",
         ),
         replace(PROVISIONING_MODEL, default="spot; searched without a SPEC"),
         replace(
             MACHINE_TYPE,
-            default="the catalog's; a search tries larger ones if measured steps wait for mini-batches",
+            default="from the catalog; a search tries larger ones if measured steps wait for "
+            "mini-batches",
         ),
         replace(DISK, default="50GB"),
         flag(
             "--ps",
-            "number of parameter servers; 0: one worker without any",
+            "number of parameter servers; 0: one worker alone",
             whole("--ps", 0),
             default="1; searched without a SPEC",
             metavar="N",
@@ -214,22 +221,22 @@ def _machines() -> tuple[Option, ...]:
 
 def _bag() -> tuple[Option, ...]:
     return (
-        flag("--bag", "instead of a run, plan a bag of jobs, on each group of SPEC alone"),
-        replace(JOBS, help="how many results of the bag to compute"),
+        flag("--bag", "plan a bag of jobs instead of a run, on each group of SPEC alone"),
+        replace(JOBS, help="number of results that the bag computes"),
         flag(
             "--job-time",
-            "how long one job takes: 2h, 1h:3h, or cpu=2h,k80=20m",
+            "duration of one job: 2h, 1h:3h, or cpu=2h,k80=20m",
             str,
             metavar="TIME",
         ),
         SPARE,
-        replace(POLICY, default="both are planned"),
-        replace(SAVE_TIME, default="jobs save no checkpoints"),
+        replace(POLICY, default="plan both"),
+        replace(SAVE_TIME, default="no checkpoints"),
     )
 
 
 def lifetimes() -> tuple[Option, ...]:
-    """Return the options of lifetimes."""
+    """Return the options of `lifetimes`."""
     formulas = ("exponential", "weibull", "early", "bathtub4", "bathtub5")
     return (
         *group(
@@ -238,22 +245,24 @@ def lifetimes() -> tuple[Option, ...]:
             flag("--region", "VMs in this region", known_region, default="all", completes="region"),
             flag(
                 "--source",
-                "own: your VMs on Compute Engine; emulated: those on the emulator; published: preemptible "
-                "VMs of 2018 and 2019; or a CSV file with lifetime_hours, and optionally revoked (1 or 0), gpu, zone",
+                "source of the lifetimes: own: your VMs on Compute Engine; emulated: those on the "
+                "emulator; published: preemptible VMs of 2018 and 2019; or a CSV file with "
+                "lifetime_hours, and optionally revoked (1 or 0), gpu, zone",
                 str,
-                default="own where there are enough, else published",
+                default="own if there are enough, else published",
                 choices=("own", "emulated", "published"),
                 metavar="SOURCE|FILE.csv",
             ),
             flag(
                 "--provisioning-model",
-                "spot: without a time limit; preemptible: 24 h at most",
+                "include VMs of this model: spot: without a time limit; preemptible: 24 h at most",
                 default="spot",
                 **one_of("--provisioning-model", ("spot", "preemptible")),
             ),
             flag(
                 "--fit",
-                f"formulas to fit: {', '.join(formulas)}; bathtubs fit preemptible VMs only",
+                f"formulas to fit: {', '.join(formulas)}; bathtub formulas are for preemptible "
+                "VMs only",
                 default="all",
                 many="extend",
                 **{**one_of("--fit", formulas), "metavar": "FORMULA"},
@@ -263,20 +272,21 @@ def lifetimes() -> tuple[Option, ...]:
             "Checkpoints of a job",
             flag(
                 "--job",
-                "plan a job of this length that is lost with its VM: when to save, which VM to use",
+                "plan a job of this duration that is lost with its VM: when to save, which VM to "
+                "use",
                 duration("--job", "h"),
                 metavar="TIME",
             ),
             flag(
                 "--age",
-                "the age of the VM on which the job starts",
+                "age of the VM on which the job starts",
                 duration("--age", "h"),
                 default="0, a new VM",
                 metavar="TIME",
             ),
             flag(
                 "--checkpoint-cost",
-                "how long a checkpoint of the job takes",
+                "duration of a checkpoint of the job",
                 duration("--checkpoint-cost", "m"),
                 default="1m",
                 metavar="TIME",
@@ -286,48 +296,37 @@ def lifetimes() -> tuple[Option, ...]:
 
 
 def catalog() -> tuple[Option, ...]:
-    """Return the options of the catalog."""
+    """Return the options of `catalog`."""
     return (
         word(
             "gpu",
             "GPU",
-            "show all about this GPU: zones, prices, limits",
+            "show zones, prices and limits of this GPU",
             many="?",
             completes="gpu",
         ),
         flag(
             "--project",
-            "request today's prices from Google first, with the permission of this project",
+            "fetch today's prices from Google first, with the permissions of this project",
             project,
         ),
     )
 
 
 def check_plan(values: dict[str, Any], called: str) -> None:
-    """What is planned, and how far."""
+    """Check that the values define one workload and one number of steps."""
     from ...catalog import ACCELERATORS, ZONES
     from ...spec import parse_groups
 
     values["spec"] = " ".join(values.get("spec", ()))
     if values["spec"]:
         parse_groups(values["spec"], ACCELERATORS, ZONES)
-    of_bag = [
-        name for name in ("jobs", "job_time", "spare", "policy", "save_time") if name in values
-    ]
     if values.get("bag"):
-        if missing := next(
-            (name for name in ("spec", "jobs", "job_time") if not values.get(name)), ""
-        ):
-            if missing == "spec":
-                what = "a SPEC"
-            else:
-                what = f"--{missing.replace('_', '-')}"
-            raise DeclarationError(
-                f"{called} --bag needs {what}", fix=f"For example: {called} {EXAMPLES['bag plan']}"
-            )
+        _check_bag(values, called)
         return
-    if of_bag:
-        raise DeclarationError(f"--{of_bag[0].replace('_', '-')} is about a bag", fix="Add --bag.")
+    for name in ("jobs", "job_time", "spare", "policy", "save_time"):
+        if name in values:
+            raise DeclarationError(f"--{name.replace('_', '-')} needs --bag", fix="Add --bag.")
     if bool(values.get("workload")) == bool(values.get("model") or values.get("cell")):
         raise DeclarationError(
             f"{called} needs a --workload, or --model and --problem, or code",
@@ -344,18 +343,29 @@ def check_plan(values: dict[str, Any], called: str) -> None:
         )
 
 
+def _check_bag(values: dict[str, Any], called: str) -> None:
+    """Check that the plan of a bag has workers, jobs and their duration."""
+    example = f"For example: {called} {EXAMPLES['bag plan']}"
+    if not values.get("spec"):
+        raise DeclarationError(f"{called} --bag needs a SPEC", fix=example)
+    for name in ("jobs", "job_time"):
+        if not values.get(name):
+            raise DeclarationError(f"{called} --bag needs --{name.replace('_', '-')}", fix=example)
+
+
 def check_lifetimes(values: dict[str, Any], called: str) -> None:
-    """Options of a job, with a job."""
-    if "job" not in values and (
-        lonely := next((key for key in ("age", "checkpoint_cost") if key in values), "")
-    ):
-        raise DeclarationError(
-            f"--{lonely.replace('_', '-')} is about a job", fix=f"For example: {called} --job 4h"
-        )
+    """Check that options of a job come with `--job`."""
+    if "job" in values:
+        return
+    for key in ("age", "checkpoint_cost"):
+        if key in values:
+            raise DeclarationError(
+                f"--{key.replace('_', '-')} needs --job", fix=f"For example: {called} --job 4h"
+            )
 
 
 def check_catalog(values: dict[str, Any], called: str) -> None:
-    """A GPU that the catalog has."""
+    """Check that the catalog has the GPU."""
     from ...catalog import ACCELERATORS
 
     if gpu := values.get("gpu"):

@@ -1,4 +1,4 @@
-"""The options of the doctor and of images."""
+"""Options of the doctor and of images."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .words import IMAGE_VERBS
 
 
 def doctor() -> tuple[Option, ...]:
-    """Return the options of the doctor."""
+    """Return the options of `doctor`."""
     return (
         word(
             "spec",
@@ -39,12 +39,12 @@ def doctor() -> tuple[Option, ...]:
             "the workers to check, such as t4x4",
             many="*",
             completes="gpu",
-            default="cpu+t4: a worker without a GPU and a cheap one",
+            default="cpu+t4: a worker without a GPU, and one with a cheap GPU",
         ),
         *group(
             "Checks",
             PROJECT,
-            replace(ZONE, help="the zones to check; several with commas are tried in that order"),
+            replace(ZONE, help="zones to check, in order, with commas between them"),
         ),
         *group(
             NETWORK,
@@ -55,9 +55,16 @@ def doctor() -> tuple[Option, ...]:
 
 
 def images() -> dict[str, tuple[Option, ...]]:
-    """Return the options of images, by sub-command."""
+    """Return the options of `image`, by sub-command."""
     return {
-        "image": (word("verb", "|".join(IMAGE_VERBS), "what to do; each has -h", many="?"),),
+        "image": (
+            word(
+                "verb",
+                "|".join(IMAGE_VERBS),
+                "the sub-command; -h after it lists its options",
+                many="?",
+            ),
+        ),
         "image build": _build(),
         "image list": (PROJECT,),
         "image delete": (word("name", "NAME", "the image", completes="image"), PROJECT),
@@ -66,7 +73,7 @@ def images() -> dict[str, tuple[Option, ...]]:
 
 def _build() -> tuple[Option, ...]:
     return (
-        word("name", "NAME", "the image's name", many="?", default="transient- and the time"),
+        word("name", "NAME", "the image's name", many="?", default="transient-TIME"),
         *group(
             "Image",
             PROJECT,
@@ -79,7 +86,7 @@ def _build() -> tuple[Option, ...]:
             ),
             flag(
                 "--for",
-                "what clusters that boot from it are for: training, or jobs without TensorFlow",
+                "the purpose of clusters that boot from it: training, or jobs without TensorFlow",
                 default="training",
                 name="purpose",
                 **one_of("--for", PURPOSES),
@@ -87,33 +94,34 @@ def _build() -> tuple[Option, ...]:
             flag("--no-gpu", "install no NVIDIA driver"),
             flag(
                 "--disk-gb",
-                "the disk of the build VM and of VMs that boot from the image",
+                "disk size of the build VM and of VMs that boot from the image",
                 whole("--disk-gb", 10),
                 default="50",
                 metavar="GB",
             ),
-            wait_until("the image is there"),
+            wait_until("the image is ready"),
         ),
         *group(
             "Build VM",
             flag(
                 "--zone",
-                "its zone",
+                "zone of the build VM",
                 one_zone("--zone"),
-                default="the catalog's best",
+                default="the best of the catalog",
                 completes="zone",
             ),
-            flag("--machine-type", "its machine type", str, default="n1-standard-4"),
+            flag("--machine-type", "machine type of the build VM", str, default="n1-standard-4"),
             VM_NETWORK,
             SUBNET,
             replace(
-                NO_EXTERNAL_IP, help="use no external address: packages come through Cloud NAT"
+                NO_EXTERNAL_IP,
+                help="use no external address: packages are downloaded through Cloud NAT",
             ),
         ),
     )
 
 
 def check_doctor(values: dict[str, Any], called: str) -> None:
-    """Groups of workers that the catalog has."""
+    """Check the groups of workers against the catalog."""
     if values.get("spec"):
         check_declare(values, called)

@@ -1,14 +1,12 @@
-"""Options that several sub-commands have. Each is declared once; a sub-command replaces its help or
-default.
-"""
+"""Options that several sub-commands share; a sub-command may replace their help or default."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, get_args
 
-from ...protocol.bag.spec import BagSpec
 from ...protocol.cluster_commands import GiveUp
+from ...protocol.outputs import Policy
 from ...protocol.run import choices
 from ..option import (
     Option,
@@ -33,7 +31,7 @@ from ..option import (
     zones,
 )
 
-# Titles of groups in a help. RESEARCH is listed last: its options are those of published systems.
+# Titles of groups in a help. RESEARCH comes last: it has the options of published systems.
 CLUSTER = "Cluster"
 DATA = "Data and model"
 STEPS = "Steps and batches"
@@ -47,8 +45,8 @@ NETWORK = "Network and access"
 RESEARCH = "Research"
 
 LITERALS = (
-    "Values are Python literals: True, None, 0x10, 1e-3, nan, 'a, b', [64,32]; a word without quotes is a text. Other "
-    "spellings of these words, such as true and none, need quotes."
+    "Values are Python literals: True, None, 0x10, 1e-3, nan, 'a, b', [64,32]; a word without "
+    "quotes is text. Other spellings of these words, such as true and none, need quotes."
 )
 OWN_CLUSTER = "the one that this notebook declared or attached last, else the only one"
 OUTPUT = flag(
@@ -66,12 +64,12 @@ ON_CLUSTER = flag(
     completes="cluster",
     metavar="NAME",
 )
-RUN = word("run", "RUN", "the run, by its name", completes="run")
+RUN = word("run", "RUN", "the name of the run", completes="run")
 OF_CLUSTER = flag(
     "--cluster",
     "the cluster on which it ran",
     str,
-    default="this notebook's, else the only one with such a run",
+    default="the notebook's cluster, else the only one with such a run",
     completes="cluster",
     metavar="NAME",
 )
@@ -80,22 +78,22 @@ PROJECT = flag(
 )
 PIP_BUILD = flag(
     "--pip-build",
-    "let --pip build packages without a wheel; their code then runs where the controller runs",
+    "let --pip build packages that have no wheel; their code then runs on the controller's machine",
 )
 JSON = flag("--json", "print JSON with stable fields, for programs")
 WORKER = word("worker", "WORKER", "one of its VMs, such as worker-1 or ps-0", completes="worker")
 
 ZONE = flag(
     "--zone",
-    "the zone of groups without one; several with commas are tried in that order",
+    "zones to try, in order, with commas between them; for groups without @ZONE",
     zones,
     completes="zone",
 )
 MACHINE_TYPE = flag(
     "--machine-type",
-    "the workers' machine: n1-standard-16, or by GPU: t4=n1-standard-16,v100=n1-standard-12",
+    "machine type of workers: n1-standard-16, or by GPU: t4=n1-standard-16,v100=n1-standard-12",
     str,
-    default="the catalog's",
+    default="from the catalog",
     metavar="TYPE|GPU=TYPE,...",
 )
 DISK = flag(
@@ -113,57 +111,59 @@ PS_CORES = flag(
 )
 PS_ZONE = flag(
     "--ps-zone",
-    "the zone of parameter servers; traffic with workers in other zones is paid for",
+    "the zone of parameter servers; traffic with workers in other zones costs money",
     one_zone("--ps-zone"),
-    default="where most workers are",
+    default="the zone with the most workers",
     completes="zone",
 )
 PROVISIONING_MODEL = flag(
     "--provisioning-model",
-    "how to rent workers. Compute Engine ends preemptible ones after 24 hours, and enforces no shorter limit for them",
+    "how to rent workers. Compute Engine ends preemptible VMs after 24 hours, and enforces no "
+    "shorter limit for them",
     default="spot",
     **one_of("--provisioning-model", ("spot", "preemptible", "standard")),
 )
 REPLACE = flag("--replace", "replace revoked workers", negated=True, default="on")
 GIVE_UP = flag(
     "--give-up",
-    "which workers to release in a resize, or when a provider wants a number of them back "
-    "(Compute Engine names the VMs itself): those that are slow beside others of their run, that came last, "
-    "that are most likely to be revoked soon, or that cost the most; ask: propose the slowest first",
-    default="slowest; in a resize the highest places",
+    "which workers to release in a resize, or when a provider reclaims a number of them "
+    "(Compute Engine names the VMs itself): the slowest of their run, the youngest, those at the "
+    "highest risk of revocation, or the most expensive (dearest); ask: propose the slowest ones "
+    "and wait for `agree`",
+    default="slowest; in a resize the highest numbers",
     **one_of("--give-up", (*get_args(GiveUp), "ask")),
 )
 
 IMAGE = flag(
     "--image",
-    "the VMs' image: NAME or family/NAME of the project, or a URL",
+    "image of the VMs: NAME or family/NAME of the project, or a URL",
     str,
-    default="one that was baked for this version, else Debian 12",
+    default="the image baked for this version, else Debian 12",
     completes="image",
 )
 BUCKET = flag(
     "--bucket",
-    "where checkpoints and results are stored: NAME, gs://NAME/FOLDER, or none for this machine",
+    "bucket for checkpoints and results: NAME, gs://NAME/FOLDER, or none for this machine",
     bucket,
-    default="with a project a bucket of its own, else none",
+    default="with a project, a bucket that is created for it; else none",
 )
 SERVICE_ACCOUNT = flag(
     "--service-account",
-    "the service account of the controller's VM (other VMs have none): NAME of the "
+    "service account of the controller's VM (other VMs have none): NAME in the "
     "project, an address, or default for Compute Engine's own",
     str,
 )
-VM_NETWORK = flag("--network", "the VMs' network", str)
-SUBNET = flag("--subnet", "the VMs' subnet", str)
+VM_NETWORK = flag("--network", "network of the VMs", str, default="default")
+SUBNET = flag("--subnet", "subnet of the VMs", str)
 FIREWALL = flag(
     "--firewall",
-    "create rules that close the VMs to others of the project",
+    "create firewall rules that close the VMs to other VMs of the project",
     negated=True,
     default="on",
 )
 SSH_FROM = flag(
     "--ssh-from",
-    "address ranges from which SSH may connect directly, such as this machine's 203.0.113.7/32",
+    "address ranges from which SSH may connect directly, such as 203.0.113.7/32 for this machine",
     address_ranges,
     default="none, SSH goes through Identity-Aware Proxy",
     metavar="RANGE,...",
@@ -172,10 +172,10 @@ NO_EXTERNAL_IP = flag(
     "--no-external-ip", "use no external addresses: SSH goes through Identity-Aware Proxy"
 )
 NETWORK_OPTIONS = (BUCKET, SERVICE_ACCOUNT, VM_NETWORK, SUBNET, FIREWALL, SSH_FROM, NO_EXTERNAL_IP)
-"""Who reaches the VMs, and where results go."""
+"""Access to the VMs, and the place of results."""
 
 TRAIN_STEPS = flag(
-    "--train-steps", "how many steps, over all workers", whole("--train-steps"), metavar="N"
+    "--train-steps", "number of steps of all workers together", whole("--train-steps"), metavar="N"
 )
 MODE = flag(
     "--mode",
@@ -206,7 +206,7 @@ HPARAMS = flag(
 )
 PARAM = flag(
     "--param",
-    "values that a cell with a model of its own reads by their names: lr=0.1 units=64. " + LITERALS,
+    "parameters that a cell with a model of its own reads by name: lr=0.1 units=64. " + LITERALS,
     parameter,
     name="params",
     many="extend",
@@ -214,8 +214,8 @@ PARAM = flag(
 )
 INCLUDE = flag(
     "--include",
-    "send files and folders along, 200 MB at most. A folder is sent with all files, such as "
-    ".git and .env, and with the targets of its links. The code can import and read them",
+    "send files and folders along, 200 MB at most; the code can import and read them. A folder is "
+    "sent with all its files, such as .git and .env, and with the targets of its links",
     str,
     completes="path",
     many="extend",
@@ -233,16 +233,16 @@ PIP = flag(
 JOBS = flag("--jobs", "how many results to compute", whole("--jobs"), metavar="N")
 SPARE = flag(
     "--spare",
-    "the share of further jobs to start; the bag does not wait for them",
+    "share of additional jobs to start; the bag does not wait for them",
     share("--spare"),
     default="0.1",
     metavar="SHARE",
 )
 POLICY = flag(
     "--policy",
-    "which VM a job goes to: reuse (by its age) or memoryless (any)",
+    "how to choose the VM of a job: reuse (by age of the VM) or memoryless (any)",
     default="reuse",
-    **one_of("--policy", choices("policy", BagSpec)),
+    **one_of("--policy", get_args(Policy)),
 )
 SAVE_TIME = flag(
     "--save-time",
@@ -252,7 +252,7 @@ SAVE_TIME = flag(
 )
 JOB_TIMEOUT = flag(
     "--job-timeout",
-    "end a job that has run for this time, over all its VMs",
+    "end a job after this running time, on all its VMs together",
     duration("--job-timeout", "m"),
     default="no limit",
     name="timeout_seconds",
@@ -267,7 +267,7 @@ MEMORY = flag(
 )
 RETRIES = flag(
     "--retries",
-    "how often to restart a failed job; a revocation is not a failure",
+    "how often to restart a failed job; revocations do not count",
     whole("--retries", 0),
     metavar="N",
 )
@@ -286,7 +286,7 @@ def wait_until(moment: str) -> Option:
 
 
 def when_done(kind: str) -> Option:
-    """Return the option of what is deleted when work of this kind ends."""
+    """Return the option that chooses what is deleted when work of this kind ends."""
     return flag(
         "--when-done",
         f"what is deleted when the {kind} ends",
@@ -296,11 +296,11 @@ def when_done(kind: str) -> Option:
 
 
 def over(meaning: str) -> Option:
-    """Return the option of the values that are tried."""
+    """Return the option for the values to try."""
     return flag(
         "--over",
-        f"{meaning}: NAME=A,B,C chooses, NAME=LOW:HIGH is a range; add :log for even steps of its logarithm, "
-        f":int for whole numbers. {LITERALS}",
+        f"{meaning}: NAME=A,B,C is a choice, NAME=LOW:HIGH a range; add :log for a logarithmic "
+        f"scale, :int for whole numbers. {LITERALS}",
         space,
         metavar="'NAME=VALUES ...'",
     )
@@ -318,20 +318,23 @@ def max_cost(effect: str, default: str = "") -> Option:
     return flag("--max-cost", effect, positive("--max-cost"), default=default, metavar="DOLLARS")
 
 
-def max_hours(effect: str) -> Option:
-    """Return the option of a limit of time."""
-    return flag("--max-hours", effect, hours("--max-hours"), metavar="TIME")
+def max_hours(effect: str, default: str = "") -> Option:
+    """Return the option of a time limit."""
+    return flag("--max-hours", effect, hours("--max-hours"), default=default, metavar="TIME")
 
 
 def split_paths(values: dict[str, Any]) -> None:
-    """`--include` and `--pip`, each path by itself."""
+    """Split the values of `--include` and `--pip` at commas, which TOML lists bring along.
+
+    An existing path that has a comma in its name stays whole.
+    """
     for key in ("include", "pip"):
-        if key in values:
-            # With commas in a TOML list or by habit; a path that has a comma in its name exists as
-            # it stands.
-            pieces = (
-                each
-                for text in values[key]
-                for each in ([text] if Path(text).exists() else text.split(","))
-            )
-            values[key] = tuple(piece for piece in pieces if piece)
+        if key not in values:
+            continue
+        pieces: list[str] = []
+        for text in values[key]:
+            if Path(text).exists():
+                pieces.append(text)
+            else:
+                pieces += filter(None, text.split(","))
+        values[key] = tuple(pieces)

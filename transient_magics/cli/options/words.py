@@ -35,7 +35,7 @@ OTHER_VERBS = (
     "catalog",
     "doctor",
 )
-"""Sub-commands of a terminal that neither declare work nor belong to a cluster."""
+"""Sub-commands of the program `transient` that neither declare work nor belong to a cluster."""
 
 BEFORE_WORK = (
     Entry(
@@ -46,7 +46,8 @@ BEFORE_WORK = (
     Entry(
         "cluster SUB-COMMAND ...",
         "%transient_cluster SUB-COMMAND ...",
-        "list, status, cost, attach, resize, relocate, revoke, move, agree, logs, events, delete, sweep",
+        "list, status, cost, attach, resize, relocate, revoke, move, agree, logs, events, delete, "
+        "sweep",
     ),
     Entry(
         "cluster cost [NAME]",
@@ -63,7 +64,7 @@ AFTER_WORK = (
     Entry(
         "stop CLUSTER NAME",
         "%transient_stop CLUSTER NAME",
-        "End a piece of work; its results so far remain",
+        "Stop a piece of work and keep its results so far",
     ),
     Entry(
         "plan [SPEC] [options]",
@@ -73,7 +74,7 @@ AFTER_WORK = (
     Entry(
         "doctor [options]",
         "%transient_doctor [options]",
-        "Check all that training on Google Cloud needs",
+        "Check the requirements of training on Google Cloud",
     ),
     Entry(
         "catalog [GPU]",
@@ -115,12 +116,13 @@ RESEARCH_ENTRIES = (
     Entry(
         "weather NAME [options]",
         "%transient_weather NAME [options]",
-        "Set what the emulated zones do: revocations, stockouts, faster time, reclaimed workers",
+        "Set the emulator's weather: revocations, stockouts, faster time, reclaimed workers",
     ),
     Entry(
         "deflate NAME WORKER ...",
         "%transient_deflate NAME WORKER ...",
-        "Shrink a VM, emulated while it runs, in a project while it is stopped; or restore it",
+        "Shrink an emulated VM while it runs, or a VM of a project while it is stopped; or "
+        "restore it",
     ),
     Entry(
         "measure [GPU] [options]",
@@ -130,18 +132,17 @@ RESEARCH_ENTRIES = (
     Entry(
         "lifetimes [options]",
         "%transient_lifetimes [options]",
-        "Show how long transient VMs live: your own, published ones, or a file's",
+        "Show lifetimes of transient VMs: your own, published ones, or those of a file",
     ),
 )
-"""The commands of the overview, but for those that declare work, which stand between the first two.
-"""
+"""Commands of the overview under Research, after those that declare work."""
 
 
 OTHER_CELLS = {
     "plan": ("%transient_plan", "transient plan"),
     "weather": ("%transient_weather", "transient weather"),
 }
-"""The lines of the sub-commands with the most options, in a cell and in a terminal."""
+"""First words of further commands that have many options, in a cell and in a terminal."""
 
 
 EXAMPLES = {
@@ -153,53 +154,64 @@ EXAMPLES = {
 DESCRIPTIONS = {
     "declare": "Declare a cluster of transient GPU servers. It is provisioned in the background.",
     "list": "List the clusters of this machine.",
-    "status": "Show the state of a cluster once.",
-    "cost": "Show what a cluster has cost so far: each run and job, idle VMs, and on-demand prices.",
-    "attach": "Show the live panel of a cluster that another notebook declared (with --controller cluster, on another "
-    "machine too), and return its handle.",
+    "status": "Show the state of a cluster.",
+    "cost": "Show the cost of a cluster so far: by run and job, of idle VMs, and at on-demand "
+    "prices.",
+    "attach": "Show the live panel of a cluster that another notebook declared (with --controller "
+    "cluster, on another machine too), and return its handle.",
     "resize": "Change the workers of a cluster, or the number of its parameter servers.",
-    "relocate": "Move a cluster to another zone or another GPU: VMs are rented there, its runs are saved and continue "
-    "there, then the old VMs are deleted. Without --yes it only shows what that costs.",
-    "revoke": "Revoke a worker as Compute Engine does: a notice, then 30 seconds.",
-    "move": "Start a waiting run next, or before another one that waits. `status` shows their order.",
-    "agree": "Accept the workers that are proposed for a run with a deadline (--adapt ask), or release those that are "
-    "proposed for release (--give-up ask). `status` shows proposals.",
-    "work": "List all work: runs, studies, jobs, bags, Dask clusters and measurements of stalls, with their phase and "
-    "cost. Runs of a study and Dask clusters of a bag are parts of these.",
-    "stop": "End a piece of work of any kind; its results so far remain. A run and the trials of a study save a last "
-    "checkpoint. A job receives SIGTERM, and its folder is copied here once more. A bag starts no further job. Work "
-    "that waits leaves the queue.",
+    "relocate": "Move a cluster to another zone or another GPU: rent VMs there, save its runs and "
+    "continue them there, then delete the old VMs. Without --yes, show only the price.",
+    "revoke": "Revoke a worker as Compute Engine does: it stops 30 seconds after its notice.",
+    "move": "Start a waiting run next, or before another waiting run. `status` shows their order.",
+    "agree": "Accept the workers that are proposed for a run with a deadline (--adapt ask), or "
+    "the proposed release of workers (--give-up ask). `status` shows proposals.",
+    "work": "List all work: runs, studies, jobs, bags, Dask clusters and measurements of stalls, "
+    "with phase and cost. Runs of a study and Dask clusters of a bag are not listed separately.",
+    "stop": "Stop a piece of work of any kind and keep its results so far. A run and the trials "
+    "of a study save a final checkpoint. A job receives SIGTERM, and its folder is copied here "
+    "once more. A bag starts no further jobs. Waiting work leaves the queue.",
     "logs": "Show the last lines that a VM logged.",
-    "events": "Show what happened to a cluster, line by line.",
+    "events": "Show the events of a cluster, one per line.",
     "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
-    "sweep": "Find VMs and firewall rules of yours that no cluster of this machine has; with --yes, delete them.",
-    "doctor": "Check all that training on Google Cloud needs, line by line, with the command that fixes what is "
-    "missing. Nothing is created.",
-    "catalog": "Show the GPUs that clusters can have: their machines, zones and dated prices.",
-    "image": "Build, list or delete images with the training stack. VMs that boot from one are ready sooner.",
-    "image build": "Build an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its disk is the image.",
-    "image list": "List the images of the project that were built here, and builds in progress.",
+    "sweep": "Find your VMs and firewall rules that belong to no cluster of this machine; with "
+    "--yes, delete them.",
+    "doctor": "Check the requirements of training on Google Cloud, and show the command that "
+    "fixes each missing one. Nothing is created.",
+    "catalog": "Show the GPUs of the catalog with their machines, zones and dated prices.",
+    "image": "Build, list or delete images with the training stack. VMs boot sooner from such an "
+    "image.",
+    "image "
+    "build": "Build an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its "
+    "disk becomes the image.",
+    "image "
+    "list": "List images of the project that were built from this machine, and builds in progress.",
     "image delete": "Delete an image. VMs that booted from it continue.",
-    "export": "Write the model of a run's last checkpoint as a SavedModel. The cluster may be deleted.",
-    "tensorboard": "Write a run's metrics and events for TensorBoard; a second call adds what is new.",
-    "measure": "Request VMs in some zones at intervals and delete them immediately, within a budget, to see where "
-    "there is capacity; or show what was measured. It forecasts no other zone, hour or cloud.",
-    "lifetimes": "Show how long transient VMs live: observed survival, formulas fitted to it, and how far each is "
-    "reliable.",
-    "plan": "Estimate the time and the cost of a run on a cluster, revocations included; without a SPEC, find the best "
-    "clusters. Nothing is created.",
-    "weather": "Set what the emulator does to VMs, and how fast its time passes, for all clusters.",
-    "deflate": "Shrink an emulated VM while it runs, or all workers together, as a provider does under pressure. "
-    "Nothing restarts; with --batching dynamic mini-batches follow. Compute Engine shrinks no VM that runs; with "
-    "--machine-type, in a project too, a worker is stopped, made a smaller machine and started again. --restore "
-    "restores what was rented, in the same way.",
+    "export": "Write the model of a run's last checkpoint as a SavedModel, even after its cluster "
+    "is deleted.",
+    "tensorboard": "Write a run's metrics and events for TensorBoard; a second call appends new "
+    "ones.",
+    "measure": "Measure capacity within a budget: request VMs in some zones at intervals and "
+    "delete them immediately. Without GPU, show the measurements. They do not predict other "
+    "zones, hours or clouds.",
+    "lifetimes": "Show lifetimes of transient VMs: the observed survival, formulas fitted to it, "
+    "and the range in which each is reliable.",
+    "plan": "Estimate the time and the cost of a run on a cluster, revocations included; without "
+    "a SPEC, find the best clusters. Nothing is created.",
+    "weather": "Set the weather of the emulator for all its clusters: revocations, capacity, "
+    "network, speed of time.",
+    "deflate": "Shrink an emulated VM while it runs, or all workers together, as a provider does "
+    "under pressure. Nothing restarts; with --batching dynamic, mini-batches adapt. Compute "
+    "Engine does not shrink running VMs: with --machine-type, a worker is stopped, gets another "
+    "machine type and is started again, in a project too. --restore reverts this in the same way.",
 }
 
 
 EPILOGS = {
-    "plan": "A published workload has its own speeds and prices of 2019 and is counted from the first step.\n"
-    "A run has the measured speeds of its model's runs; those of GPUs that it never ran on are estimates.\n"
-    "With --bag: hours, dollars and failed jobs of a bag of jobs, by policy and type of VM.",
+    "plan": "A published workload has speeds and prices of 2019 and starts at the first step.\n"
+    "A run has the measured speeds of all runs of its model; speeds of GPUs without a run are "
+    "estimates.\nWith --bag: hours, dollars and failed jobs of a bag of jobs, by policy and type "
+    "of VM.",
     "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(
         verbs=", ".join(IMAGE_VERBS)
     ),

@@ -1,6 +1,6 @@
-"""Sub-commands that declare work: each kind has its own in its part `options`, as `COMMANDS`.
+"""Sub-commands that declare work. Each kind lists its own as `COMMANDS` in its part `options`.
 
-They are imported when a cell or a terminal needs the first one.
+They are imported when a cell or a terminal first needs one.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ..option import Entry, Option
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The code that is declared with work, and where it stands.
+    """The code of new work, and its place.
 
     Attributes
     ----------
     source : str
-        The code; empty where there is none.
+        The code; empty if there is none.
     called : str
-        What was typed before the options, such as `%%train`, for errors.
+        The text typed before the options, such as `%%train`, for errors.
     line_offset : int
         The number of lines above the code in its cell.
     notebook : collection of str
-        Names that only the notebook has.
+        Names that exist in the notebook only.
     folder : Path or None
-        The folder in which the file with the code is.
+        The folder of the file with the code.
     """
 
     source: str = ""
@@ -42,26 +42,34 @@ class Code:
     def check(
         self, values: Mapping[str, Any], tried: Collection[str] = (), *, beside: bool = True
     ) -> None:
-        """Check code that defines what is trained. Raises CellError.
+        """Check code that defines a model.
 
         Parameters
         ----------
         values
             The values of the options.
         tried
-            The names of parameters that a study tries values of.
+            The names of parameters for which a study tries values.
         beside
-            Whether modules beside the file with the code count as known.
+            Whether the code may import modules in the folder of its file.
+
+        Raises
+        ------
+        CellError
+            The code is invalid.
         """
         from ...client import cell
 
         params = dict.fromkeys(values.get("params", ()), "--param") | dict.fromkeys(tried, "--over")
+        folder = None
+        if beside:
+            folder = self.folder
         cell.check(
             self.source,
             self.notebook,
             line_offset=self.line_offset,
             include=values["include"],
-            folder=self.folder if beside else None,
+            folder=folder,
             own_model=not values.get("model"),
             params=params,
         )
@@ -74,32 +82,34 @@ class WorkCommand:
     Attributes
     ----------
     verb : str
-        Its name in commands, such as `study`.
+        The name of the sub-command, such as `study`.
     options : callable
-        Returns its options, in the order of their help.
+        Returns the options in the order of the help.
     declare : callable
-        Declares work with the values of the options and a Code, and returns its handle, or what
-        `--dry-run` shows.
+        Declares work from the values of the options and a Code. Returns its handle, or the preview
+        of `--dry-run`.
     description : str
-        What it does, in its help.
+        The description in the help.
     entries : tuple of Entry
-        Its lines in the overview of all commands.
+        Lines of the overview of all commands.
     check : callable or None
-        Checks values that belong together, and changes them to those that `declare` takes.
+        Checks the values together, and converts them for `declare`.
     typed : str
-        What is typed in a terminal and in a cell (default: the verb).
+        The name in a terminal and in a cell (default: the verb).
     example : str
-        Options of an example, for errors.
+        Arguments of an example, for errors.
     epilog : str
-        The text below the options in its help.
+        The text below the options in the help.
     research : bool
-        Whether the overview lists it under Research, and a cell has it under its long name alone.
+        Whether the overview lists the command under Research, and its magic has only the long name.
     from_file : bool
         Whether a terminal takes the code from a file, and a cell needs a body.
     dry_run : bool
         Whether `declare` takes `dry_run`.
     rank : int
-        Where it is listed among the others: the lowest first.
+        The place in lists of commands, lowest first.
+    guide : str
+        The name of the documentation page that explains it.
     """
 
     verb: str
@@ -115,15 +125,16 @@ class WorkCommand:
     from_file: bool = True
     dry_run: bool = False
     rank: int = 10
+    guide: str = ""
 
     @property
     def name(self) -> str:
-        """What is typed in a terminal and in a cell."""
+        """The name in a terminal and in a cell."""
         return self.typed or self.verb
 
     @property
     def magic(self) -> str:
-        """Its cell magic, with its signs."""
+        """The cell magic, with its percent signs."""
         if self.research:
             return f"%%transient_{self.name}"
         return f"%%{self.name}"
@@ -131,7 +142,7 @@ class WorkCommand:
 
 @cache
 def work_commands() -> Mapping[str, WorkCommand]:
-    """Return the sub-commands of all kinds by verb, those of research last."""
+    """Return the sub-commands of all kinds by verb, Research last."""
     found = [command for options in parts("options").values() for command in options.COMMANDS]
     found.sort(key=lambda command: (command.research, command.rank))
     return {command.verb: command for command in found}
@@ -139,7 +150,7 @@ def work_commands() -> Mapping[str, WorkCommand]:
 
 @cache
 def kind_of(verb: str) -> str:
-    """Return what people call the work that a sub-command declares, such as `bag`."""
+    """Return the name of the kind of work that a sub-command declares, such as `bag`."""
     for kind, options in parts("options").items():
         if any(command.verb == verb for command in options.COMMANDS):
             return str(KINDS[kind])
@@ -147,10 +158,19 @@ def kind_of(verb: str) -> str:
 
 
 def with_included(values: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
-    """Return the values with the absolute paths of the files and folders to send along. Raises
-    DeclarationError.
+    """Return the values with absolute paths of the files and folders to send along.
 
-    `folder`: where relative paths begin (default: the current folder).
+    Parameters
+    ----------
+    values
+        The values of the options.
+    folder
+        The base of relative paths (default: the current folder).
+
+    Raises
+    ------
+    DeclarationError
+        A path does not exist.
     """
     from ...client.declaring.payload import included
 

@@ -19,12 +19,12 @@ from ...catalog import (
 )
 from ...catalog.traces import DAYS, GOOGLE_H100_2025, Trace, drawn, read_traces
 from ...errors import DeclarationError, PlanError, unknown
+from ...kinds import load
 from ...spec import Source, WorkerGroup, parse_groups
 from ...spec.units import parse_deadline
 from ..cell import listed
 from ..declaring import MODELS, refuse_far, refuse_on_demand
 from ..folders import KnownRun, known_runs
-from .bag_plans import BagPlan, bag_plan
 from .revocations import foreseen
 from .workloads import (
     alike,
@@ -95,7 +95,7 @@ def plan(
     policy: str | None = None,
     save_time: float | None = None,
     seed: int = 0,
-) -> Plan | Search | BagPlan:
+) -> Plan | Search | Any:
     """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters
     of the catalog, of one GPU or of two (of `gpus`, else of all with a known speed that Google
     sells, at list prices).
@@ -120,15 +120,15 @@ def plan(
     taken with. `max_cost` in US dollars. `finish_by`: what that deadline costs, and others, of one
     SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on the
     `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a
-    `bag`, `jobs` and what follows are those of `bag_plan`. Raises DeclarationError, ClusterError or
-    PlanError.
+    `bag`, `jobs` and what follows are those of `works.bags.plans.bag_plan`, whose plan it returns.
+    Raises DeclarationError, ClusterError or PlanError.
     """
     if bag:
         if workload or model or cell or source or train_steps is not None or target is not None:
             raise DeclarationError(
                 "A bag has jobs, and no workload", where="--bag", fix="Give --jobs and --job-time."
             )
-        return bag_plan(
+        return load("bag", "plans").bag_plan(
             spec,
             jobs=jobs,
             job_time=job_time,

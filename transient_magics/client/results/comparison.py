@@ -169,7 +169,7 @@ def row_of(state: ClusterState, run: RunState, now: float, dollars: float, revoc
         hours=state.clock.between(began, end) / 3600,
         dollars=dollars,
         revocations=revocations,
-        state="stopped" if text.was_stopped(run) else run.phase,
+        state=text.work_phase(run),
     )
 
 

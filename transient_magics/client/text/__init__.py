@@ -1,8 +1,7 @@
-"""What a terminal shows: states, events and bills as plain text, and the small words that the
-panels share.
+"""The text that terminals and panels show: states, events and bills in words.
 
-Everything is a pure function of folded state and of the moment `now` (seconds since 1970); nothing
-here prints.
+All functions are pure: the folded state and the time `now` (seconds since 1970) go in, words come
+out. The words of a kind of work are in its part `words` (`work.py`).
 """
 
 from __future__ import annotations
@@ -20,29 +19,22 @@ from .bills import (
     transfer_words,
     work_cost,
 )
-from .deadlines import declared_words, outlook_facts
 from .events import event_line, event_words, group_words, grouped, quiet_kinds
-from .records import data_words
 from .screens import listing, listing_row, status
 from .states import (
     NOTHING_TO_DELETE,
     RENTED,
-    counted_words,
     deleted_words,
     destination,
     ending_words,
     given_up_words,
-    is_evaluated,
     leaves_at,
     machine,
     phase_words,
     replacements,
-    run_words,
     to_agree_words,
     transfer_price,
     vm_words,
-    waits_for,
-    was_stopped,
 )
 from .words import (
     clock,
@@ -53,9 +45,10 @@ from .words import (
     scores,
     scores_words,
     share_words,
+    time_words,
     value_words,
 )
-from .work import short_words, status_lines, work_phase, work_words
+from .work import declared_words, short_words, status_lines, work_line, work_phase, work_words
 
 __all__ = [
     "MOST_CHARACTERS",
@@ -64,8 +57,6 @@ __all__ = [
     "bill_words",
     "clock",
     "count",
-    "counted_words",
-    "data_words",
     "declared_words",
     "deleted_words",
     "destination",
@@ -77,7 +68,6 @@ __all__ = [
     "group_words",
     "grouped",
     "hourly_words",
-    "is_evaluated",
     "leaves_at",
     "lines_words",
     "listing",
@@ -85,14 +75,12 @@ __all__ = [
     "machine",
     "money",
     "number",
-    "outlook_facts",
     "params_words",
     "phase_words",
     "plain",
     "quiet_kinds",
     "rate_words",
     "replacements",
-    "run_words",
     "saved_words",
     "scores",
     "scores_words",
@@ -102,14 +90,14 @@ __all__ = [
     "status",
     "status_lines",
     "table",
+    "time_words",
     "to_agree_words",
     "transfer_price",
     "transfer_words",
     "value_words",
     "vm_words",
-    "waits_for",
-    "was_stopped",
     "work_cost",
+    "work_line",
     "work_phase",
     "work_words",
 ]

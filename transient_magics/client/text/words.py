@@ -1,4 +1,4 @@
-"""Numbers, counts, times, scores and foreign texts as one reads them."""
+"""Numbers, counts, times, scores and sizes as people read them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from ...protocol.machines import Share
 from ...protocol.measures.step_parts import examples_words
 from ...protocol.run import Value
 
+_SOON_SECONDS = 600
+
 
 def number(value: float | None) -> str:
-    """A measured value in three significant digits, without an exponent where that reads well."""
+    """Return a value in three significant digits, such as `0.0123` or `12,345`; `-` for None."""
     if value is None:
         return "-"
     if abs(value) >= 999.5:
@@ -21,7 +23,7 @@ def number(value: float | None) -> str:
 
 
 def scores(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics that a reader looks for first: accuracy and loss, else the first three."""
+    """Return the metrics to show first: accuracy and loss, without accuracy the first three."""
     chosen = {name: metrics[name] for name in ("accuracy", "loss") if name in metrics}
     if "accuracy" in chosen:
         return chosen
@@ -29,56 +31,70 @@ def scores(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def scores_words(metrics: Mapping[str, float]) -> str:
-    """`accuracy 0.986, loss 0.085`."""
+    """Return the metrics to show first, such as `accuracy 0.986, loss 0.085`."""
     return ", ".join(f"{name} {number(value)}" for name, value in scores(metrics).items())
 
 
 def evaluated_words(examples: int, complete: bool, of: int = 0, endless: bool = False) -> str:
-    """` (1,000 of 50,000 examples)`, behind an evaluation; nothing where it was not told."""
+    """Return ` (1,000 of 50,000 examples)` for an evaluation; empty where it is unknown."""
     if examples:
         return f" ({examples_words(examples, complete, of, endless)})"
     return ""
 
 
 def clock(at: float) -> str:
-    """The local time of day of a moment."""
+    """Return the local time of day, such as `14:05:09`. `at`: seconds since 1970."""
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
+def time_words(at: float, now: float) -> str:
+    """Return a local time: with seconds within ten minutes, with the day on another day.
+
+    Parameters
+    ----------
+    at, now
+        Seconds since 1970.
+    """
+    local = time.localtime(at)
+    pattern = "%H:%M:%S" if abs(at - now) < _SOON_SECONDS else "%H:%M"
+    words = time.strftime(pattern, local)
+    if local[:3] == time.localtime(now)[:3]:
+        return words
+    return f"{words} on {local.tm_mday} {time.strftime('%b', local)}"
+
+
 def value_words(value: Value) -> str:
-    """A parameter's value in text, with quotes where it would be another value without them."""
+    """Return the value of a parameter, in quotes where it would read as another type."""
     if isinstance(value, float):
         return f"{value:.4g}"
     return value_text(value)
 
 
 def params_words(params: Mapping[str, Value]) -> str:
-    """`learning_rate 0.02, batch_size 64`."""
+    """Return parameters and values, such as `learning_rate 0.02, batch_size 64`."""
     return ", ".join(f"{name} {value_words(value)}" for name, value in params.items())
 
 
-def count(many: int, what: str) -> str:
-    """`1 worker`, `2 workers`."""
-    return f"{many:,} {what}{'' if many == 1 else 's'}"
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 worker` or `2 workers`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def size(many: float) -> str:
-    """`12 MB`, of bytes."""
+def size(size_bytes: float) -> str:
+    """Return a size in bytes with its unit, such as `12 MB`."""
     unit = "bytes"
     for larger in ("kB", "MB", "GB"):
-        if many < 1000:
+        if size_bytes < 1000:
             break
-        many = many / 1000
+        size_bytes = size_bytes / 1000
         unit = larger
-    if many < 1000:
-        return f"{many:.3g} {unit}"
-    return f"{many:,.0f} {unit}"
+    if size_bytes < 1000:
+        return f"{size_bytes:.3g} {unit}"
+    return f"{size_bytes:,.0f} {unit}"
 
 
 def share_words(share: Share) -> str:
-    """What is left to a VM: `50% of its CPU and 20% of its network`, or `all of its CPU and
-    network`.
-    """
+    """Return what a deflated VM has left, such as `50% of its CPU and 20% of its network`."""
     parts = {"CPU": share.cpu, "network": share.network}
     less = [f"{part:.0%} of its {name}" for name, part in parts.items() if part < 1]
     return " and ".join(less) or "all of its CPU and network"

@@ -36,10 +36,10 @@ from ...kinds import KINDS, having
 from ...protocol.machines import CPU
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, render_duration
 from ...spec.image import least_boot_seconds
-from . import moving
+from . import relocation as moves
 from .capacity import Capacity
-from .moving import Arrive, Stay
 from .preparation import preparing
+from .relocation import Arrive, Stay
 
 SAVE_AHEAD_SECONDS = 600.0
 LEAVE_SECONDS = 300.0
@@ -212,12 +212,12 @@ def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
     )
     asked = {(each.role, each.slot) for each in missing}
     known = [
-        moving.Wanted(
+        moves.Wanted(
             each.role, each.slot, each.accelerator, each.zones, vm, (each.role, each.slot) in asked
         )
         for each, vm in filled
     ]
-    if step := moving.step(state, relocation, known, situation.now, situation.unprepared):
+    if step := moves.step(state, relocation, known, situation.now, situation.unprepared):
         yield step
     if not isinstance(step, Stay):
         yield from missing
@@ -386,7 +386,9 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     if _is_busy(state):
         return ""
-    if last := next((work.name for work in state.works.values() if work.ends_cluster), ""):
+    if last := next(
+        (work.name for work in state.works.values() if work.over and work.has_cluster_alone), ""
+    ):
         return f"{last} is over"
     run = state.run
     if run and run.spec.when_done == "cluster":
@@ -403,9 +405,9 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
     spec = state.spec
     assert spec is not None
     useless = {each.vm: each for each in _useless(situation)}
-    given_up: dict[str, str] = {}
-    for part in having("given_up"):
-        given_up.update(part.to_go(state))
+    released: dict[str, str] = {}
+    for part in having("released"):
+        released.update(part.released_vms(state))
     left = state.seconds_left(situation.now)
     for vm in state.living:
         place = declared.get((vm.role, vm.slot))
@@ -420,11 +422,11 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
         elif vm.name in useless:
             yield useless[vm.name]
         elif (
-            vm.name in given_up
+            vm.name in released
             and spec.replace
             and left >= least_boot_seconds(spec, vm.accelerator)
         ):
-            yield DeleteVm(vm.name, given_up[vm.name])
+            yield DeleteVm(vm.name, released[vm.name])
 
 
 def _useless(situation: Situation) -> Iterator[DeleteVm]:
@@ -487,8 +489,8 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
     }
     left = state.seconds_left(situation.now)
     unneeded: set[int] = set()
-    for given_up in having("given_up"):
-        unneeded.update(given_up.empty(state))
+    for part in having("released"):
+        unneeded.update(part.vacant_slots(state))
     # the deadline decides it
     if state.steered is None:
         alone = spec

@@ -41,15 +41,25 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...journal import ClusterState, RunState, StudyState
+from ...journal import ClusterState, RunState
 from ...journal.events import MOST_RUNS
 from ...protocol.run import RunSpec
 from ...spec import WORKER
 from .admission import Need, Server, need, shortage, why
-from .ahead import Ahead, by_readiness, ready, ready_first
-from .alike import alike
-from .pool import Claim, Machines, Pool, machines_of
-from .sharing import guests, has_seat, hosts, seated
+from .same_check import alike
+from .slots import (
+    Ahead,
+    Claim,
+    Machines,
+    Pool,
+    by_readiness,
+    guests,
+    hosts,
+    machines_of,
+    ready,
+    ready_first,
+    seated,
+)
 
 CHECK = "check"
 AHEAD_SECONDS = 15.0
@@ -153,16 +163,11 @@ def has_room(
     """Whether a run with so many workers, or these machines, would have them once it is ready: some
     of those that have them now will have their steps by then. Of a job nobody knows when it ends.
     """
-    lasting = hosts(_lasting(state.claims, now), state)
-    return Pool(slots).has_room(lasting, workers, machines, state.leases)
+    claims = hosts(lasting(state.claims, now), state)
+    return Pool(slots).has_room(claims, workers, machines, state.leases)
 
 
-def has_place(study: StudyState, state: ClusterState, now: float) -> bool:
-    """Whether a further trial of the study would have a place on a VM that its trials share."""
-    return has_seat(study, state, _lasting(state.claims, now))
-
-
-def _lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
+def lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
     """Those that keep their workers for longer than a run that begins now takes to be ready."""
     return [
         claim
@@ -211,7 +216,7 @@ def _begun(
         if not isinstance(run, RunState):
             full = not fits
         else:
-            ahead = not (fits or head) and _fits(run, _lasting(training, now), pool, state)
+            ahead = not (fits or head) and _fits(run, lasting(training, now), pool, state)
             full = (
                 len(ports) >= MOST_RUNS or beside > max(MOST_MADE, pool.size) or not (fits or ahead)
             )

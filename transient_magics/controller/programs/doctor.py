@@ -30,9 +30,9 @@ from ...errors import AccessError, CloudError, ConsumerError, CredentialsError, 
 from ...journal import events
 from ...protocol.doctor import BAD, GOOD, NOTE, Check
 from ...spec import ClusterSpec, own_bucket
-from ..answer import answer
-from ..vms import live_prices
+from ..vms import lookup
 from ..vms.access import Access
+from . import print_answer
 from .preflight import first_requests, prepared
 from .sweep import sweep
 
@@ -94,7 +94,7 @@ class Patient:
     async def read_prices(self) -> int:
         """Read today's prices, once for all checks; how many are new. Raises CloudError."""
         async with self._pricing:
-            return await live_prices.refresh(self.engine)
+            return await lookup.refresh_prices(self.engine)
 
 
 async def check_folder(_: Patient) -> Answer:
@@ -534,7 +534,7 @@ async def _answer(spec: ClusterSpec) -> dict[str, object]:
 def main() -> int:
     """Exit code 0: failures are in the checks."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    return answer(_answer(ClusterSpec.from_dict(json.load(sys.stdin))))
+    return print_answer(_answer(ClusterSpec.from_dict(json.load(sys.stdin))))
 
 
 if __name__ == "__main__":

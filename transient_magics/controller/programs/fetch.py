@@ -26,7 +26,7 @@ from ...protocol import layout
 from ...runtime.files import manifest
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import EMULATED_PROJECT
-from ..answer import answer
+from . import print_answer
 
 _MOST_OBJECTS = 100_000
 _MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints
@@ -93,7 +93,7 @@ async def _manifest(
             except TrainingError as error:
                 damage = TrainingError(error.what, where=f"gs://{bucket}/{name}")
     oldest_first = sorted(there.values(), key=lambda each: each.generation)
-    whole = manifest.Manifest.lying_there(
+    whole = manifest.Manifest.from_objects(
         (each.name.removeprefix(path), each.size, each.crc32c) for each in oldest_first
     )
     if damage and not whole.newest:
@@ -138,7 +138,7 @@ async def _fetch(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Exit code 0, or 1 with the reason in the output."""
-    return answer(_fetch(json.load(sys.stdin)))
+    return print_answer(_fetch(json.load(sys.stdin)))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ from ...spec.measurement import (
     write_sightings,
 )
 from ..vms.access import Access, to_project
-from ..vms.owner import MEASURE_LABEL, whose
+from ..vms.machines import MEASURE_LABEL, owner_labels
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
         await (
             access.engine.check()
         )  # it tells how far this machine's clock is from Compute Engine's, too
-        marks = {**await whose(access.engine), MEASURE_LABEL: spec.id}
+        marks = {**await owner_labels(access.engine), MEASURE_LABEL: spec.id}
     except (AccessError, CredentialsError):
         raise
     except CloudError as error:

@@ -1,29 +1,29 @@
-"""`python -m ...programs.preflight < spec.json`: could this cluster be made? Nothing is made.
+"""Check whether a cluster can be created: `python -m ...programs.preflight < spec.json`.
 
-Prints one JSON object: `{"findings": [{subject, good, said, fix, told}], "spec": the declaration}`,
-with the zones that Compute Engine has. What is examined is what the controller would ask for first.
+Nothing is created. Prints one JSON object: `{"findings": [{subject, good, said, fix, told}], "spec":
+the declaration}`, with the zones that Compute Engine has. It examines what the controller would
+request first. With the argument `controller`, on the VM that is going to run the controller, it
+checks whether the controller can run there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import logging
 import sys
 from dataclasses import asdict
 
 from ...cloud import ComputeEngine, Finding, VmRequest
-from ...errors import CloudError
+from ...errors import CloudError, TransientError
 from ...journal import events, replay
 from ...spec import ClusterSpec
-from .. import skew
 from ..decisions.core import RequestVm, Situation, decide
-from ..vms import advice, live_prices
+from ..vms import lookup
 from ..vms.access import Access
-from ..vms.image_choice import choose, to_be_chosen
-from ..vms.machines import requested, vm_request
-from ..vms.neighbours import taken
-from ..vms.zones import find
+from ..vms.lookup import choose_image, find_zones, name_conflict, needs_image
+from ..vms.machines import labels, requested, vm_request
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +54,14 @@ async def prepared(
     """
     known: list[events.Event] = []
     try:
-        if priced := await live_prices.find(spec, engine):
+        if priced := await lookup.find_prices(spec, engine):
             known.append(priced)
             spec = ClusterSpec.from_dict(priced.spec)
-        if found := await find(spec, engine):
+        if found := await find_zones(spec, engine):
             known.append(found)
             spec = ClusterSpec.from_dict(found.spec)
-        if to_be_chosen(spec):
-            known.append(await choose(spec, engine))
+        if needs_image(spec):
+            known.append(await choose_image(spec, engine))
     except CloudError as error:
         return spec, known, [str(error)]
     return spec, known, []
@@ -81,22 +81,52 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
             findings = await access.engine.examine(
                 first_requests(spec, *known), firewall=spec.firewall, bucket=bucket
             )
-            if why := skew.wrong(access.engine.ahead):
+            if why := lookup.clock_error(access.engine.ahead):
                 findings.append(Finding("clock", False, why))
             if all(finding.good for finding in findings) and (
-                why := await taken(spec, access.engine)
+                why := await name_conflict(spec, access.engine)
             ):
                 findings.append(Finding(f"name {spec.name}", False, why))
             if all(each.good for each in findings):
-                findings += await advice.findings(access, spec)
+                findings += await lookup.advice_findings(access, spec)
             return findings, spec
     except CloudError as error:
         return [Finding("Compute Engine", False, str(error))], spec
 
 
-def main() -> int:
-    """Always exit code 0: what is wrong is in the findings."""
-    findings, spec = asyncio.run(examine(ClusterSpec.from_dict(json.load(sys.stdin))))
+async def check_controller(spec: ClusterSpec) -> None:
+    """Check that the cluster's controller can run on this machine, a VM.
+
+    Everything that it imports has to be installed, Compute Engine has to list the cluster's VMs, and
+    it has to issue tokens for the cluster's place in its bucket.
+
+    Raises
+    ------
+    CloudError
+        Compute Engine or the tokens cannot be used from here.
+    """
+    importlib.import_module("transient_magics.controller.cluster")
+    async with Access(spec) as access:
+        await access.reopen()
+        await access.engine.list(labels(spec), within=spec.all_zones)
+        await access.try_token()
+
+
+def main(arguments: list[str]) -> int:
+    """Examine the declaration from standard input. Returns the exit code.
+
+    Findings print with exit code 0. With the argument `controller`, exit code 1 and one sentence on
+    standard error say that a controller cannot run here.
+    """
+    spec = ClusterSpec.from_dict(json.load(sys.stdin))
+    if arguments == ["controller"]:
+        try:
+            asyncio.run(check_controller(spec))
+        except TransientError as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+    findings, spec = asyncio.run(examine(spec))
     print(
         json.dumps({"findings": [asdict(finding) for finding in findings], "spec": spec.to_dict()})
     )
@@ -104,4 +134,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

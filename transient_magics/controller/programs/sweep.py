@@ -37,11 +37,21 @@ from ...journal.declared import ATTACHED, unreadable
 from ...journal.lock import held
 from ...protocol import checks, layout
 from ...spec.measurement import MeasureSpec
-from ..answer import answer
 from ..vms.access import Access, to_project
-from ..vms.machines import ID_LABEL, LABEL, SEAT_LABEL, rule_description, ruled_by
-from ..vms.owner import MACHINE_LABEL, MEASURE_LABEL, OWNER_LABEL, user, whose
-from .baking import BUILD_LABEL
+from ..vms.machines import (
+    ID_LABEL,
+    LABEL,
+    MACHINE_LABEL,
+    MEASURE_LABEL,
+    OWNER_LABEL,
+    SEAT_LABEL,
+    login_name,
+    owner_labels,
+    rule_description,
+    ruled_by,
+)
+from . import print_answer
+from .bake import BUILD_LABEL
 
 _YOUNG = timedelta(hours=1)
 _YOUNG_RULE = timedelta(days=1)
@@ -65,7 +75,7 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
     """What is swept (or would be, without `yes`), and why. Raises CloudError."""
     async with to_project(project) as access:
         await access.reopen()
-        mine = await whose(access.engine)
+        mine = await owner_labels(access.engine)
         if all_machines:
             keys = (OWNER_LABEL,)
         else:
@@ -73,7 +83,7 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
         found = await access.engine.list({key: mine[key] for key in keys})
         if all_machines:
             found += await access.engine.list(
-                {OWNER_LABEL: user()}
+                {OWNER_LABEL: login_name()}
             )  # whom an earlier version took for the owner
         ruled, told = await _rules(access, {key: mine[key] for key in keys})
         here = clusters_here()
@@ -248,7 +258,7 @@ def main() -> int:
     parser.add_argument("--all-machines", action="store_true")
     parser.add_argument("project", nargs="?")
     asked = parser.parse_args()
-    return answer(sweep(asked.project, yes=asked.yes, all_machines=asked.all_machines))
+    return print_answer(sweep(asked.project, yes=asked.yes, all_machines=asked.all_machines))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from ...journal import Clock, VmState, events
 from ...protocol.checks import at_least, built, within
 from ...remote import Connection, Dialler, Direct, ProxyCommand, Relay, connect
 from ...spec import EMULATED_PROJECT, ClusterSpec, cluster_store, own_bucket
-from ..place import here
+from ..host import controller_vm
 from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance_name
 
 _ANEW_SECONDS = 2.0
@@ -269,7 +269,7 @@ class Access:
 
     async def _open(self) -> None:
         endpoint = None
-        if here():
+        if controller_vm():
             # Google's client finds the VM's own credentials, and the emulator is where VMs find it.
             self._dialler = Direct()
             if self._spec.emulated:

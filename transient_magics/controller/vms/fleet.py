@@ -39,21 +39,20 @@ from ...protocol.vm_events import AgentLine
 from ...remote import Connection, generate_key
 from ...runtime.files.manifest import split
 from ...spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
-from ..agreement.wall import agreed_spec, compare
 from ..decisions.admission import Server, server
 from ..decisions.capacity import ACCESS, QUOTA, QUOTA_EVERYWHERE, STOCKOUT
 from ..decisions.core import RequestVm
-from ..decisions.silence import Silence
-from ..place import here
+from ..decisions.heartbeat import Silence
+from ..host import controller_vm
 from ..record import Recorder
 from ..tasks import Tasks
+from ..trust import agreed_spec, compare
 from .access import Access, WantedBack
 from .boots import Boots
+from .credentials import Login
 from .link import Hooks, Link
-from .login import Login
-from .machines import instance_name, labels, requested, vm_name, vm_request
-from .owner import noted
-from .restarts import Restarts
+from .machine_change import Restarts
+from .machines import instance_name, labels, requested, saved_owner, vm_name, vm_request
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +99,7 @@ class Fleet:
         self._agent_line = agent_line
         self._wanted = wanted
         self._public_key = generate_key(directory / layout.KEY)
-        self._whose = noted(directory)
+        self._whose = saved_owner(directory)
         self._links: dict[str, Link] = {}
         self._silence = Silence()
         self._suspicion = asyncio.Event()
@@ -206,7 +205,7 @@ class Fleet:
         Of the VM that we run on this is only said: `verify_gone` deletes it with the last call that
         we make.
         """
-        if vm.name == here():
+        if vm.name == controller_vm():
             self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
         elif self._login.refused:
             self._login.tell()
@@ -295,7 +294,7 @@ class Fleet:
 
     def _is_ours(self, vm: Vm) -> bool:
         """Whether this process runs on the VM."""
-        return bool(here()) and vm.name == instance_name(self._spec, here())
+        return bool(controller_vm()) and vm.name == instance_name(self._spec, controller_vm())
 
     async def keep_journal(self) -> None:
         """Have a copy of the journal in the bucket, renewed every minute: this VM may be lost.
@@ -436,7 +435,7 @@ class Fleet:
         counts.
         """
         there = (vm for vm in self._state.living if vm.address and vm.answered_at and not vm.change)
-        known = [vm.name for vm in there if vm.name != here()]
+        known = [vm.name for vm in there if vm.name != controller_vm()]
         found = self._silence.for_good(known, time.monotonic())
         self._recorder.note("silence", _SILENCE if self._silence.closed else "")
         return found
@@ -444,7 +443,7 @@ class Fleet:
     @staticmethod
     def _alone_here(vm: VmState) -> bool:
         """Whether this process runs on the VM and has it for itself: it needs no way to it."""
-        return vm.role == CONTROLLER and vm.name == here()
+        return vm.role == CONTROLLER and vm.name == controller_vm()
 
     def _outside(self, event: events.VmRequested, going: Collection[str] = ()) -> str:
         """Return why the VM is outside what this machine's user agreed to, one sentence, or
@@ -609,7 +608,7 @@ class Fleet:
         for name, vm in found.items():
             # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one
             # nobody knows.
-            if name in (*known, here()):
+            if name in (*known, controller_vm()):
                 continue
             if name not in self._tasks and f"delete {name}" not in self._tasks:
                 self._tasks.do(f"remove {name}", self._remover(name, vm))

@@ -43,7 +43,7 @@ from ...protocol.agent_commands import (
 from ...protocol.checks import clipped, parsed_object
 from ...protocol.vm_events import AgentLine, from_agent
 from ...remote import Allowance, Connection, Reader, Writer, push_bundle
-from ..foreign import Refusals
+from ..trust import RejectedLines
 from .startup import BOOTED
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Link:
         self._heard = 0
         self._allowance = Allowance(_MOST_LINES)
         self._too_much = False
-        self._refusals = Refusals(f"The agent on {vm}", lambda what: log.warning("%s", what))
+        self._refusals = RejectedLines(f"The agent on {vm}", lambda what: log.warning("%s", what))
 
     @property
     def answering(self) -> bool:

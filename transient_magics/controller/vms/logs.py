@@ -11,7 +11,7 @@ from pathlib import Path
 from ...errors import ClusterError, unknown
 from ...journal import ClusterState
 from ...protocol import layout
-from ..place import here
+from ..host import controller_vm
 from .fleet import Fleet
 
 _MOST_LOG = 262_144  # bytes
@@ -26,7 +26,7 @@ async def last_lines(
 
     Raises ClusterError or RemoteError.
     """
-    if vm and vm == here() and (own := directory / layout.CONTROLLER_LOG).exists():
+    if vm and vm == controller_vm() and (own := directory / layout.CONTROLLER_LOG).exists():
         return "\n".join(own.read_text(errors="replace", encoding="utf-8").splitlines()[-lines:])
     if fleet:
         link = fleet.link(vm)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import getpass
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ... import places
 from ...catalog import CONTROLLER_DISK_GB, DISK_GB, DISK_TYPE, accelerator
-from ...cloud import VmRequest, request_id, rules
+from ...cloud import ComputeEngine, VmRequest, request_id, rules
+from ...files import write_atomically
 from ...journal import events
 from ...spec import CONTROLLER, IAP_RANGE, ClusterSpec, price_kind
 from ...spec.image import has_gpu, image_of
 from ..decisions.core import RequestVm
-from .owner import MACHINE_LABEL, OWNER_LABEL, user
 from .startup import CONTROLLER_USER, USER, account_script, controller_script, startup_script
 
 LABEL = "transient-magics-cluster"
@@ -28,12 +33,21 @@ PROXY_LABEL = {"transient-magics-ssh": "proxy"}
 ROLE_LABEL = "transient-magics-role"
 _DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+), machine (\w+)")
 
+OWNER_LABEL = "transient-magics-owner"
+MACHINE_LABEL = "transient-magics-machine"
+USER_LABEL = "transient-magics-user"
+"""A hash of the principal, the number of the home directory, and for human eyes the login name."""
+MEASURE_LABEL = "transient-magics-measurement"
+"""On VMs that were asked for only to see whether there are any: the id of the measurement."""
+OWNER = "owner.json"
+"""In a cluster's folder: the labels that say whose its VMs are."""
+
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
     """The labels by which the VMs of this cluster, and no others, are found."""
     if spec.id:
         return {ID_LABEL: spec.id}
-    return {LABEL: spec.name, OWNER_LABEL: user()}
+    return {LABEL: spec.name, OWNER_LABEL: login_name()}
 
 
 def tag(spec: ClusterSpec) -> str:
@@ -71,7 +85,7 @@ def firewall_rules(
 
 def rule_description(cluster: str, identity: str) -> str:
     """What marks a firewall rule as this cluster's."""
-    return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {user()}'}"
+    return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {login_name()}'}"
 
 
 def ruled_by(description: str) -> dict[str, str]:
@@ -181,3 +195,51 @@ def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mappi
     else:
         script = startup_script(with_gpu=with_gpu, purpose=spec.purpose)
     return {"startup-script": script}
+
+
+# Whose VMs are: labels by which a sweep tells this user's from others', and those of this machine from all of his.
+#
+# A login name says nothing (every container's user is `root` or `jovyan`), so the owner is known by the credentials'
+# principal, and the machine by a number drawn for its home directory. A cluster keeps the labels that it began with.
+
+
+async def owner_labels(engine: ComputeEngine) -> dict[str, str]:
+    """The labels of what is made from here with these credentials. On the emulator the user is the
+    principal.
+
+    Raises CloudError where Google does not say whose credentials they are.
+    """
+    principal = await engine.principal() or f"emulator/{login_name()}"
+    return {
+        OWNER_LABEL: hashlib.sha256(principal.lower().encode()).hexdigest()[:16],
+        MACHINE_LABEL: places.identity(),
+        USER_LABEL: login_name(),
+    }
+
+
+async def save_owner(engine: ComputeEngine, directory: Path) -> None:
+    """Have the labels of the cluster in `directory` written down there, once. Raises CloudError."""
+    if not (directory / OWNER).exists():
+        labels = json.dumps(await owner_labels(engine))
+        write_atomically(
+            directory / OWNER, labels, durable=False
+        )  # no controller could begin with half of it
+
+
+def saved_owner(directory: Path) -> Mapping[str, str]:
+    """What was noted of the cluster in `directory`; without it, what can be said without asking
+    anybody.
+    """
+    try:
+        return json.loads((directory / OWNER).read_text(encoding="utf-8"))
+    except FileNotFoundError:  # its controller began before there was such a note
+        return {USER_LABEL: login_name()}
+
+
+def login_name() -> str:
+    """This user's login name, as a label may hold it."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # an account without a name
+        return "unknown"
+    return re.sub(r"[^a-z0-9_-]", "-", name.lower())[:63] or "unknown"

@@ -144,8 +144,8 @@ class WorkGroup(TypedDict):
     lines: list[WorkLine]
 
 
-class Said(TypedDict):
-    """An event, or several that say the same; `at` in seconds since 1970."""
+class EventLine(TypedDict):
+    """An event, or several alike ones. `at`: seconds since 1970."""
 
     at: float
     clock: str
@@ -182,7 +182,7 @@ class View(TypedDict):
     work: list[WorkGroup]
     cost: Cost
     ending: str
-    events: list[Said]
+    events: list[EventLine]
 
 
 class Notice(TypedDict):

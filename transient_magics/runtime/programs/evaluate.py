@@ -35,7 +35,7 @@ from ..training import reproducibility
 from ..training.examples import iterator_of
 from ..training.loading import load_model
 from ..training.reproducibility import seed_process
-from ..training.trainable import Drawn, Pipeline, Trainable
+from ..training.trainable import Pipeline, Sample, Trainable
 from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 
@@ -74,7 +74,7 @@ class Plan:
     """
 
     batches: int = 0
-    drawn: Drawn | None = None
+    drawn: Sample | None = None
     seconds: float = math.inf
 
 
@@ -167,7 +167,7 @@ def _of_own(
         seen = judge(Plan(spec.eval_batches))
         return seen, {} if seen.complete else _first(seen)
     if many := before.get("drawn"):
-        seen = judge(Plan(drawn=Drawn(many, before["among"], _seed(spec))))
+        seen = judge(Plan(drawn=Sample(many, before["among"], _seed(spec))))
         return seen, {
             name: before[name] for name in ("of", "endless", "drawn", "among") if name in before
         }
@@ -193,7 +193,7 @@ def _of_own(
         many = min(many, _BATCHES * math.ceil(seen.elements / seen.batches))
     many = min(many, elements)
     part = {"drawn": many, "among": elements, **({"of": examples} if ended else {"endless": True})}
-    return judge(Plan(drawn=Drawn(many, elements, _seed(spec)))), part
+    return judge(Plan(drawn=Sample(many, elements, _seed(spec)))), part
 
 
 def _first(seen: _Seen) -> dict[str, Any]:

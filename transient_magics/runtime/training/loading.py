@@ -1,4 +1,4 @@
-"""Which model a run trains, and the imports of TensorFlow that this takes."""
+"""The model of a run, with the imports of TensorFlow that it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .usercode import provide_packages
 
 
 def import_tensorflow(spec: RunSpec) -> Any:
-    """TensorFlow as the run needs it; the first that a process does with TensorFlow."""
+    """Import TensorFlow as the run needs it.
+
+    Call it before anything else uses TensorFlow.
+    """
     if not spec.model:
         return everything()
     from .t2t.bridges import cross
@@ -25,22 +28,24 @@ def import_tensorflow(spec: RunSpec) -> Any:
 
 
 def preload(registered: bool) -> None:
-    """Import what takes long, for a process that waits for a run of a `registered` model, or of the
-    cell's own.
+    """Import slow modules, in a process that waits for a run.
+
+    `registered`: the run will train a model of Tensor2Tensor's registry, not one of its cell.
     """
     if not registered:
         everything()
-        _keras()
+        _import_keras()
         return
     from .t2t import bridges
 
     bridges.preload()
 
 
-def _keras() -> None:
-    """Import it, as almost every cell with a model of its own does: 1.2 s of a core, with what it
-    looks for itself (scikit-learn, pandas), and a run has at least three processes that run the
-    cell.
+def _import_keras() -> None:
+    """Import Keras, which almost every cell with its own model uses.
+
+    The import takes 1.2 s of a core, including the libraries that Keras searches for (scikit-learn,
+    pandas). At least three processes of a run execute the cell.
     """
     os.environ["KERAS_BACKEND"] = "tensorflow"
     with uncollected():
@@ -48,10 +53,21 @@ def _keras() -> None:
 
 
 def load_model(folder: RunFolder, spec: RunSpec, directory: str) -> Trainable:
-    """Run the cell, outside of any graph, and find what it is to train. Raises CellError or
-    DeclarationError.
+    """Run the cell, outside of any graph, and return the model that it trains.
 
-    `directory` is where the data are, or are going to be.
+    Parameters
+    ----------
+    folder, spec
+        The run's folder and declaration.
+    directory
+        The place of the data, which need not exist yet.
+
+    Raises
+    ------
+    CellError
+        For an exception in the cell.
+    DeclarationError
+        For an unknown or unsupported model, problem or hyper-parameter.
     """
     provide_packages(folder)
     import_tensorflow(spec)

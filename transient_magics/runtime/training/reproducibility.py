@@ -1,13 +1,14 @@
 """Reproducible programs: seeded random numbers, and fingerprints that processes compare.
 
 Every process of a run executes the cell and calls its `input_fn`. A split that the cell draws must
-be the same split in each of them, so everything that can be seeded is seeded with the run's seed
-meanwhile: `random`, NumPy (also `default_rng()` and `RandomState()` without a seed), TensorFlow,
-and Keras, which draws its seeds from `random`. Afterwards each process draws from the system again,
-so that workers do not augment, shuffle or drop alike.
+be the same in each process. So during that time all generators that can be seeded get the run's
+seed: `random`, NumPy (including `default_rng()` and `RandomState()` without a seed), TensorFlow,
+and Keras, which takes its seeds from `random`. Afterwards each process draws from the system again,
+so that workers augment, shuffle and drop differently.
 
-Entropy from elsewhere (`os.urandom`, `secrets`, the clock) stays what it is: the chief compares
-what came of it (`fingerprint`).
+Entropy from other sources (`os.urandom`, `secrets`, the clock) is not seeded. Then workers might
+train on evaluation examples, or place variables on other parameter servers than the chief. The
+chief compares fingerprints to detect that.
 """
 
 from __future__ import annotations
@@ -29,27 +30,34 @@ from ...protocol import checks
 _SEEDS_OF_NUMPY = 2**32
 
 _stream: random.Random | None = None
-"""Where unseeded generators get their seeds while a program runs; None: from the system."""
+"""Source of seeds for unseeded generators while a program runs; None: the system."""
 
 TRAINING = "training"
 EVALUATION = "evaluation"
 WEIGHTS = "weights"
 _DIFFERENT = {
-    WEIGHTS: "its model has weights of other names, shapes or another order",
+    WEIGHTS: "its model has weights with other names, shapes or order",
     TRAINING: "it has another number of training examples",
-    EVALUATION: "it has other examples for the evaluation",
+    EVALUATION: "it has other evaluation examples",
 }
 _COMPARED_ROWS = 4096
-"""Rows of a larger array that are compared, evenly spaced."""
+"""Number of rows of a larger array that are compared, evenly spaced."""
 _LARGEST = 1e100
+"""Bound of compared values."""
 _TOLERANCE = 1e-5
-"""Relative deviation of two checksums of one array: machines round sums differently."""
+"""Relative tolerance between two checksums of an array: machines round sums differently."""
 
 
 @contextlib.contextmanager
 def seeded(seed: int, part: str = "cell") -> Iterator[None]:
-    """Seed all generators with the run's `seed` for a `part` of its program; restore their states
-    afterwards.
+    """Seed all generators for a part of the run's program, and restore their states afterwards.
+
+    Parameters
+    ----------
+    seed
+        The run's seed.
+    part
+        Name of the part of the program, which changes the random numbers.
     """
     global _stream
     with contextlib.suppress(ImportError):
@@ -68,17 +76,16 @@ def seeded(seed: int, part: str = "cell") -> Iterator[None]:
 
 
 def seed_process(seed: int, part: str) -> None:
-    """Seed all generators for the rest of this process, as for a run that was declared with a seed."""
+    """Seed all generators for the rest of this process, for a run declared with a seed."""
     _intercept()
     _seed_all(random.Random(f"{seed} {part}").getrandbits(32))
 
 
 class Generators:
-    """The generators that a cell keeps in variables: NumPy's `Generator` and `RandomState`,
-    `random.Random`.
+    """The generators in variables of a cell: NumPy's and `random.Random`.
 
-    They have the same state in every call of `input_fn`, whichever mode it is asked for first, and
-    a state of their own in each process while examples are read.
+    They have the same state in each call of `input_fn`, in any order of modes. Each process gives
+    them states of its own while examples are read.
     """
 
     def __init__(self, variables: Mapping[str, Any]) -> None:
@@ -97,13 +104,14 @@ class Generators:
                 self._add_bits(value.bit_generator)
 
     def restore(self) -> None:
-        """Set the states that the generators had when the cell had run."""
+        """Set the states in which the cell left the generators."""
         for restore in self._restore:
             restore()
 
     def renew(self) -> None:
-        """Give each generator a state that no other process has, or that follows from the seed of
-        this process.
+        """Give each generator a state that no other process has.
+
+        In a process with a seed, the state follows from that seed.
         """
         for renew in self._renew:
             renew()
@@ -127,10 +135,10 @@ class Generators:
 
 @contextlib.contextmanager
 def _imports_draw_nothing() -> Iterator[None]:
-    """Restore the states of the generators after each import of a library.
+    """Restore the generators after each import of a library.
 
-    Some libraries draw as they are imported (Keras). A process that has them already must draw the
-    same as one that imports them now.
+    Some libraries draw random numbers as they are imported (Keras). A process that imported them
+    earlier must draw the same numbers as one that imports them now.
     """
     statement = builtins.__import__
     function = importlib.import_module
@@ -154,10 +162,10 @@ def _imports_draw_nothing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _functions_of_datasets_unseeded() -> Iterator[None]:
-    """Let operations that draw in `Dataset.map` and the like have no seed, as without a global one.
+    """Remove the global seed from operations in functions of `Dataset.map` and similar.
 
-    They draw while examples are read. With a seed they would draw the same in every worker, and in
-    every epoch.
+    They draw while examples are read. With a seed they would draw the same numbers in every worker,
+    and in every epoch.
     """
     structured: Any = sys.modules.get("tensorflow.python.data.ops.structured_function")
     context: Any = sys.modules.get("tensorflow.python.eager.context")
@@ -189,18 +197,21 @@ _LIBRARIES = tuple(
 
 @contextlib.contextmanager
 def _restored_after(name: str) -> Iterator[None]:
+    """Restore the generators after the first import of an installed module."""
     if name in sys.modules or _stream is None:
         yield
         return
     numpy = sys.modules.get("numpy")
-    states = _stream.getstate(), random.getstate(), numpy.random.get_state() if numpy else None
+    stream_state = _stream.getstate()
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
     yield
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or file.startswith(_LIBRARIES) or "packages" in Path(file).parts:
-        _stream.setstate(states[0])
-        random.setstate(states[1])
+        _stream.setstate(stream_state)
+        random.setstate(python_state)
         if numpy:
-            numpy.random.set_state(states[2])
+            numpy.random.set_state(numpy_state)
 
 
 def _seed_all(seed: int) -> None:
@@ -208,9 +219,8 @@ def _seed_all(seed: int) -> None:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(seed % _SEEDS_OF_NUMPY)
     if context := sys.modules.get("tensorflow.python.eager.context"):
-        context.set_global_seed(
-            seed
-        )  # `tensorflow.random.set_seed` would seed the graph in which examples are read
+        # `tensorflow.random.set_seed` would seed the graph in which examples are read.
+        context.set_global_seed(seed)
 
 
 def _states() -> Callable[[], None]:
@@ -218,36 +228,27 @@ def _states() -> Callable[[], None]:
     state = random.getstate()
     numpy = sys.modules.get("numpy")
     context = sys.modules.get("tensorflow.python.eager.context")
-    if numpy:
-        of_numpy = numpy.random.get_state()
-    else:
-        of_numpy = None
-    if context:
-        of_tensorflow = context.global_seed()
-    else:
-        of_tensorflow = None
+    numpy_state = numpy.random.get_state() if numpy else None
+    global_seed = context.global_seed() if context else None
 
     def restore() -> None:
         random.setstate(state)
         if numpy:
-            numpy.random.set_state(of_numpy)
+            numpy.random.set_state(numpy_state)
         if context:
-            context.set_global_seed(of_tensorflow)
+            context.set_global_seed(global_seed)
 
     return restore
 
 
 def _intercept() -> None:
-    """Let generators that are made without a seed get one from `_stream`, where there is one.
-    Idempotent.
-    """
+    """Let generators without a seed take one from `_stream`, if it is set. Idempotent."""
     if not hasattr(random.Random.seed, _MARK):
         _intercept_python()
     bits: Any = sys.modules.get("numpy.random.bit_generator")
     if bits and not hasattr(bits.randbits, _MARK):
-        bits.randbits = _marked(
-            _bits_or(bits.randbits)
-        )  # of NumPy's SeedSequence, when it is given no entropy
+        # NumPy's SeedSequence calls it if it is given no entropy.
+        bits.randbits = _marked(_bits_or(bits.randbits))
 
 
 _MARK = "_transient"
@@ -259,7 +260,14 @@ def _marked(function: Any) -> Any:
 
 
 def _bits_or(system: Callable[[int], int]) -> Callable[[int], int]:
-    return lambda count: _stream.getrandbits(count) if _stream else system(count)
+    """Return a function that draws bits from `_stream`, or else from the system."""
+
+    def draw(count: int) -> int:
+        if _stream:
+            return _stream.getrandbits(count)
+        return system(count)
+
+    return draw
 
 
 def _intercept_python() -> None:
@@ -271,10 +279,14 @@ def _intercept_python() -> None:
         seed(self, a, version)
 
     random.Random.seed = _marked(seed_from_stream)
-    of_module = random.seed
-    random.seed = lambda a=None, version=2: of_module(
-        _stream.getrandbits(256) if a is None and _stream else a, version
-    )
+    seed_module = random.seed
+
+    def seed_module_from_stream(a: Any = None, version: int = 2) -> None:
+        if a is None and _stream:
+            a = _stream.getrandbits(256)
+        seed_module(a, version)
+
+    random.seed = seed_module_from_stream
 
 
 # A fingerprint of a run's program in one process, by which the chief sees that all processes execute the same one.
@@ -284,9 +296,9 @@ def _intercept_python() -> None:
 
 
 def fingerprint_weights(graph: Any) -> dict[str, str]:
-    """Return the part for the trainable variables of a graph, in the order in which they were made."""
+    """Return the fingerprint of a graph's trainable variables, in order of creation."""
     variables = graph.get_collection("trainable_variables")
-    if not variables:  # a graph that was read from a file
+    if not variables:  # a graph read from a file
         return {}
     described = [
         (variable.op.name, variable.shape.as_list(), variable.dtype.name) for variable in variables
@@ -295,8 +307,9 @@ def fingerprint_weights(graph: Any) -> dict[str, str]:
 
 
 def fingerprint_examples(mode: str, arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return the part for the arrays, by name, that a cell has for `mode`: of training examples
-    their number alone.
+    """Return the fingerprint of the arrays of a mode, by name.
+
+    That of training examples is only their number.
     """
     if mode == "train":
         return {TRAINING: str(len(next(iter(arrays.values()))))}
@@ -304,11 +317,10 @@ def fingerprint_examples(mode: str, arrays: Mapping[str, Any]) -> dict[str, str]
 
 
 def parse_fingerprint(text: str) -> dict[str, str]:
-    """Read a fingerprint that another process sent as JSON. Raises ValueError for anything else."""
+    """Parse a fingerprint that another process sent as JSON. Raises ValueError."""
+    found: Mapping[str, object] = {}
     if text:
         found = checks.parsed_object(text.encode())
-    else:
-        found = {}
     parts = {name: value for name, value in found.items() if isinstance(value, str)}
     if parts.keys() != found.keys() or not parts.keys() <= _DIFFERENT.keys():
         raise ValueError(f"not a fingerprint of a program: {text:.80}")
@@ -318,8 +330,9 @@ def parse_fingerprint(text: str) -> dict[str, str]:
 
 
 def fingerprint_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Return what differs between two fingerprints, in a few words; empty where no part that both
-    have does.
+    """Describe how two fingerprints differ; empty if they agree.
+
+    Compares only parts that both have.
     """
     for part, words in _DIFFERENT.items():
         if not (one.get(part) and other.get(part)):
@@ -334,8 +347,9 @@ def fingerprint_difference(one: Mapping[str, str], other: Mapping[str, str]) -> 
 
 
 def _checksum(arrays: Mapping[str, Any]) -> tuple[str, float, float]:
-    """Return a digest of names, kinds and shapes, a sum that depends on the order, and the sum of
-    magnitudes.
+    """Return a digest of names, kinds and shapes, a sum, and the sum of magnitudes.
+
+    The first sum depends on the order of the values.
     """
     import numpy
 
@@ -358,7 +372,7 @@ def _checksum(arrays: Mapping[str, Any]) -> tuple[str, float, float]:
 
 
 def _alike(one: str, other: str) -> bool:
-    """Return whether two checksums are equal but for rounding."""
+    """Return whether two checksums are equal apart from rounding."""
     first = _read(one)
     second = _read(other)
     largest = max(first[2], second[2])
@@ -366,6 +380,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _read(text: str) -> tuple[str, float, float]:
+    """Parse a checksum. Raises ValueError."""
     match checks.parsed(text.encode()):
         case [str() as digest, float() as total, float() as magnitude]:
             return digest, total, magnitude

@@ -1,9 +1,8 @@
-"""Rules that the chief and the workers of a step share: the barrier of synchronous training and the
-rate's divisor.
+"""Rules of a step that the chief and the workers share: barrier, polling, learning rate divisor.
 
-The number is asked anew at every look, so a worker that dies or joins changes the step that is
-being waited for, not the next one, and no step waits for somebody who is gone. Nothing here knows
-TensorFlow, a clock or a thread.
+The barrier is computed again at each poll. So a worker that dies or joins changes the step in
+progress, not only the next one, and no step waits for a lost worker. Pure: without TensorFlow,
+clocks and threads.
 """
 
 from __future__ import annotations
@@ -16,46 +15,62 @@ _SHARE = 0.1
 
 
 def gradients_needed(live: int, backup: int) -> int:
-    """How many gradients complete a step while `live` workers train and the slowest `backup` are
-    not waited for.
+    """Return how many gradients complete a synchronous step.
 
-    Never fewer than one: the first worker of a run takes its first step before it counts as live,
-    and the last one left goes on however many backups were declared.
+    Parameters
+    ----------
+    live
+        Number of workers that train.
+    backup
+        Number of slowest workers that a step does not wait for.
+
+    Returns
+    -------
+    int
+        At least one: the first worker takes its first step before it counts as live, and the last one
+        continues however many backup workers were declared.
     """
     return max(1, live - backup)
 
 
 class PollSchedule:
-    """When to look again for something that happens once in every step."""
+    """The times at which to poll for an event that happens once in every step."""
 
     def __init__(self) -> None:
         self._usual = 0.0
 
     def pause(self, waited: float) -> float:
-        """Seconds until the next look, after `waited` seconds.
+        """Return the seconds until the next poll, after `waited` seconds.
 
-        A look takes a parameter server 0.3 ms, and every worker looks: a fixed millisecond would
-        cost it a third of a core for each. So nobody looks for half of the usual time; then in
-        proportion, so that a look comes late by a tenth of a step and their number does not grow
-        with its length. A sudden change is seen within _LONGEST.
+        A poll costs a parameter server 0.3 ms, and every worker polls: at a fixed interval of a
+        millisecond, each worker would cost it a third of a core. So there is no poll during the
+        first half of the usual time. Later the interval grows with the time waited: a poll is late
+        by at most a tenth of a step, and the number of polls does not grow with the step's length.
+        A sudden change is noticed within _LONGEST.
         """
         return min(max(_SHARE * waited, self._usual / 2 - waited, _SHORTEST), _LONGEST)
 
     def happened(self, waited: float) -> None:
-        """It happened after `waited` seconds."""
+        """Record that the event happened after `waited` seconds."""
         self._usual += 0.2 * (waited - self._usual)
 
 
-# What divides the learning rate, while the workers come and go.
-
-
 def divisor(policy: str, *, synchronous: bool, active: int, slots: int) -> float:
-    """The divisor of one update's rate: `policy` is `active`, `slots` (the most workers there may
-    be) or `fixed`.
+    """Return the divisor of the learning rate of one update.
 
-    Each of n asynchronous workers applies updates of its own, so `active` divides their rate by the
-    square root of how many there are now. A synchronous step applies one update, whoever took part:
-    `active` divides by one. `slots` keeps to the declared number in both modes.
+    Parameters
+    ----------
+    policy
+        `active`, `slots` or `fixed`. Each of n asynchronous workers applies its own updates, so `active`
+        divides their rate by the square root of the current number of workers. A synchronous step applies
+        one update, so `active` divides by one. `slots` uses the declared number in both modes. `fixed`
+        divides by one.
+    synchronous
+        Whether steps are synchronous.
+    active
+        Current number of workers.
+    slots
+        Largest number of workers.
     """
     match policy:
         case "active" if not synchronous:

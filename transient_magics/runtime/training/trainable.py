@@ -1,10 +1,8 @@
-"""What a run trains, behind one interface: a model of Tensor2Tensor's registry, or what the cell
-itself defines.
+"""The interface to a model: of Tensor2Tensor's registry (t2t/), or of the cell (user_model/).
 
-Chief, workers, evaluation and predictions ask a Trainable for its part of their graphs (examples,
-loss and gradients, metrics, outputs) and know nothing else about it. Which one it is follows from
-the declaration: with the name of a model it is Tensor2Tensor's (t2t/), without one the cell's own
-(user_model/): loading.py.
+Chief, workers, evaluation and predictions ask a Trainable for its part of their graphs: examples,
+loss and gradients, metrics, outputs. They know nothing else about it. A declaration with the name
+of a model trains one of Tensor2Tensor, any other one the cell's own (loading.py).
 """
 
 from __future__ import annotations
@@ -20,15 +18,29 @@ Pairs = Sequence[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A tf.data dataset of feature dictionaries; `batched` if each element is a whole batch
-    already.
+    """A tf.data dataset of feature dictionaries.
 
-    `feeds` are for the initializer of its iterator. `directory`: all that it reads are the files
-    there; empty where it may be something else. `files`: of records in blocks, the names of the
-    files of one chunk, to be fed when reading begins; the dataset ends with them. `grouped`: its
-    elements are mini-batches out of which single examples are taken. `note`: what its user should
-    know before the first step. `elements`: how many an evaluation has (-1: without end;
-    -2: not known), which are `single` examples or batches.
+    Attributes
+    ----------
+    dataset, types, shapes
+        The dataset, and the types and shapes of its elements by feature.
+    batched
+        Whether each element is a whole batch.
+    feeds
+        Feeds for the initializer of its iterator.
+    directory
+        The folder that has all files it reads; empty if it may read others.
+    files
+        For records in blocks, the names of the files of one chunk, fed when reading begins. The dataset
+        ends with them.
+    grouped
+        Whether single examples are extracted from its elements, which are mini-batches.
+    note
+        A notice to the user before the first step.
+    elements
+        Elements of an evaluation: -1 if it is endless, -2 if the number is unknown.
+    single
+        Whether these elements are examples, not batches.
     """
 
     dataset: Any
@@ -45,23 +57,34 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A part of the dev split: `many` of its first `of` elements, drawn from `seed`."""
+class Sample:
+    """A part of the dev split: `size` of its first `total` elements, drawn from `seed`."""
 
-    many: int
-    of: int
+    size: int
+    total: int
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Objective:
-    """A loss, its gradients, and the optimizer that applies what `finished` (noise, clipping) makes
-    of them.
+    """A loss, its gradients, and the optimizer that applies them.
 
-    `weight`, a scalar, is of how many examples the loss is the mean: of text, of tokens that are no
-    padding. `slower(by)` is the same optimizer with its learning rate divided by a number.
-    `disturbances()` builds what is to be done to the variables once in every step that is applied,
-    after it.
+    Attributes
+    ----------
+    loss
+        The loss, a scalar.
+    pairs
+        Its gradients with their variables.
+    optimizer
+        The optimizer.
+    finished
+        Function that adds noise to gradients and clips them before they are applied.
+    slower
+        Function of a number: the same optimizer with its learning rate divided by it.
+    weight
+        Number of examples over which the loss is a mean, a scalar; for text, tokens without padding.
+    disturbances
+        Function that builds operations on the variables, run once after each applied step.
     """
 
     loss: Any
@@ -75,8 +98,18 @@ class Objective:
 
 @dataclass(frozen=True)
 class EvaluationGraph:
-    """`updates` sees one more batch; `values` are the metrics by their names, `loss` the batch's
-    mean loss.
+    """The evaluation of one batch.
+
+    Attributes
+    ----------
+    values
+        The metrics by name.
+    updates
+        The operation that adds one batch to the metrics.
+    loss
+        The batch's mean loss.
+    examples
+        The number of examples in the batch.
     """
 
     values: Mapping[str, Any]
@@ -87,8 +120,14 @@ class EvaluationGraph:
 
 @dataclass(frozen=True)
 class ServingGraph:
-    """Placeholders by the feature's name, their first dimension the batch, and what comes out by
-    name.
+    """The graph of predictions.
+
+    Attributes
+    ----------
+    inputs
+        Placeholders by feature; their first dimension is the batch.
+    outputs
+        Outputs by name.
     """
 
     inputs: Mapping[str, Any]
@@ -96,94 +135,101 @@ class ServingGraph:
 
 
 class Texts(Protocol):
-    """A model that takes and gives texts."""
+    """The interface to a model that takes and returns texts."""
 
     batch: int
-    """How many are answered at once."""
+    """Number of texts per batch."""
 
     def encode(self, feature: str, texts: Sequence[str]) -> Any:
-        """The token numbers of a feature's texts, an array with a row for each, filled up with
-        zeros at their ends.
-        """
+        """Return the token numbers of texts, one row per text, padded with zeros at the end."""
         ...
 
     def graph(self, given: Collection[str], beam_size: int = 1, alpha: float = 0.0) -> ServingGraph:
-        """What answers the features `given`: `tokens`, with a row for each text.
+        """Build the graph that answers the features `given` with `tokens`, one row per text.
 
-        `beam_size`: of how many beginnings the best is kept; 1 takes the likeliest token each time.
-        A larger `alpha` prefers longer texts.
+        Parameters
+        ----------
+        given
+            Names of the features.
+        beam_size
+            Number of partial answers that beam search keeps; 1 always takes the most likely token.
+        alpha
+            Preference for longer texts in beam search; 0 for none.
         """
         ...
 
     def decode(self, tokens: Any) -> str:
-        """The text of one row of an answer."""
+        """Return the text of one row of an answer."""
         ...
 
 
 class Trainable(Protocol):
-    """What a run trains. Whatever it builds goes into the default graph."""
+    """The interface to what a run trains. All builders add to the default graph."""
 
     @property
     def batch(self) -> int:
-        """The declared mini-batch."""
+        """The declared mini-batch, in examples; for most text problems in tokens."""
         ...
 
     def prepare(self) -> None:
-        """Complete the definition from the data's vocabulary; before anything is built."""
+        """Complete the definition from the data's vocabulary, before anything is built."""
         ...
 
     def has_records(self) -> bool:
-        """Whether the training data are where they should be."""
+        """Return whether the training data are in their place."""
         ...
 
     def generate(self, directory: str, temporary: str) -> None:
-        """Make the files of the data that all workers share."""
+        """Create the data files that all workers share."""
         ...
 
     def record_files(self) -> Sequence[Path]:
-        """The training files, where they hold records that may be read one by one in any order;
-        else none.
-        """
+        """Return the training files if their records may be read in any order; else none."""
         ...
 
     def training_pipeline(self) -> Pipeline:
-        """Training examples, in an order that is drawn anew whenever reading begins; endless, or of
-        one chunk.
+        """Return training examples, in a new random order per iterator.
+
+        The pipeline is endless, or has one chunk of records.
         """
         ...
 
-    def evaluation_pipeline(self, drawn: Drawn | None = None) -> Pipeline:
-        """The dev split once, in batches, or the part of it that is `drawn` (of a model of the
-        cell's own).
+    def evaluation_pipeline(self, drawn: Sample | None = None) -> Pipeline:
+        """Return the dev split once, in batches.
+
+        `drawn` selects a part of it, for models that a cell defines.
         """
         ...
 
     def placeholders(self) -> dict[str, Any]:
-        """Placeholders shaped like a batch of training features. Needs no data that `generate`
-        makes.
+        """Return placeholders in the shape of a batch of training features.
+
+        Does not need the data that `generate` creates.
         """
         ...
 
     def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:
-        """The loss on a batch, and its gradients; `divisor` is what the learning rate is divided
-        by, a scalar.
+        """Return the loss on a batch, with its gradients and optimizer.
+
+        `divisor`, a scalar, divides the learning rate.
         """
         ...
 
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
-        """The metrics on a batch of the dev split."""
+        """Return the metrics on a batch of the dev split."""
         ...
 
     def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
-        """The model on placeholders for the features that it needs, and for those `given`."""
+        """Build the model on placeholders for the features it needs, and for those `given`."""
         ...
 
     def texts(self) -> Texts:
-        """The same model with texts in and out. Raises TrainingError where it has none."""
+        """Return the model with texts as input and output. Raises TrainingError if it has none."""
         ...
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what the data that this process has read are like (reproducibility.py); empty where
-        they are files.
+        """Return the fingerprint of this process's data (reproducibility.py).
+
+        Empty if the data are files.
         """
         ...

@@ -1,12 +1,11 @@
-"""The program of a run: the user's cell as a module, with what was sent along, and how its errors
-are reported.
+"""The program of a run: the user's cell as a module, its errors in words, and its packages.
 
-`run_program` loads it in every process that needs its problem, hparams set, model or data: check,
-chief, workers, evaluation, predictions and the notebook's `run.model()`; `run_cell` does so for
-jobs of a bag. The module is one that can be imported by its name, also in processes that the cell
-starts (spawned/transient_cell.py). The file of the cell is the file of its code, so that
-tracebacks, `inspect.getsource`, AutoGraph, `torch.jit` and caches of numba find it. Nothing here
-imports TensorFlow.
+`run_program` loads the cell in every process that needs its problem, hparams set, model or data:
+check, chief, workers, evaluation, predictions and the notebook's `run.model()`. `run_cell` does so
+for jobs of a bag. The module can be imported by name, also in processes that the cell starts
+(spawned/transient_cell.py). The cell's file is the file of its code, so tracebacks,
+`inspect.getsource`, AutoGraph, `torch.jit` and caches of numba find it. Nothing here imports
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -33,33 +32,36 @@ from .reproducibility import Generators, seeded
 
 MODULE_NAME = "transient_cell"
 SPAWNED = Path(__file__).with_name("spawned")
-"""The folder from which a process that the cell has started imports its module."""
+"""The folder from which a process started by the cell imports the cell's module."""
 _PROGRAM = "TRANSIENT_PROGRAM"
-"""The environment variable with the arguments of `run_cell`, for such a process."""
+"""The environment variable with the arguments of `run_cell` for such a process."""
 _files: set[str] = set()
-"""The files of the cells that this process has run."""
+"""The files of the cells that this process executed."""
 _INNER = ("tensorflow", "tf_keras", "keras")
 _CALLED = re.compile(r"Exception encountered when calling (.*?)\.?")
-"""Keras names the layer first, and says then, in bold, what went wrong in it."""
+"""Keras first names the layer, and then writes its error in bold."""
 _BOLD = re.compile(r"\x1b\[\d+m")
 _PREFACE = re.compile(
-    r"(?:\(\d+\) )?(?:[A-Z_]+: )?From /job:\S+|\d+ root error\(s\) found\.|=+|Graph execution error:|"
+    r"(?:\(\d+\) )?(?:[A-Z_]+: )?From /job:\S+|\d+ root error\(s\) found\.|=+|"
+    r"Graph execution error:|"
     rf"Detected at node .*|File \".*\", line \d+, in .*|Node: .*|{_CALLED.pattern}|"
 )
-"""Lines of TensorFlow's that come before what it has to say. The first holds the number of the
-worker.
+"""Lines of TensorFlow before its message.
+
+The first kind has the number of the worker.
 """
 _CONVERTED = "in user code:"
-"""How AutoGraph begins what it says; the error itself is its last line, behind the lines of code
-that led to it.
+"""First line of an error from code that AutoGraph converted.
+
+The error itself is the last line, after the lines of code that led to it.
 """
 _MADE_AT = re.compile(r'File "(.+?)", line (\d+), in ')
-"""A line in which TensorFlow says where the operation that failed was made."""
+"""A line of TensorFlow with the place at which the failed operation was created."""
 
-_SECONDS = 300.0
-_MOST_SAID = 300
+_INSTALL_SECONDS = 300.0
+_LONGEST_REASON = 300
 _ASIDE = ("WARNING: ", "DEPRECATION: ", "[notice]", "hint: ", "note: ")
-"""How lines of pip's begin that are not why it failed."""
+"""Beginnings of pip's lines that do not explain a failure."""
 
 
 class CellEnd(BaseException):
@@ -90,26 +92,26 @@ def run_cell(
     line_offset
         The line of the notebook's cell at which the file begins.
     params
-        Names that the module has from its beginning, with their values.
+        Variables that the module has from the start.
     seed
-        What the cell draws follows from it (reproducibility.py).
+        Seed of the cell's random numbers (reproducibility.py).
 
     Raises
     ------
     CellError
-        With the line of the cell, for whatever it raises.
+        With the line of the cell, for any exception.
     """
     _make_importable(cell, include, params or {}, seed)
+    source = ""
     if cell.exists():
         source = cell.read_text(encoding="utf-8")
-    else:
-        source = ""
     name = str(cell)
     _files.add(name)
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType(MODULE_NAME)
     module.__spec__ = importlib.util.spec_from_file_location(MODULE_NAME, name)
-    module.__loader__ = module.__spec__.loader if module.__spec__ else None
+    if module.__spec__:
+        module.__loader__ = module.__spec__.loader
     module.__file__ = name
     module.__dict__.update(params or {})
     sys.modules[MODULE_NAME] = module
@@ -126,9 +128,7 @@ def run_cell(
 
 
 def run_again() -> None:
-    """Execute the cell of the process that started this one, in place of the module that is being
-    imported.
-    """
+    """Execute the cell of the parent process, in place of the module that is being imported."""
     given = json.loads(os.environ[_PROGRAM])
     module = run_cell(
         Path(given["cell"]), Path(given["include"]), 1, given["params"], given["seed"]
@@ -137,7 +137,7 @@ def run_again() -> None:
 
 
 def is_of_cell(file_name: str) -> bool:
-    """Return whether code of this file is the cell's."""
+    """Return whether `file_name` is the file of a cell that this process executed."""
     return file_name in _files
 
 
@@ -151,18 +151,20 @@ def _make_importable(cell: Path, include: Path, params: Mapping[str, object], se
 
 
 def cell_line(error: BaseException, line_offset: int) -> int | None:
-    """The line of the cell, counted as the notebook shows it, at which `error` came up; None if it
-    was elsewhere.
+    """Return the cell's line at which `error` was raised, as the notebook counts it.
+
+    None if the error comes from elsewhere.
     """
     if isinstance(error, SyntaxError) and is_of_cell(error.filename or "") and error.lineno:
         return error.lineno + line_offset
     converted = str(error).startswith(_CONVERTED)
+    found: list[tuple[str, str]] = []
     if _operation(error) or converted:
         found = _MADE_AT.findall(str(error))
-    else:
-        found = []
     made = [line for file_name, line in found if is_of_cell(file_name)]
-    seen: BaseException | None = error if not (converted and made) else None
+    if converted and made:
+        return int(made[-1]) + line_offset
+    seen: BaseException | None = error
     while seen is not None:
         frames = [
             frame
@@ -178,7 +180,7 @@ def cell_line(error: BaseException, line_offset: int) -> int | None:
 
 
 def sentence(error: BaseException, limit: int = 300) -> str:
-    """`error` in one line: its kind and the first line of what it says, the same from every worker."""
+    """Return `error` in one line: its type and the first line of its message."""
     if isinstance(error, TransientError):
         return str(error)
     lines = [line.strip() for line in _BOLD.sub("", str(error)).splitlines()]
@@ -191,21 +193,24 @@ def sentence(error: BaseException, limit: int = 300) -> str:
         text = error.msg
     if isinstance(error, SystemExit):
         return (
-            f"the cell ends its program (exit code {error.code}), as argparse does: a run has no command line. "
-            "Write the values into the cell, or pass them with --param."
+            f"the cell ends its program (exit code {error.code}), as argparse does: a run has no "
+            "command line. Write the values into the cell, or pass them with --param."
         )
     kind = type(error).__name__
-    return (f"{kind}: {text}" if text else kind)[:limit]
+    if text:
+        return f"{kind}: {text}"[:limit]
+    return kind[:limit]
 
 
 def _operation(error: BaseException) -> str:
-    """The name of the operation of a graph at which TensorFlow failed, if it did."""
+    """Return the name of the graph's operation that failed, or an empty text."""
     return getattr(getattr(error, "node_def", None), "name", "")
 
 
 def _place(error: BaseException) -> str:
-    """The graph's operation or Keras's layer, else the innermost line outside TensorFlow's own
-    code.
+    """Return the place of an error outside of the cell.
+
+    The graph's operation, or Keras's layer, or the innermost line outside of TensorFlow's code.
     """
     if operation := _operation(error):
         return operation
@@ -216,16 +221,16 @@ def _place(error: BaseException) -> str:
     if not ours:
         return ""
     path = ours[-1].filename
+    short = Path(path).name
     if "site-packages/" in path:
         short = path.rpartition("site-packages/")[2]
-    else:
-        short = Path(path).name
     return f"{short} line {ours[-1].lineno}"
 
 
 def to_transient_error(error: BaseException, line_offset: int) -> TransientError:
-    """The error of this package that tells `error`: a CellError with its line if the cell is at
-    fault.
+    """Return `error` as an error of this package.
+
+    A CellError with the line, if it arose in the cell; else a TrainingError with its place.
     """
     line = cell_line(error, line_offset)
     if isinstance(error, DeclarationError) and line is not None:
@@ -238,28 +243,28 @@ def to_transient_error(error: BaseException, line_offset: int) -> TransientError
 
 
 def reason(error: BaseException, line_offset: int) -> str:
-    """What train.failed says about `error`."""
-    known = to_transient_error(error, line_offset)
-    if isinstance(known, CellError):
-        return known.what
-    return str(known)
+    """Return the text of `error` in the event train.failed."""
+    converted = to_transient_error(error, line_offset)
+    if isinstance(converted, CellError):
+        return converted.what
+    return str(converted)
 
 
-# The packages that a run asked for (`--pip`), in the run's own folder beside those of the machine.
-#
-# They come as wheels with the run's other files, already chosen to fit what every VM has, so
-# nothing is looked up and nothing of the machine's own environment changes.
+# The packages of a run (`--pip`), installed into the run's folder in addition to those of the VM. Their
+# wheels come with the run's other files and fit the packages of every VM. So nothing is downloaded, and
+# the VM's environment does not change.
 
 
 def provide_packages(folder: RunFolder) -> None:
-    """Make the run's packages importable; they are installed by the first process that needs them."""
+    """Make the run's packages importable. The first process that needs them installs them."""
     wheels = sorted(map(str, folder.wheels.glob("*.whl")))
     if not wheels:
         return
     complete = folder.packages / ".complete"
     folder.packages.mkdir(exist_ok=True, mode=0o700)
     with (folder.packages / ".lock").open("w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # an evaluation may begin beside the parameter server
+        # An evaluation may start at the same time as the parameter server.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.exists():
             _install(wheels, str(folder.packages))
             complete.touch()
@@ -282,7 +287,7 @@ def _install(wheels: list[str], prefix: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=_SECONDS,
+        timeout=_INSTALL_SECONDS,
         encoding="utf-8",
     )
     if done.returncode:
@@ -291,19 +296,31 @@ def _install(wheels: list[str], prefix: str) -> None:
         )
 
 
-def pip_reason(said: str, wheels: Sequence[str]) -> str:
-    """A sentence of pip's errors: the last one, which file of `wheels` it is about, if it says so,
-    and no more than a line of it, for what is wrong with a file is said with words out of that
-    file.
+def pip_reason(output: str, wheels: Sequence[str]) -> str:
+    """Return the reason of a failed pip in one sentence.
+
+    Parameters
+    ----------
+    output
+        What pip wrote to stderr.
+    wheels
+        Names of the files that it installed.
+
+    Returns
+    -------
+    str
+        Its last error, shortened, because pip quotes the content of invalid files; and the wheel that the
+        output names.
     """
-    lines = [line.strip() for line in said.splitlines()]
-    telling = [line for line in lines if line and not line.startswith(_ASIDE)]
-    errors = [line for line in telling if line.startswith("ERROR: ")]
-    last = next(reversed(errors or telling), "it says nothing").removeprefix("ERROR: ")
-    plain = "".join(each if each.isprintable() else " " for each in last)
-    if len(plain) > _MOST_SAID:
-        what = f"{plain[:_MOST_SAID]}..."
-    else:
-        what = plain
-    named = next((name for name in wheels if name in said), wheels[0] if len(wheels) == 1 else "")
-    return f"pip cannot install {named or 'the packages'}: {what}"
+    lines = [line.strip() for line in output.splitlines()]
+    relevant = [line for line in lines if line and not line.startswith(_ASIDE)]
+    errors = [line for line in relevant if line.startswith("ERROR: ")]
+    last = next(reversed(errors or relevant), "no output").removeprefix("ERROR: ")
+    what = "".join(letter if letter.isprintable() else " " for letter in last)
+    if len(what) > _LONGEST_REASON:
+        what = f"{what[:_LONGEST_REASON]}..."
+    subject = "the packages"
+    if len(wheels) == 1:
+        subject = wheels[0]
+    subject = next((name for name in wheels if name in output), subject)
+    return f"pip cannot install {subject}: {what}"

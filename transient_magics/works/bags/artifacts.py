@@ -10,11 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...controller.artifacts import Artifact
-from ...controller.placement.homecoming import Sync
+from ...controller.remote_controller.result_sync import Sync
 from ...journal import Event
-from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
-from ...protocol.bag.events import MOST_ARRAY_BYTES, BagLearnt, BagResult
+from ...protocol.outputs import MOST_ARRAY_BYTES
+from .events import BagLearnt, BagResult
+from .state import DeclaredBag
 
 MOST_SURROGATE = 64 * 2**20
 """Bytes of each file of a surrogate."""
@@ -53,16 +54,16 @@ def surrogate(bag: str, results: int) -> Artifact:
 
 def check_arrays(path: Path) -> None:
     """Raise ValueError where a file holds anything but arrays of numbers."""
-    from ...bags.arrays import read_arrays
+    from .storage import read_arrays
 
     read_arrays(path.read_bytes())
 
 
 def check_surrogate(packed: Path, header: Path) -> None:
     """Raise ValueError where two files are no surrogate."""
-    from ...bags.surrogate import stored
+    from .storage import unpack_surrogate
 
-    stored.read(header.read_bytes(), packed.read_bytes())
+    unpack_surrogate(header.read_bytes(), packed.read_bytes())
 
 
 class BagSync(Sync[DeclaredBag]):

@@ -17,20 +17,20 @@ from ...client.lookup import find_work
 from ...client.results.comparison import frame_of
 from ...errors import ClusterError, PlanError
 from ...journal import now
-from ...journal.bags.state import BagState, DeclaredBag
 from ...kinds import load
 from ...protocol import layout
-from ...protocol.bag.spec import outputs_of
 from ...protocol.checks import all_plain
+from ...protocol.outputs import outputs_of
 from ...protocol.run import Value
+from .state import BagState, DeclaredBag
 from .words import section_words
 
 if TYPE_CHECKING:
     import pandas
 
-    from ...bags.surrogate.model import Answer, Surrogate
-    from ...bags.surrogate.section import Section
-    from ...bags.surrogate.stopping import Speedup
+    from .surrogate.active_learning import Speedup
+    from .surrogate.model import Answer, Surrogate
+    from .surrogate.section import Section
 
 _LOOKUPS = 100
 _LOOKS = 5
@@ -99,15 +99,19 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         """What was learnt of the results so far, as it came home. Raises ClusterError where nothing
         was yet.
         """
-        from ...bags.surrogate import stored
+        from . import storage
 
         names = (layout.SURROGATE, layout.SURROGATE_ARRAYS)
         try:
             for _ in range(_LOOKS):
                 with suppress(ValueError):
-                    return stored.read(*((self.directory / name).read_bytes() for name in names))
+                    return storage.unpack_surrogate(
+                        *((self.directory / name).read_bytes() for name in names)
+                    )
                 time.sleep(_LOOK_SECONDS)  # the two may just be replaced by those of the next one
-            return stored.read(*((self.directory / name).read_bytes() for name in names))
+            return storage.unpack_surrogate(
+                *((self.directory / name).read_bytes() for name in names)
+            )
         except FileNotFoundError:
             none = self.state.spec.surrogate == "none"
             if none:
@@ -165,7 +169,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         name or a value is not of this bag, and where there are more than two parameters without a
         value; ClusterError where there is no surrogate yet.
         """
-        from ...bags.surrogate.section import sections
+        from .surrogate.section import sections
 
         if isinstance(over, str):
             axes = (over,)
@@ -176,7 +180,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         )
 
     def _computed(self, parameters: dict[str, Value]) -> Answer | dict[str, Answer] | None:
-        from ...bags.surrogate.model import Answer
+        from .surrogate.model import Answer
 
         for point, returned in self.state.state.points():
             if point == parameters:
@@ -196,7 +200,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         """How much sooner answers come by the surrogate than by simulations one after the other,
         and from how many look-ups on it pays. Raises PlanError before there is a surrogate.
         """
-        from ...bags.surrogate.stopping import Speedup
+        from .surrogate.active_learning import Speedup
 
         bag = self.state
         taken = [

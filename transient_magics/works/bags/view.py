@@ -12,25 +12,24 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ...bags.surrogate.stopping import COVERED
 from ...client import focus, text
 from ...journal import ClusterState, Cost, VmState, costs
-from ...journal.bags.state import BagJobState, DeclaredBag
 from ...panels.snapshot.axes import Axis
 from ...panels.snapshot.contract import Figure, Parameter, parameter, sound
 from ...panels.static.markup import FONT
-from ...protocol.bag.spec import ERROR
+from ...protocol.outputs import ERROR
 from ...protocol.run import Value
 from ...spec import if_capacity_lasts, render_duration
 from . import words
 from .handle import Bag as BagHandle
 from .handle import Plot
-from .picture import bag_html
-from .sections import section_html as surrogate_html
 from .snapshot import Bag, BagAxis, BagPoint, BagTried, BagVm
+from .state import BagJobState, DeclaredBag
+from .static import bag_html, surrogate_html
+from .surrogate.active_learning import COVERED
 
 if TYPE_CHECKING:
-    from ...bags.policy.ending import Progress
+    from .policy.simulate import Progress
 
 WIDE = f"{FONT};max-width:1040px"
 STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
@@ -280,7 +279,7 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
     the same where the error is unknown; None where nothing tells what a job takes, or it may be a
     year.
     """
-    from ...bags.policy.ending import LEAST_FINISHED, MOST_HOURS, Progress
+    from .policy.simulate import LEAST_FINISHED, MOST_HOURS, Progress
 
     known = bag.state
     spec = bag.spec
@@ -325,7 +324,7 @@ def _revocable(state: ClusterState) -> bool:
 
 @lru_cache(maxsize=64)
 def _quantiles(progress: Progress) -> tuple[float, float, float]:
-    from ...bags.policy.ending import hours_left, middle
+    from .policy.simulate import hours_left, middle
 
     low, median, high = middle(hours_left(progress))
     return low * _HOUR, median * _HOUR, high * _HOUR

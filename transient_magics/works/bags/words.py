@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from ...client.text.bills import work_cost
 from ...client.text.words import count, number, params_words, value_words
 from ...journal import ClusterState, Cost, Event
-from ...journal.bags import events as e
-from ...journal.bags.state import DeclaredBag
-from ...protocol.bag import events as b
 from ...protocol.checks import plain
-from ...protocol.study import Dimension
+from ...protocol.space import Dimension
 from ...spec import render_duration
+from . import events as b
+from . import events as e
+from .state import DeclaredBag
 
 if TYPE_CHECKING:
-    from ...bags.surrogate.section import Section
+    from .surrogate.section import Section
 
 
 QUIET = ("bag.proposed",)
@@ -28,7 +28,9 @@ def work_words(bag: DeclaredBag, cluster: ClusterState | None) -> str:
     return bag_words(bag)
 
 
-def status_lines(bag: DeclaredBag, cluster: ClusterState, cost: Cost) -> list[str]:
+def status_lines(
+    bag: DeclaredBag, cluster: ClusterState, cost: Cost, now: float, forecast: str
+) -> list[str]:
     """Return the lines of a bag in the status of its cluster."""
     lines = [f"{bag.name}  {bag_words(bag)}{work_cost(cost)}"]
     if quality := quality_words(bag):

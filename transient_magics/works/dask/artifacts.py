@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...controller.placement.homecoming import Sync
-from ...journal import DaskState
+from ...controller.remote_controller.result_sync import Sync
 from ...protocol import layout
 from ...spec import ClusterSpec
 from . import certificates
+from .state import DaskState
 
 
 class DaskSync(Sync[DaskState]):

@@ -19,10 +19,10 @@ from distributed import Client
 from ... import errors
 from ...client import commands
 from ...errors import ClusterError, RemoteError, TransientError
-from ...journal import DaskState
 from ...kinds import load
 from ...protocol import layout
 from ...protocol.cluster_commands import Stop
+from .state import DaskState
 
 if TYPE_CHECKING:
     from ...client.following.cluster import BaseCluster
@@ -122,7 +122,7 @@ def connected(cluster: BaseCluster, dask: DaskState) -> VmClient:
     """The client of what listens there. Raises RemoteError or ClusterError."""
     folder = cluster.directory / layout.DASKS / dask.name
     way = Way(cluster, dask)
-    security = load("dask", "on_vm.setting").security(folder)
+    security = load("dask", "on_vm.task").security(folder)
     try:
         return VmClient(
             way,

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Self
 
+from ...client.folders import Identity
 from ...client.handle import Handle
-from ...errors import TransientError
-from ...journal import DaskState
-from .connection import client_of, close_client
+from ...errors import ClusterError, DeclarationError, TransientError, install_extra
+from .on_vm import versions
+from .state import DaskState
 
 if TYPE_CHECKING:
     from distributed import Client
+
+    from ...client.following.cluster import BaseCluster
+    from .client import VmClient
+
+TRUST = (
+    "Dask unpickles in this process what the cluster's VMs compute: who controls one of them can run code here. "
+    "Use it with code and data that you trust (docs/security)."
+)
+trust_shown: list[str] = []
+"""TRUST, once this process has shown it."""
+_open: dict[tuple[Identity, str], VmClient] = {}
+"""By cluster and name of the Dask cluster."""
 
 
 class Dask(Handle[DaskState, DaskState]):
@@ -68,3 +84,76 @@ class Dask(Handle[DaskState, DaskState]):
 
 
 handle = Dask
+
+
+# The clients that this process has of Dask clusters on VMs. Dask is imported when the first one is made.
+
+
+def local_versions() -> dict[str, str]:
+    """Return the versions of Python and Dask here. Raises DeclarationError where Dask is not
+    installed.
+    """
+    try:
+        return versions.versions()
+    except PackageNotFoundError as error:
+        fix = f"{install_extra('dask')}, and restart the kernel."
+        raise DeclarationError(
+            f"Dask needs {error.name}, which is not installed here", fix=fix
+        ) from None
+
+
+def open_client(cluster: BaseCluster, dask: str = "") -> VmClient | None:
+    """Return the client that this process has of a Dask cluster on `cluster`, if its connection is
+    open.
+
+    `dask`: the name of the Dask cluster (default: any).
+    """
+    for (identity, name), client in list(_open.items()):
+        if identity != cluster.identity or dask not in ("", name):
+            continue
+        if client.status == "running":
+            return client
+        del _open[identity, name]  # it was closed, or its connection broke
+        client.give_back()
+    return None
+
+
+def client_of(cluster: BaseCluster, dask: DaskState) -> VmClient:
+    """Return this process's client of a Dask cluster, which is connected first. See `Dask.client`."""
+    here = local_versions()
+    known = open_client(cluster, dask.name)
+    if known is not None:
+        return known
+    if dask.over or dask.stop:
+        raise ClusterError(
+            f"{dask.name} is over", where=cluster.name, fix="Start another one: cluster.dask()"
+        )
+    if dask.serving is None:
+        raise ClusterError(
+            f"{dask.name} has no scheduler yet", where=cluster.name, fix="Try again in a moment."
+        )
+    _refuse_others(here, dask.serving.versions)
+    if not trust_shown:
+        trust_shown.append(TRUST)
+        print(TRUST, file=sys.stderr)
+    from .client import connected
+
+    client = connected(cluster, dask)
+    _open[cluster.identity, dask.name] = client
+    return client
+
+
+def close_client(cluster: BaseCluster, name: str) -> None:
+    """Close this process's client of a Dask cluster, if it has one."""
+    known = _open.pop((cluster.identity, name), None)
+    if known is not None:
+        known.close()
+
+
+def _refuse_others(here: Mapping[str, str], there: Mapping[str, str]) -> None:
+    missing = [name for name in ("python", *versions.SAME) if name not in there]
+    if missing:
+        raise ClusterError(f"The VMs do not report their version of {missing[0]}")
+    what, fix = versions.mismatch(here, there)
+    if what:
+        raise DeclarationError(what, fix=fix)

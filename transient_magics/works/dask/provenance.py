@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...controller.agreement.provenance import Sieve
+from ...controller.trust import Sieve
 from ...journal import Event, events
 from ...protocol import checks, layout
-from ...protocol.dask.spec import DaskSpec
+from .spec import DaskSpec
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:

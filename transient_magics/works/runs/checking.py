@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ...controller.decisions.alike import alike
-from ...controller.place import here
+from ...controller.decisions.same_check import alike
+from ...controller.host import controller_vm
 from ...controller.vms.link import Link
 from ...errors import RemoteError
 from ...files import write_atomically
@@ -48,7 +48,7 @@ _THERE = (
 
 def possible_here() -> bool:
     """Whether this machine is the user's own, and has TensorFlow and Tensor2Tensor."""
-    return not here() and all(map(find_spec, ("tensorflow", "tensor2tensor")))
+    return not controller_vm() and all(map(find_spec, ("tensorflow", "tensor2tensor")))
 
 
 async def reason_against(

@@ -5,6 +5,7 @@ A measurement is a run that trains nothing, with the cell and the options of wha
 
 from __future__ import annotations
 
+import ast
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ...client import commands, lookup
+from ...client import commands, keras_cell, lookup
 from ...client.cluster_handle import Cluster
 from ...client.commands import fetch
 from ...client.declaring import widened, with_preparation
@@ -65,7 +66,7 @@ def train(
     model: str = "",
     hparams_set: str = "",
     problem: str = "",
-    train_steps: int,
+    train_steps: int = 0,
     workers: int | str | None = None,
     include: str | Sequence[str] = (),
     resume: str | None = None,
@@ -84,6 +85,8 @@ def train(
     folders to send along, `pip` packages to install on the VMs: files are copied into the run's
     folder, as those of `include` are.
     """
+    if not train_steps:
+        _refuse_without_steps(source, {"model": model, "finish_by": finish_by, **options})
     new = NewWork("run", cluster, name, stem="stalls" if options.get("stalls") else "", trains=True)
     chosen = new.cluster
     payload = Payload.of(
@@ -221,6 +224,43 @@ def _copy_checkpoints(earlier: Run, folder: Path, *, from_store: bool) -> None:
         fetch(*place, folder, results=False)
 
 
+def _refuse_without_steps(source: str, options: Mapping[str, Any]) -> None:
+    """Raise DeclarationError unless the cell's `model.fit` can say how many steps there are."""
+    where = "--train-steps"
+    if options.get("model"):
+        raise DeclarationError(
+            "A run of a Tensor2Tensor model needs --train-steps",
+            where=where,
+            fix="Give the number of steps that all workers make together.",
+        )
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return  # the check of the run reports it with its line
+    if not keras_cell.trains(tree):
+        raise DeclarationError(
+            "Only a cell that calls model.fit says how many steps there are",
+            where=where,
+            fix="Give --train-steps N, or train with model.fit(..., epochs=N).",
+        )
+    needing = {
+        "finish_by": "--finish-by",
+        "keep_best": "--keep-best",
+        "stop_when": "--stop-when",
+    }
+    for name, option in needing.items():
+        if options.get(name) and not (name != "finish_by" and options.get("eval_steps")):
+            raise DeclarationError(
+                f"{option} needs --train-steps", where=where, fix="Give the number of steps."
+            )
+    if options.get("check") is False:
+        raise DeclarationError(
+            "--no-check needs --train-steps: the check finds out what model.fit declares",
+            where=where,
+            fix="Leave --no-check out, or give the number of steps.",
+        )
+
+
 def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:
     """The run to continue from, which has a checkpoint with fewer steps than `train_steps`."""
     if resume is None:
@@ -231,9 +271,8 @@ def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | No
         (found.directory / layout.CHECKPOINTS).glob("model.ckpt-*.index")
     ):
         raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")
-    if (
-        made := max(found.state.checkpoint_step or 0, found.state.shipped_step or 0)
-    ) >= train_steps:
+    made = max(found.state.checkpoint_step or 0, found.state.shipped_step or 0)
+    if train_steps and made >= train_steps:
         what = f"{called} has made {made:,} steps already, which count"
         raise DeclarationError(
             what, where="--train-steps", fix=f"To go on from there, name more than {made}."

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...controller.agreement.provenance import Sieve
+from ...controller.trust import Sieve
 from ...journal import Event, RunState, events, unknown_run
 from ...journal.declared import declared_run, is_brought, was_asked
 from ...protocol.cluster_commands import Move

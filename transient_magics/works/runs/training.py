@@ -19,15 +19,21 @@ from functools import partial
 from pathlib import Path
 
 from ...cloud import CloudStorage
-from ...controller.foreign import Refusals
+from ...controller.host import controller_vm
 from ...controller.packages import gather
-from ...controller.place import here
+from ...controller.trust import RejectedLines
 from ...controller.vms.link import Link, Work
 from ...errors import CloudError, ForeignError, RemoteError, RoomError, TrainingError
 from ...journal import Event, RunState, VmState, events, now, read
 from ...protocol import jsonl, layout
 from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
-from ...protocol.vm_events import from_chief
+from ...protocol.vm_events import (
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainProgress,
+    from_chief,
+)
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
@@ -62,6 +68,10 @@ _MOST_EVENTS = 64 * 2**20
 """Bytes of events of a run that are taken from its chief."""
 _LINES = "chief"
 _LAST = "last checkpoint"
+_STEPS_UNKNOWN = (
+    "model.fit does not say how many steps an epoch has: its data have no known length. "
+    "Give it steps_per_epoch, or the run --train-steps."
+)
 _HOME = "results"
 _BUCKET = "results in bucket"
 _TOKEN = "token"
@@ -133,12 +143,15 @@ class Training:
         self._passed = bool(run.started_at) or run.checked or not own
         # A controller elsewhere gathered its packages there, and no code comes here from a VM.
         lacking = (
-            own and not here() and bool(run.spec.pip) and not (folder / layout.WHEELS).exists()
+            own
+            and not controller_vm()
+            and bool(run.spec.pip)
+            and not (folder / layout.WHEELS).exists()
         )
         self._checked = self._passed and not lacking
         self._to_tell = run.spec.check and not (run.checked or run.started_at)
         self._since = int(run.declared_at * 1e9)
-        self._refusals = Refusals(f"The chief of {run.name}", partial(note, _LINES))
+        self._refusals = RejectedLines(f"The chief of {run.name}", partial(note, _LINES))
         self._known = {
             (event.kind, event.time) for event in read(folder.parent.parent / layout.JOURNAL)
         }
@@ -218,7 +231,15 @@ class Training:
             dispatcher = ""
         for slot, vm in by_slot.items():
             given = Assignment(
-                self.name, "ps", vm.name, vm.address, addresses, chief, slot, dispatcher=dispatcher
+                self.name,
+                "ps",
+                vm.name,
+                vm.address,
+                addresses,
+                chief,
+                slot,
+                dispatcher=dispatcher,
+                train_steps=self._spec.train_steps,
             )
             if slot:
                 files = self._workers_files
@@ -240,6 +261,7 @@ class Training:
                     dispatcher=dispatcher,
                     gpu=vm.accelerator if has_gpu(vm.accelerator) else "",
                     shares=self._spec.study if self._spec.share_input else "",
+                    train_steps=self._spec.train_steps,
                 )
                 self._assign(vm.name, Work(given, self._workers_files, standby, vm in ahead))
 
@@ -353,7 +375,7 @@ class Training:
         else:
             seconds = 0.0
         self._end(
-            events.TrainFinished(
+            TrainFinished(
                 run=self.name,
                 step=step,
                 loss=run.loss,
@@ -375,7 +397,7 @@ class Training:
 
     def fail(self, reason: str) -> None:
         """End the run as failed; `reason` is one sentence."""
-        self._end(events.TrainFailed(run=self.name, reason=reason))
+        self._end(TrainFailed(run=self.name, reason=reason))
 
     def give_up(self, vm: str, role: str, said: str) -> bool:
         """The process on `vm` keeps ending, `said` being its last words: whether another VM may do
@@ -404,7 +426,7 @@ class Training:
             if (
                 self._packages
                 and self._may_build
-                and here()
+                and controller_vm()
                 and not (self.folder / layout.WHEELS).exists()
             ):
                 self.fail(_NOT_BUILT)
@@ -431,7 +453,14 @@ class Training:
             known = {
                 name: max(0, int(counted.get(name, 0))) for name in ("parameters", "variable_bytes")
             }
-            self._record(events.TrainChecked(run=self.name, **known))
+            steps = 0
+            if not self._spec.train_steps:
+                steps = int(counted.get("fit_steps", 0))
+                if steps < 1:
+                    self.fail(_STEPS_UNKNOWN)
+                    return
+                self._spec = replace(self._spec, train_steps=steps)
+            self._record(events.TrainChecked(run=self.name, steps=steps, **known))
         self._checked = True
         self._changed()
 
@@ -521,9 +550,9 @@ class Training:
     def _note(self, event: Event) -> None:
         self._shipments.told(event)
         match event:
-            case events.TrainProgress() if event.steps_per_second > 0:
+            case TrainProgress() if event.steps_per_second > 0:
                 self._given_up.clear()
-            case events.TrainEvaluated():
+            case TrainEvaluated():
                 self._results.metrics = dict(event.metrics)
             case _:
                 pass

@@ -1,5 +1,6 @@
-"""The cell of a run in a process that the cell has started, which imports the module of a function
-by its name.
+"""The cell of a run, in a process that the cell started.
+
+Such a process imports the module of a function by its name, `transient_cell`.
 """
 
 from transient_magics.runtime.training import usercode

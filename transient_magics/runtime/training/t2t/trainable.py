@@ -12,7 +12,7 @@ from typing import Any
 from ....errors import TrainingError
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
-from ..trainable import Drawn, EvaluationGraph, Objective, Pipeline, ServingGraph
+from ..trainable import EvaluationGraph, Objective, Pipeline, Sample, ServingGraph
 from . import bridges, data, registry
 from .bridges import autograph_off
 from .optimizer import asked_of_optimize, gradients, noisy_and_clipped, optimizer, weight_noise
@@ -423,7 +423,7 @@ class RegisteredModel:
         return data.training_pipeline(self._definition, self._directory, self._threads)
 
     @autograph_off()
-    def evaluation_pipeline(self, drawn: Drawn | None = None) -> Pipeline:
+    def evaluation_pipeline(self, drawn: Sample | None = None) -> Pipeline:
         """The dev split once, in batches. No part of it is ever drawn."""
         return data.evaluation_pipeline(self._definition, self._directory)
 

@@ -1,7 +1,6 @@
-"""What a cell defines itself, for people without Tensor2Tensor: its data, and a Keras model or a
-model_fn.
+"""Models and data that a cell defines itself: a Keras model or a model_fn, and its examples.
 
-The cell's names and what they mean are in `trainable`; `data` turns its input_fn into pipelines,
+`trainable` documents the names that the cell defines, `data` turns its input_fn into pipelines, and
 `keras_model` turns a Keras model into a model_fn.
 """
 

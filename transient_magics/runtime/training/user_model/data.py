@@ -1,13 +1,13 @@
-"""The cell's input_fn: arrays or a tf.data.Dataset, as pipelines of a training and an evaluation.
+"""The examples of a cell: what its input_fn returns, as tf.data pipelines.
 
-An example is features, labels and, if there are any, sample weights. Each of the three is one
-value, or a structure of several (structure.py); in pipelines all of them have names of our own.
-Arrays reach TensorFlow when an iterator starts and are no part of a graph, which may not grow
-beyond 2 GB. Every VM calls input_fn itself, so nothing of the data is copied between them.
+An example consists of features, labels and optional sample weights. Each of them is one value or a
+structure of values (structure.py); the pipelines name the values with keys of ours. Arrays are fed
+when an iterator starts. They are not part of a graph, which is limited to 2 GB. Every VM calls
+input_fn itself, so no data are copied between VMs.
 
-input_fn is called in the graph that reads its dataset, where TensorFlow runs the whole pipeline.
-Where that cannot be, as the dataset or what it uses (a lookup table, a layer) was made at the top
-of the cell, it is called outside of graphs.
+input_fn runs in the graph that reads its dataset, so TensorFlow executes the whole pipeline. It
+runs outside of graphs if that fails, because the dataset or something that it uses (a lookup table,
+a layer) was created at the top of the cell.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ....errors import DeclarationError, TrainingError
 from ...tf.graph_mode import tensorflow
-from ..trainable import Drawn, Pipeline
+from ..trainable import Pipeline, Sample
 from . import reading
 from .structure import INPUTS, LABELS, PARTS, WEIGHTS, Layout, is_named, leaves, mapped, name_of
 
 _SHUFFLED = 1_000_000
-"""Numbers of examples among which the next one is drawn; fewer examples are shuffled completely."""
+"""Size of the buffer that shuffles example numbers; smaller data are shuffled completely."""
 
-_RETURN = "Return (features, labels) or (features, labels, weights) as arrays, or a tf.data.Dataset of such examples."
+_RETURN = (
+    "Return (features, labels) or (features, labels, weights) as arrays, "
+    "or a tf.data.Dataset of such examples."
+)
 _WRAP = "Wrap it: tf.data.Dataset.from_generator(lambda: ..., output_signature=...)."
-_DENSE = "Give dense arrays or tensors: {}."
+_DENSE = "Return dense arrays or tensors: {}."
 _TO_DENSE = _DENSE.format("tf.sparse.to_dense(x)")
 _SPARSE = ("a sparse matrix", _DENSE.format("matrix.toarray()"))
 _WHOLE: tuple[tuple[str, str, str], ...] = (
-    ("builtins.NoneType", "nothing (None)", "End it with return features, labels, for both modes."),
+    ("builtins.NoneType", "None", "Write `return features, labels` for both modes."),
     ("builtins.generator", "a generator", _WRAP),
     (
         "keras.src.trainers.data_adapters.py_dataset_adapter.PyDataset",
@@ -50,10 +54,10 @@ _WHOLE: tuple[tuple[str, str, str], ...] = (
     ("pandas.DataFrame", "one DataFrame", "Return (frame[[...]], frame['label'])."),
     ("builtins.list", "a list", "Return a tuple: (features, labels)."),
 )
-"""Of whole answers: the class (or one that it derives from), what it is called, and what to do."""
+"""Unsupported return values: the class or a base of it, its name in the error, the remedy."""
 _LEAVES: tuple[tuple[str, str, str], ...] = (
-    ("builtins.NoneType", "None", "Leave it out, or give an array with an entry for each example."),
-    ("builtins.generator", "a generator", "Make an array of it, or a tf.data.Dataset of examples."),
+    ("builtins.NoneType", "None", "Remove it, or return an array with an entry per example."),
+    ("builtins.generator", "a generator", "Convert it to an array or a tf.data.Dataset."),
     ("scipy.sparse._base._spbase", *_SPARSE),
     ("scipy.sparse._base.spmatrix", *_SPARSE),
     ("tensorflow.python.framework.sparse_tensor.SparseTensor", "a SparseTensor", _TO_DENSE),
@@ -71,7 +75,7 @@ _LEAVES: tuple[tuple[str, str, str], ...] = (
     (
         "tensorflow.python.framework.type_spec.NoneTensorSpec",
         "None",
-        "Leave it out, or give a tensor.",
+        "Remove it, or return a tensor.",
     ),
     (
         "tensorflow.python.data.ops.dataset_ops.DatasetSpec",
@@ -86,45 +90,53 @@ _LEAVES: tuple[tuple[str, str, str], ...] = (
     (
         "keras.src.backend.common.keras_tensor.KerasTensor",
         "a symbolic tensor of Keras",
-        "Give arrays.",
+        "Return arrays.",
     ),
     (
         "tensorflow.python.framework.tensor.Tensor",
         "a symbolic tensor",
-        "Give arrays, or a dataset of it.",
+        "Return arrays, or a dataset of it.",
     ),
 )
-"""The same of each value in an answer."""
+"""Unsupported values within features, labels and weights, in the same form."""
 _KINDS = {
     "M": (
         "dates (datetime64)",
-        "Give numbers, as dates.astype('int64') or days since the first one.",
+        "Convert them to numbers: dates.astype('int64'), or days since the first one.",
     ),
-    "m": ("times (timedelta64)", "Give numbers, as times / numpy.timedelta64(1, 's')."),
-    "V": ("records of several fields", "Give each field by its name, in a dict."),
+    "m": ("times (timedelta64)", "Convert them to numbers: times / numpy.timedelta64(1, 's')."),
+    "V": ("records of several fields", "Return a dict with an array per field."),
 }
-"""Of arrays, by the letter of their dtype's kind."""
+"""Unsupported kinds of arrays, by the letter of `dtype.kind`."""
 
 _refused = 0
 
 
 @dataclass(frozen=True)
 class _Arrays:
-    """Arrays by the keys of an example's values."""
+    """The arrays of a mode, by the keys of an example's values."""
 
     values: Mapping[str, Any]
 
     @property
     def count(self) -> int:
-        """How many examples they are."""
+        """Number of examples."""
         return len(next(iter(self.values.values())))
 
 
 class Data:
-    """What the cell's input_fn gives for the modes `train` and `eval`.
+    """The examples of the modes `train` and `eval`.
 
-    `types` and `shapes` are those of one example, by its keys; `features` and `labels` are the keys
-    of those, and `names` says what the user calls each.
+    Attributes
+    ----------
+    types, shapes
+        Types and shapes of one example's values, by key.
+    features, labels
+        The keys of the features and of the labels.
+    names
+        The user's name of each value, by key.
+    batch
+        Examples per mini-batch: as declared, or those of a dataset that is already batched; else None.
     """
 
     def __init__(
@@ -134,16 +146,29 @@ class Data:
         batch: int | None = None,
         batched: bool | None = None,
     ) -> None:
-        """Ask for the training data; `inputs` are the shapes of the model's, `batch` is declared if
-        it is. `batched`: whether a dataset's elements are batches (None: judged by `inputs`).
+        """Call input_fn for the training data.
 
-        Raises DeclarationError or TrainingError where they cannot be trained on.
+        Parameters
+        ----------
+        input_fn
+            The cell's function of the mode.
+        inputs
+            Shapes of the model's inputs, batch dimension first; empty if they are unknown.
+        batch
+            The cell's `batch_size`, if it has one.
+        batched
+            Whether a dataset's elements are batches; None decides by `inputs`.
+
+        Raises
+        ------
+        DeclarationError, TrainingError
+            For data that cannot be trained on.
         """
         self._input_fn = input_fn
         self._inputs = inputs
         self._batched = batched
         self._kept: dict[str, Any] = {}
-        """What was given as arrays, or outside of graphs, by mode."""
+        """Arrays, and datasets made outside of graphs, by mode."""
         self._layout: Layout | None = None
         self._begin: reading.Begin | None = None
         tf = tensorflow()
@@ -166,10 +191,10 @@ class Data:
         self.names: Mapping[str, str] = self._laid_out.names
 
     def training(self, batch: int) -> Pipeline:
-        """Endless single examples; in batches, filled up with zeros, where their shapes differ.
+        """Return endless single training examples, or padded batches where their shapes differ.
 
-        They begin at a place that is drawn whenever an iterator starts (reading.py). What keeps it
-        from being any of them is the pipeline's `note`.
+        Each iterator starts at a random place (reading.py). The pipeline's `note` says what limits
+        the choice of that place.
         """
         begin = self._place()
         given = self._given("train")
@@ -182,15 +207,15 @@ class Data:
         note = _note(begin, given)
         if self._is_batched(given):
             return self._pipeline(dataset.prefetch(2), feeds, batched=True, note=note)
-        if not self.of_one_shape:
-            return self._pipeline(
-                dataset.padded_batch(batch).prefetch(2), feeds, batched=True, note=note
-            )
-        return self._pipeline(dataset, feeds, batched=False, note=note)
+        if self.of_one_shape:
+            return self._pipeline(dataset, feeds, batched=False, note=note)
+        padded = dataset.padded_batch(batch).prefetch(2)
+        return self._pipeline(padded, feeds, batched=True, note=note)
 
-    def evaluation(self, batch: int, drawn: Drawn | None = None) -> Pipeline:
-        """The examples for the evaluation once, or those `drawn`, in batches: some metrics are
-        means over these.
+    def evaluation(self, batch: int, drawn: Sample | None = None) -> Pipeline:
+        """Return the evaluation examples once, or those `drawn`, in batches.
+
+        The batches matter: some metrics are means over batches.
         """
         given = self._given("eval")
         size = _check_size(given, "eval")
@@ -199,31 +224,33 @@ class Data:
             dataset = _part(dataset, drawn)
         batched = self._is_batched(given)
         if not batched:
-            dataset = (dataset.batch if self.of_one_shape else dataset.padded_batch)(batch)
+            make_batches = dataset.batch if self.of_one_shape else dataset.padded_batch
+            dataset = make_batches(batch)
         return self._pipeline(
             dataset.prefetch(2), feeds, batched=True, elements=size, single=not batched
         )
 
     def check(self, batch: int) -> None:
-        """Raise TrainingError where a mode is known to have no example, or the evaluation has other
-        values.
-        """
+        """Raise TrainingError if a mode has no example, or the modes have different values."""
         with tensorflow().Graph().as_default():
             _check_size(self._given("train"), "train")
         with tensorflow().Graph().as_default():
             self.evaluation(batch)
 
     def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
-        """How many elements and examples the evaluation's dataset has; whether those are all, after
-        so much time.
+        """Count the evaluation dataset for at most `seconds`.
+
+        Returns
+        -------
+        tuple of int, int, bool
+            Elements, examples, and whether the whole dataset was counted.
         """
         with tensorflow().Graph().as_default():
             given = self._given("eval")
             if isinstance(given, _Arrays):
                 return given.count, given.count, True
             rows = _rows if self._is_batched(given) else None
-            elements, examples, ended = reading.counted_in(given, seconds, rows)
-            return elements, examples, ended
+            return reading.counted_in(given, seconds, rows)
 
     @property
     def of_one_shape(self) -> bool:
@@ -232,7 +259,7 @@ class Data:
 
     @property
     def structure(self) -> Any:
-        """The features as the model takes them, with keys in place of values."""
+        """The features as the model receives them, with keys in place of values."""
         return self._laid_out.parts[INPUTS]
 
     @property
@@ -241,7 +268,7 @@ class Data:
         return WEIGHTS in self._laid_out.parts
 
     def structured(self, values: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """Features, labels and weights as input_fn gave them; None for what is not there."""
+        """Return features, labels and weights in the form of input_fn; None for missing parts."""
         return self._laid_out.structured(values)
 
     @property
@@ -250,7 +277,7 @@ class Data:
         return self._layout
 
     def _place(self) -> reading.Begin:
-        """Where reading begins. Raises TrainingError for data without an example."""
+        """Return the range in which reading begins. Raises TrainingError for empty data."""
         if self._begin is None:
             with tensorflow().Graph().as_default():
                 given = self._given("train")
@@ -264,11 +291,11 @@ class Data:
         return self._begin
 
     def _given(self, mode: str) -> Any:
-        """What input_fn gives: `_Arrays`, or a dataset, of the default graph or made outside of it."""
+        """Return the `_Arrays` or the dataset (of the default graph, or eager) of input_fn."""
         if mode in self._kept:
             return self._kept[mode]
         modern = importlib.import_module("tensorflow")
-        given = self._asked(mode)
+        given = self._call_input_fn(mode)
         if isinstance(given, modern.data.Dataset):
             parts = checked_spec(given.element_spec)
             self._layout = self._layout or Layout(parts)
@@ -281,9 +308,11 @@ class Data:
         self._kept[mode] = _Arrays(_as_arrays(example, self._layout))
         return self._kept[mode]
 
-    def _asked(self, mode: str) -> Any:
-        """What input_fn returns, called in the default graph, or outside of graphs where it needs
-        that.
+    def _call_input_fn(self, mode: str) -> Any:
+        """Call input_fn in the default graph, or outside of graphs if it needs that.
+
+        TensorFlow reports a dataset that does not belong to the graph in many ways, so any error
+        leads to a second call outside of graphs.
         """
         from tensorflow.python.eager import context
 
@@ -295,7 +324,6 @@ class Data:
         try:
             given = self._input_fn(mode)
         except Exception as error:
-            # TensorFlow has many words for a dataset that does not belong to the graph.
             foreign = refused_captures() != refusals or "Eager" in str(error)
             try:
                 with context.eager_mode():
@@ -305,7 +333,8 @@ class Data:
                     raise
             raise
         finally:
-            graph.seed = seed  # a seed that input_fn sets is not that of the place at which each worker begins
+            # A seed that input_fn sets must not determine the place at which each worker begins.
+            graph.seed = seed
         if isinstance(given, tuple):
             values = [value for _, value in leaves(given)]
         else:
@@ -321,43 +350,44 @@ class Data:
             return self._input_fn(mode)
 
     def _examples(self, given: Any) -> tuple[Any, dict[Any, Any]]:
-        """A dataset of an example's values by their keys in the default graph, and what its
-        iterator is fed with.
-        """
+        """Return a dataset of values by key in the default graph, and the feeds of its iterator."""
         if not isinstance(given, _Arrays):
             if reading.is_eager(given):
                 dataset = reading.handed_over(given)
             else:
                 dataset = given
             return self._by_key(dataset), {}
-        held = _held(given)
-        dataset = importlib.import_module("tensorflow").data.Dataset.from_tensor_slices(held)
-        return dataset, {held[key]: array for key, array in given.values.items()}
+        placeholders = _placeholders(given)
+        modern = importlib.import_module("tensorflow")
+        dataset = modern.data.Dataset.from_tensor_slices(placeholders)
+        return dataset, {placeholders[key]: array for key, array in given.values.items()}
 
     def _by_key(self, dataset: Any) -> Any:
         as_it_is = importlib.import_module("tensorflow").autograph.experimental.do_not_convert
         return dataset.map(as_it_is(self._laid_out.flat))
 
     def _shuffled(self, given: _Arrays) -> tuple[Any, dict[Any, Any]]:
-        """The same in an order that is drawn each time. Examples' numbers are shuffled: examples
-        may be large.
+        """Return the arrays' examples in random order, and the feeds of the iterator.
+
+        Shuffles the numbers of the examples, because the examples may be large.
         """
         tf = tensorflow()
         modern = importlib.import_module("tensorflow")
-        held = _held(given)
+        placeholders = _placeholders(given)
         count = given.count
         place = tf.random_uniform([], maxval=count, dtype=tf.int64)
-        as_it_is = (
-            modern.autograph.experimental.do_not_convert
-        )  # AutoGraph takes long to find that nothing is to be done
+        # AutoGraph would need a long time to find nothing to convert.
+        as_it_is = modern.autograph.experimental.do_not_convert
         numbers = modern.data.Dataset.range(count).map(
             as_it_is(lambda number: (number + place) % count)
         )
         numbers = numbers.shuffle(min(count, _SHUFFLED))
-        dataset = numbers.map(
-            as_it_is(lambda number: {key: tf.gather(array, number) for key, array in held.items()})
-        )
-        return dataset, {held[key]: array for key, array in given.values.items()}
+
+        def gather(number: Any) -> dict[str, Any]:
+            return {key: tf.gather(array, number) for key, array in placeholders.items()}
+
+        dataset = numbers.map(as_it_is(gather))
+        return dataset, {placeholders[key]: array for key, array in given.values.items()}
 
     def _is_batched(self, given: Any) -> bool:
         if isinstance(given, _Arrays):
@@ -377,33 +407,36 @@ class Data:
 
 
 def _rows(*example: Any) -> Any:
-    """How many examples a batch has."""
+    """Return the number of examples of a batch, as a tensor."""
     modern = importlib.import_module("tensorflow")
     _, first = next(leaves(example))
     return modern.cast(modern.shape(first)[0], "int64")
 
 
-def _held(given: _Arrays) -> dict[str, Any]:
+def _placeholders(given: _Arrays) -> dict[str, Any]:
+    """Return a placeholder per array."""
     tf = tensorflow()
     return {key: tf.placeholder(array.dtype, array.shape) for key, array in given.values.items()}
 
 
 def _stateful(tf: Any) -> tuple[int, int]:
-    """How many tables and variables the default graph has, which no process would initialise for an
-    input_fn.
+    """Count the tables and variables of the default graph.
+
+    No process would initialise them for an input_fn.
     """
     return len(tf.get_collection(tf.GraphKeys.TABLE_INITIALIZERS)), len(tf.global_variables())
 
 
-def _part(dataset: Any, drawn: Drawn) -> Any:
-    """Of the first elements those that are drawn, the same ones each time."""
+def _part(dataset: Any, drawn: Sample) -> Any:
+    """Return the elements that are drawn from the first `drawn.total`, the same ones each time."""
     import numpy
 
     modern = importlib.import_module("tensorflow")
-    chosen = numpy.zeros(drawn.of, bool)
-    chosen[numpy.random.default_rng(drawn.seed).choice(drawn.of, drawn.many, replace=False)] = True
+    chosen = numpy.zeros(drawn.total, bool)
+    generator = numpy.random.default_rng(drawn.seed)
+    chosen[generator.choice(drawn.total, drawn.size, replace=False)] = True
     as_it_is = modern.autograph.experimental.do_not_convert
-    numbered = dataset.take(drawn.of).enumerate()
+    numbered = dataset.take(drawn.total).enumerate()
     kept = numbered.filter(
         as_it_is(lambda number, *_: modern.gather(modern.constant(chosen), number))
     )
@@ -411,31 +444,30 @@ def _part(dataset: Any, drawn: Drawn) -> Any:
 
 
 def _note(begin: reading.Begin, given: Any) -> str:
-    """What keeps workers from beginning at any of the examples, and what to do about it; else
-    nothing.
-    """
+    """Return what limits the places at which workers begin, with a remedy; else nothing."""
     if isinstance(given, _Arrays) or not begin.partial:
         return ""
-    if begin.of:
+    if begin.total:
         if reading.is_eager(given):
             fix = "Make it inside input_fn."
         else:
-            fix = "Shuffle it before what takes so long."
+            fix = "Shuffle it before the slow transformation."
         return (
-            f"input_fn's dataset cannot be passed over in {reading.SECONDS:.0f} s: each worker begins at one of the "
-            f"first {begin.count:,} of its {begin.of:,} elements. {fix}"
+            f"reading through input_fn's dataset takes more than {reading.SECONDS:.0f} s: each "
+            f"worker begins at one of the first {begin.count:,} of its {begin.total:,} elements. "
+            f"{fix}"
         )
     if reading.shuffles(given):
         return ""
     return (
-        f"input_fn's dataset has no end, or one too far away to find in {reading.SECONDS:.0f} s: each worker begins at "
-        f"one of its first {begin.count:,} elements. Add .shuffle(n), or, where it has n elements, "
-        ".apply(tf.data.experimental.assert_cardinality(n))."
+        f"input_fn's dataset is endless, or cannot be counted in {reading.SECONDS:.0f} s: each "
+        f"worker begins at one of its first {begin.count:,} elements. Add .shuffle(n), or, if it "
+        "has n elements, .apply(tf.data.experimental.assert_cardinality(n))."
     )
 
 
 def _check_size(given: Any, mode: str) -> int:
-    """How many elements it has, as `Pipeline.elements`. Raises TrainingError where it has none."""
+    """Return the count of elements, as `Pipeline.elements`. Raises TrainingError for 0."""
     if isinstance(given, _Arrays):
         size = given.count
     else:
@@ -451,43 +483,44 @@ def _no_example(given: Any, mode: str) -> TrainingError:
     else:
         dropped = reading.drops_remainder(given)
     if dropped is None:
-        return TrainingError(f"input_fn gives no example for the mode {mode!r}")
-    what = f"input_fn gives no example for the mode {mode!r}: there are fewer than one batch of {dropped}"
-    return TrainingError(what, fix="Leave drop_remainder=True out.")
+        return TrainingError(f"input_fn returns no examples for the mode {mode!r}")
+    what = f"input_fn returns no examples for the mode {mode!r}: fewer than one batch of {dropped}"
+    return TrainingError(what, fix="Remove drop_remainder=True.")
 
 
 def _refuse_unknown(shapes: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raise TrainingError for a value of which it is not even known how many dimensions it has."""
+    """Raise TrainingError for a value whose number of dimensions is unknown."""
     if unknown := [names[key] for key, shape in shapes.items() if shape.rank is None]:
         what = (
-            f"input_fn: its dataset gives {unknown[0]!r} of an unknown shape, as py_function does"
+            f"input_fn: its dataset has {unknown[0]!r} with an unknown shape, as from py_function"
         )
-        raise TrainingError(what, fix="Say it in a map: tf.ensure_shape(x, [28, 28]).")
+        raise TrainingError(what, fix="Set it in a map: tf.ensure_shape(x, [28, 28]).")
 
 
 def _declared(dataset: Any, shapes: Mapping[str, Any], batch: int | None) -> int:
-    """The mini-batch of a set that is batched already, which must be the one that the cell names,
-    if it does.
+    """Return the mini-batch of a batched dataset.
+
+    Raises DeclarationError if it is unknown, or differs from the cell's `batch_size`.
     """
     size = next(iter(shapes.values()))[0] or reading.batch_size(dataset)
     if (size or batch) is None:
         size = reading.first_batch_size(dataset)
     if (size or batch) is None:
-        what = "input_fn's dataset is batched, and it is not known how large its batches are"
-        raise DeclarationError(what, fix="Say batch_size = N in the cell.")
+        what = "input_fn's dataset is batched, and its batch size is unknown"
+        raise DeclarationError(what, fix="Set batch_size = N in the cell.")
     if size and batch and size != batch:
-        what = f"the cell says batch_size = {batch}, and input_fn's dataset has batches of {size}"
-        raise DeclarationError(what, fix="Leave one of the two out.")
+        what = f"the cell has batch_size = {batch}, but input_fn's dataset has batches of {size}"
+        raise DeclarationError(what, fix="Remove one of the two.")
     return int(size or batch or 0)
 
 
 def _as_arrays(example: tuple[Any, ...], layout: Layout | None = None) -> dict[str, Any]:
-    """The arrays of an example's values by their keys. Raises TrainingError where they are none, or
-    do not fit.
+    """Return the arrays of an example's values by key.
+
+    Raises TrainingError for values that are not arrays, or do not fit each other.
     """
     arrays = tuple(
-        mapped(lambda path, value, part=part: as_array(part, path, value), value)
-        for part, value in zip(PARTS, example, strict=False)
+        mapped(partial(as_array, part), value) for part, value in zip(PARTS, example, strict=False)
     )
     layout = layout or Layout(example)
     found = layout.flat(*arrays)
@@ -496,24 +529,25 @@ def _as_arrays(example: tuple[Any, ...], layout: Layout | None = None) -> dict[s
 
 
 def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """An answer of arrays. A list of arrays is several inputs if they have an entry for each
-    example.
+    """Return an answer of arrays with lists of inputs as tuples.
+
+    A list of arrays means several inputs if each array has an entry per example; any other list is
+    one array.
     """
-    known = [
+    lengths = [
         len(value)
         for part in given
-        for _, value in leaves(
-            part if not isinstance(part, tuple) or hasattr(part, "_fields") else None
-        )
+        if not isinstance(part, tuple) or is_named(part)
+        for _, value in leaves(part)
         if len(getattr(value, "shape", ()))
     ]
 
     def arranged(value: Any) -> Any:
         if isinstance(value, Mapping):
-            return {key: arranged(each) for key, each in value.items()}
+            return {key: arranged(inner_value) for key, inner_value in value.items()}
         if not isinstance(value, list | tuple):
             return value
-        if hasattr(value, "_fields"):
+        if is_named(value):
             return type(value)(*map(arranged, value))
         inner = list(map(arranged, value))
         if inner and all(map(is_input, inner)):
@@ -523,67 +557,64 @@ def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
     def is_input(value: Any) -> bool:
         if isinstance(value, Mapping | tuple):
             return True
-        return bool(len(getattr(value, "shape", ()))) and (not known or len(value) == known[0])
+        has_entries = bool(len(getattr(value, "shape", ())))
+        return has_entries and (not lengths or len(value) == lengths[0])
 
     return tuple(map(arranged, given))
 
 
-# What input_fn may return, and what is said of everything else: one table, with a sentence for each
-# kind.
-#
-# It may return (features, labels) or (features, labels, weights), each of them an array, or a
-# structure of arrays, or a tf.data.Dataset of such examples.
+# Checks of what input_fn returns: (features, labels) or (features, labels, weights), each of them an
+# array or a structure of arrays, or a tf.data.Dataset of such examples. The tables above have an error
+# for each other kind of value.
 
 
 def wrong(what: str, fix: str = _RETURN) -> TrainingError:
-    """The error for an answer as a whole."""
-    return TrainingError(f"input_fn returns features and labels, but {what}", fix=fix)
+    """Return the error for an unsupported return value of input_fn."""
+    return TrainingError(f"input_fn must return features and labels, but {what}", fix=fix)
 
 
 def checked_parts(given: Any) -> tuple[Any, ...]:
-    """The parts of an answer that is no dataset. Raises TrainingError."""
+    """Return the parts of an answer that is not a dataset. Raises TrainingError."""
     if isinstance(given, tuple) and not is_named(given):
         if len(given) not in (2, 3):
-            raise wrong(f"it gave {len(given)} parts")
+            raise wrong(f"it returned {len(given)} parts")
         for part, structure in zip(PARTS, given, strict=False):
             for path, value in leaves(structure):
                 refuse(part, path, value)
         return given
     if found := _called(given, _WHOLE):
-        raise wrong(f"it gave {found[0]}", found[1])
+        raise wrong(f"it returned {found[0]}", found[1])
     if isinstance(given, Iterator):
-        raise wrong("it gave an iterator", _WRAP)
+        raise wrong("it returned an iterator", _WRAP)
     if isinstance(given, Mapping):
-        raise wrong("it gave a dict: features alone, or both without their order")
+        raise wrong("it returned a dict, which does not separate features from labels")
     if hasattr(given, "shape"):
-        raise wrong("it gave one array or tensor")
-    raise wrong(f"it gave {type(given).__name__}")
+        raise wrong("it returned one array or tensor")
+    raise wrong(f"it returned {type(given).__name__}")
 
 
 def checked_spec(spec: Any) -> tuple[Any, ...]:
-    """The parts of a dataset's element by its `element_spec`. Raises TrainingError."""
+    """Return the parts of a dataset's element, from its `element_spec`. Raises TrainingError."""
     if not isinstance(spec, tuple) or is_named(spec) or len(spec) not in (2, 3):
-        raise wrong(
-            f"its dataset's examples have {len(spec) if isinstance(spec, tuple) else 1} parts"
-        )
+        count = len(spec) if isinstance(spec, tuple) else 1
+        raise wrong(f"its dataset's examples have {count} parts")
     for part, structure in zip(PARTS, spec, strict=False):
         for path, value in leaves(structure):
-            refuse(part, path, value, "its dataset gives")
+            refuse(part, path, value, "its dataset has")
     return spec
 
 
-def refuse(part: str, path: tuple[Any, ...], value: Any, gives: str = "it gives") -> None:
-    """Raise TrainingError for a value that cannot be trained on, whatever its size."""
+def refuse(part: str, path: tuple[Any, ...], value: Any, source: str = "it returns") -> None:
+    """Raise TrainingError for a value of an unsupported type."""
     if found := _called(value, _LEAVES):
         name = name_of(part, path)
-        raise TrainingError(f"input_fn: {gives} {name!r} as {found[0]}", fix=found[1])
+        raise TrainingError(f"input_fn: {source} {name!r} as {found[0]}", fix=found[1])
 
 
 def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:
-    """One value of an answer as an array of numbers or texts, with 32 bits where NumPy's default
-    has 64.
+    """Return one value of an answer as an array of numbers or texts.
 
-    Raises TrainingError.
+    Converts 64-bit floats, NumPy's default, to 32 bits. Raises TrainingError.
     """
     import numpy
 
@@ -594,22 +625,22 @@ def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise
-        raise _of(
-            name, "lists of different lengths", "Fill them up: keras.utils.pad_sequences(lists)."
+        raise _unsupported(
+            name, "lists of different lengths", "Pad them: keras.utils.pad_sequences(lists)."
         ) from error
     if array.dtype == object:
-        raise _of(
+        raise _unsupported(
             name,
             _objects(value, array),
-            "Turn it into numbers: codes of categories, astype('float32').",
+            "Convert it to numbers: category codes, or astype('float32').",
         )
     if found := _KINDS.get(array.dtype.kind):
-        raise _of(name, *found)
+        raise _unsupported(name, *found)
     if not array.ndim:
-        raise _of(
+        raise _unsupported(
             name,
             f"a single value of the type {array.dtype}",
-            "Give an array with an entry for each example.",
+            "Return an array with an entry per example.",
         )
     if array.dtype == numpy.float64:
         return array.astype(numpy.float32)
@@ -617,64 +648,63 @@ def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def checked_lengths(arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
-    """Raise TrainingError unless all arrays have an entry for each example, and there is one
-    example.
-    """
+    """Raise TrainingError unless all arrays have one entry per example, and at least one."""
     labels = next(key for key in arrays if key.startswith("label"))
     for key, array in arrays.items():
         if len(array) != len(arrays[labels]):
             raise TrainingError(
-                f"input_fn gave {names[key]!r} with the shape {array.shape} and labels with {arrays[labels].shape}",
-                fix="Every array needs one entry for each example.",
+                f"input_fn returned {names[key]!r} with the shape {array.shape}, "
+                f"but labels with {arrays[labels].shape}",
+                fix="Every array needs one entry per example.",
             )
     if not len(arrays[labels]):
         raise TrainingError(
-            "input_fn gave arrays without an example", fix="Every array needs one entry at least."
+            "input_fn returned empty arrays", fix="Every array needs at least one entry."
         )
 
 
-def _of(name: str, what: str, fix: str) -> TrainingError:
-    return TrainingError(f"input_fn: it gives {name!r} as {what}", fix=fix)
+def _unsupported(name: str, what: str, fix: str) -> TrainingError:
+    return TrainingError(f"input_fn: it returns {name!r} as {what}", fix=fix)
 
 
 def _called(value: Any, table: tuple[tuple[str, str, str], ...]) -> tuple[str, str] | None:
-    """What the table says of a value, by the name of its class: these modules are not imported for
-    it.
+    """Return a value's name and remedy from a table, or None.
+
+    Compares names of classes, so that the modules that define them need not be imported.
     """
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(value).__mro__}
     if "tensorflow.python.framework.tensor.Tensor" in names and hasattr(value, "numpy"):
-        return None  # it was computed already
+        return None  # an eager tensor, which has a value
     return next(((called, fix) for name, called, fix in table if name in names), None)
 
 
 def _objects(value: Any, array: Any) -> str:
-    """An array of Python's objects, in words; of a DataFrame, its first column that is no numbers."""
-    for column, kind in (
-        getattr(value, "dtypes", {}).items() if getattr(value, "ndim", 0) == 2 else ()
-    ):
-        if getattr(kind, "kind", "O") not in "biuf":
-            return f"a table whose column {column!r} has the type {kind}"
-    kinds = sorted({type(each).__name__ for each in array.ravel()[:1000].tolist()})
+    """Describe an array of Python objects; of a DataFrame, its first column that is not numeric."""
+    if getattr(value, "ndim", 0) == 2:
+        for column, kind in getattr(value, "dtypes", {}).items():
+            if getattr(kind, "kind", "O") not in "biuf":
+                return f"a table whose column {column!r} has the type {kind}"
+    kinds = sorted({type(item).__name__ for item in array.ravel()[:1000].tolist()})
     return f"an array of the type object (of {', '.join(kinds[:3]) or 'nothing'})"
 
 
-# Tensors that the cell computed when it ran, as constants of the graphs that use them.
-#
-# A table of class weights, say, which a loss multiplies with. TensorFlow takes such tensors into
-# the graphs of its functions only. Variables outside of the model cannot be had: no parameter
-# server knows them.
+# Tensors that the cell computed when it ran become constants of the graphs that use them, for example
+# a table of class weights in a loss. TensorFlow itself does that only in the graphs of its functions.
+# Variables outside of the model are refused: no parameter server has them.
 
 
 def refused_captures() -> int:
-    """How often a graph was refused what exists outside of graphs only. Datasets can then be made
-    outside of them.
+    """Return how often a graph refused an object that exists only outside of graphs.
+
+    Datasets that use such an object can be made outside of graphs.
     """
     return _refused
 
 
 def keep_as_constants() -> None:
-    """Let graphs take in what was computed outside of them. Variables raise DeclarationError. Once
-    per process.
+    """Let graphs capture eager tensors as constants. Call it once per process.
+
+    From then on, a captured variable raises DeclarationError.
     """
     from tensorflow.python.eager import context
     from tensorflow.python.framework import dtypes, ops
@@ -689,12 +719,12 @@ def keep_as_constants() -> None:
             global _refused
             _refused += 1
             raise DeclarationError(
-                "a variable (or another object) outside of the model is used in it",
+                "the model uses a variable (or another object) that was made outside of it",
                 fix="Make it a weight of the model, with a layer's add_weight, or a constant.",
             )
         if dtype is not None and not dtype.is_compatible_with(self.dtype):
             raise ValueError(
-                f"a tensor of {self.dtype.name} was computed where {dtype.name} is needed"
+                f"expected a tensor of {dtype.name}, and the cell computed one of {self.dtype.name}"
             )
         return self._capture_as_const(name)
 

@@ -1,11 +1,11 @@
-"""A compiled Keras 3 model as a model_fn, its optimizer, and what of Keras is refused.
+"""A compiled Keras 3 model as a model_fn, its optimizer, and the refused features of Keras.
 
-Keras 3 knows no parameter servers and no graph mode, but it can compute with values that are handed
-to it in place of its variables (keras.StatelessScope). So each of the model's weights gets a
-version-1 variable, which is placed, sent, saved and restored like any other, and starts with the
-weight's own value. What layers assign (the statistics of batch normalisation) is kept as the state
-of a step (graph/state.py), because several workers assign simultaneously. Seeds are no weights:
-each step has its own.
+Keras 3 supports neither parameter servers nor graph mode, but it can compute with other values in
+place of its variables (keras.StatelessScope). So each weight of the model gets a version-1
+variable, which is placed, sent, saved and restored like any other, and which starts with the
+weight's value. Values that layers assign (the statistics of batch normalisation) become the state
+of a step (graph/state.py), because several workers assign them at the same time. Seeds are not
+weights: each step has its own.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ _STEPS = ("train_step", "test_step", "predict_step", "make_train_function", "mak
 
 @contextlib.contextmanager
 def _loops_of_tensorflow_2() -> Iterator[None]:
-    """Loops of version 1 refuse, when they run, what recurrent layers do: write their last output
-    again and again.
+    """Build loops of TensorFlow 2 inside.
+
+    Loops of version 1 fail at run time where a recurrent layer writes its last output repeatedly.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -46,21 +47,33 @@ def _loops_of_tensorflow_2() -> Iterator[None]:
 
 
 class KerasModel:
-    """The model_fn of a model. Made outside of any graph."""
+    """A Keras model as a model_fn. Create it outside of any graph."""
 
     def __init__(self, model: Any, data: Data, uneven: bool = False) -> None:
-        """Build the model for these data. Raises DeclarationError if it cannot be trained.
+        """Build the model for these data.
 
-        `uneven`: workers may have mini-batches of different sizes.
+        Parameters
+        ----------
+        model
+            The cell's model.
+        data
+            The examples that it is built for.
+        uneven
+            Whether workers may have mini-batches of different sizes.
+
+        Raises
+        ------
+        DeclarationError
+            For a model that a run cannot train.
         """
         self._keras = keras = importlib.import_module("keras")
         if not isinstance(model, keras.Model):
             kind = f"{type(model).__module__}.{type(model).__qualname__}"
             if kind.startswith("tf_keras"):
-                fix = "Make it with keras (Keras 3), not tf_keras."
+                fix = "Create it with keras (Keras 3), not tf_keras."
             else:
                 fix = ""
-            raise DeclarationError(f"the cell's model is no Keras model but a {kind}", fix=fix)
+            raise DeclarationError(f"the cell's model is not a Keras model but a {kind}", fix=fix)
         if not model.compiled:
             raise DeclarationError(
                 "the cell's model is not compiled", fix="model.compile(optimizer=..., loss=...)"
@@ -71,61 +84,59 @@ class KerasModel:
         batch = {name: _zeros(data.types[name], shape) for name, shape in data.shapes.items()}
         features, labels, weights = data.structured(batch)
         self.example = features
-        outputs = self._outputs(
-            features, training=False
-        )  # weights and metrics are made when first used
+        # The first use creates weights and metrics.
+        outputs = self._outputs(features, training=False)
         model._compute_loss(features, labels, outputs, weights, training=False)
         results = model.compute_metrics(features, labels, outputs, weights)
         refuse_parts(model, uneven)
         refuse_results(results)
         model.reset_metrics()
-        self._seed = (
-            importlib.import_module("keras.src.random.seed_generator").global_seed_generator().state
-        )
+        seed_generator = importlib.import_module("keras.src.random.seed_generator")
+        self._seed = seed_generator.global_seed_generator().state
         self._names = dict(zip(map(id, model.weights), weight_names(model.weights), strict=True))
         self._optimizer.build(
             {self._names[id(weight)]: weight for weight in model.trainable_variables}
         )
-        known = (*model.variables, *model.metrics_variables, self._seed)
-        self._values = {id(each): each.numpy() for each in known}
+        variables = (*model.variables, *model.metrics_variables, self._seed)
+        self._values = {id(variable): variable.numpy() for variable in variables}
 
     @_loops_of_tensorflow_2()
     def __call__(
         self, features: Any, labels: Any, sample_weight: Any, mode: str
     ) -> Mapping[str, Any]:
-        """Build the model in the default graph."""
+        """Build the model in the default graph.
+
+        `mode` is `train`, `eval` or `infer`. Returns the dict of a model_fn (trainable.py).
+        """
         tf = tensorflow()
         model = self.model
         training = mode == "train"
         weights = [(weight, self._variable(tf, weight)) for weight in model.weights]
-        known = len(tf.global_variables())
+        variables_before = len(tf.global_variables())
         before = {id(weight): tf.convert_to_tensor(variable) for weight, variable in weights}
         values = [
-            (each, before.get(id(each), self._drawn(tf, each)))
-            for each in (*model.variables, self._seed)
+            (variable, before.get(id(variable), self._drawn(tf, variable)))
+            for variable in (*model.variables, self._seed)
         ]
         states = [
             (metrics_variable, self._state(tf, metrics_variable))
             for metrics_variable in model.metrics_variables
             if mode == "eval"
         ]
-        counted = [(each, state.read_value()) for each, state in states]
+        counted = [(variable, state.read_value()) for variable, state in states]
         with self._scope([*values, *(counted or self._unused(tf))]) as scope:
             outputs = self._outputs(features, training)
             if mode == "infer":
-                several = isinstance(outputs, list | tuple)
-                if several:
-                    named = dict(zip(model.output_names, outputs, strict=True))
-                else:
-                    named = outputs
-                return {"predictions": named}
+                if isinstance(outputs, list | tuple):
+                    outputs = dict(zip(model.output_names, outputs, strict=True))
+                return {"predictions": outputs}
             loss = model._compute_loss(features, labels, outputs, sample_weight, training=training)
             if not training:
                 model.compute_metrics(features, labels, outputs, sample_weight)
-        if made := tf.global_variables()[known:]:
-            fix = "Make it a weight of the layer, with add_weight."
+        if created := tf.global_variables()[variables_before:]:
             raise DeclarationError(
-                f"the model makes a variable whenever it is called ({made[0].op.name})", fix=fix
+                f"the model creates a variable in each call ({created[0].op.name})",
+                fix="Make it a weight of the layer, with add_weight.",
             )
         if training:
             for weight, variable in weights:
@@ -133,13 +144,12 @@ class KerasModel:
                     refuse_assigned(model, weight, scope.assigning[id(weight)])
                     keep(variable, before[id(weight)], scope.get_current_value(weight))
             return {"loss": loss, **self._optimizer.parts()}
-        with tf.control_dependencies(
-            self._keras.tree.flatten(features)
-        ):  # nothing is counted when no batch came
+        # Without a batch, nothing is counted.
+        with tf.control_dependencies(self._keras.tree.flatten(features)):
             updates = tf.group(
-                *(state.assign(scope.get_current_value(each)) for each, state in states)
+                *(state.assign(scope.get_current_value(variable)) for variable, state in states)
             )
-        with self._scope([(each, state.read_value()) for each, state in states]):
+        with self._scope([(variable, state.read_value()) for variable, state in states]):
             metrics = {
                 name: (value, updates)
                 for name, value in model.get_metrics_result().items()
@@ -148,14 +158,17 @@ class KerasModel:
         return {"loss": loss, "eval_metric_ops": metrics}
 
     def _outputs(self, features: Any, training: bool) -> Any:
-        """As Keras itself calls the model: some models take no `training`."""
+        """Call the model as Keras does: some models have no parameter `training`."""
         model = self.model
         if model._call_has_training_arg:
             return model(features, training=training)
         return model(features)
 
     def _unused(self, tf: Any) -> list[tuple[Any, Any]]:
-        """The metrics' states in a step: a loss of several outputs counts each of them."""
+        """Return constants for the states of metrics in a training step.
+
+        The loss of a model with several outputs updates one metric per output.
+        """
         return [
             (metrics_variable, tf.constant(self._values[id(metrics_variable)]))
             for metrics_variable in self.model.metrics_variables
@@ -165,7 +178,7 @@ class KerasModel:
         model = self.model
 
         class Scope(self._keras.StatelessScope):
-            """A scope that knows of each variable that is assigned which layer does it."""
+            """A scope that records which layer assigns each variable."""
 
             def __init__(self) -> None:
                 super().__init__(state_mapping=values, collect_losses=True)
@@ -178,16 +191,15 @@ class KerasModel:
         return Scope()
 
     def _variable(self, tf: Any, weight: Any) -> Any:
+        """Return the version-1 variable of a weight, with the weight's value."""
         value = self._values[id(weight)]
 
         def initial(shape: Sequence[int], dtype: Any = None, partition_info: Any = None) -> Any:
+            start: Sequence[int] = [0] * len(shape)
             if partition_info:
                 start = partition_info.var_offset
-            else:
-                start = [0] * len(shape)
-            part = tuple(
-                slice(begin, begin + length) for begin, length in zip(start, shape, strict=True)
-            )
+            spans = zip(start, shape, strict=True)
+            part = tuple(slice(begin, begin + length) for begin, length in spans)
             return tf.constant(value[part], dtype)
 
         trainable = any(
@@ -199,7 +211,7 @@ class KerasModel:
         )
 
     def _drawn(self, tf: Any, variable: Any) -> Any:
-        """A value for what is no weight: a seed, or the state of a metric within the model."""
+        """Return a random seed, or the value of a metric's state within the model."""
         value = self._values[id(variable)]
         if "seed" not in variable.name:
             return tf.constant(value)
@@ -208,6 +220,7 @@ class KerasModel:
         )
 
     def _state(self, tf: Any, variable: Any) -> Any:
+        """Return a local variable for the state of a metric."""
         value = self._values[id(variable)]
         return tf.Variable(
             value, trainable=False, collections=[tf.GraphKeys.LOCAL_VARIABLES], use_resource=True
@@ -215,24 +228,24 @@ class KerasModel:
 
 
 def _zeros(kind: Any, shape: Any) -> Any:
-    """A batch of two examples in which every unknown dimension is one."""
+    """Return a batch of two examples in which every unknown dimension is one."""
     import numpy
 
     return numpy.zeros([2, *(size or 1 for size in shape.as_list())], kind.as_numpy_dtype)
 
 
-# What of Keras means nothing in a run, or something else: it is refused by name, never ignored.
+# Features of Keras without effect in a run, or with another one, are refused by name, never ignored.
 #
-# Workers compute the loss and the gradients of a model, its optimizer is applied on parameter
-# servers, and no Python of the model is called in between. So nothing calls callbacks or a
-# train_step of the model's own, and nothing can put weights back behind each step.
+# Workers compute the loss and the gradients of a model, and parameter servers apply its optimizer. No
+# Python code of the model runs in between: callbacks and a custom train_step are never called.
 
 
 @contextlib.contextmanager
 def declared_only(folder: RunFolder) -> Iterator[Recorder]:
-    """Record `model.fit` within the block, and refuse other training and evaluation.
+    """Let the cell define Keras models, and record its call of `fit` instead of training.
 
-    Every server of a run executes the cell: each would train alone, and lose the result.
+    Every process of a run executes the cell: each would train a copy and discard it. Arguments of
+    `compile` that have no effect in a run are refused.
     """
     if not _may_use_keras(folder):
         yield Recorder()
@@ -242,17 +255,16 @@ def declared_only(folder: RunFolder) -> Iterator[Recorder]:
 
     def refused(name: str) -> Any:
         def method(self: Any, *_: Any, **__: Any) -> Any:
-            what = f"model.{name} in a cell would run on every server by itself"
             raise DeclarationError(
-                what,
-                fix="Put it behind model.fit, or leave it out: the run trains and evaluates model.",
+                f"model.{name} in a cell would run separately in every process",
+                fix="Move it after model.fit, or remove it: the run trains and evaluates model.",
             )
 
         return method
 
     def compile_(self: Any, *given: Any, **options: Any) -> Any:
         if options.get("jit_compile") is True:
-            raise _unknown("jit_compile=True")
+            raise _without_effect("jit_compile=True")
         return compiled(self, *given, **options)
 
     own = {name: vars(kind).get(name) for name in (*_TRAINING, "compile")}
@@ -264,28 +276,35 @@ def declared_only(folder: RunFolder) -> Iterator[Recorder]:
             yield recorder
     finally:
         for name, method in own.items():
-            delattr(kind, name) if method is None else setattr(kind, name, method)
+            if method is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, method)
 
 
 def refuse_callbacks(module: Any) -> None:
-    """Raise DeclarationError if the cell made Keras callbacks: they come with model.fit, which is
-    never called.
+    """Raise DeclarationError if the cell created Keras callbacks.
+
+    Only model.fit would call them, and a run never calls model.fit.
     """
     for name, value in vars(module).items():
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if any(
-                f"{kind.__module__}.{kind.__name__}".endswith("callback.Callback")
-                for kind in type(each).__mro__
-            ):
+        values = value if isinstance(value, list | tuple) else [value]
+        for item in values:
+            if _is_callback(item):
                 raise DeclarationError(
-                    f"Keras callbacks are not called in a run ({name}: {type(each).__name__})",
-                    fix="Leave them out; a schedule can be the optimizer's learning rate, and %train has "
-                    "--checkpoint-every and --eval-every.",
+                    f"Keras callbacks are not called in a run ({name}: {type(item).__name__})",
+                    fix="Remove them. Use a schedule as the optimizer's learning rate, and "
+                    "--checkpoint-every and --eval-every of %%train.",
                 )
 
 
+def _is_callback(value: object) -> bool:
+    names = (f"{kind.__module__}.{kind.__name__}" for kind in type(value).__mro__)
+    return any(name.endswith("callback.Callback") for name in names)
+
+
 def refuse_model(model: Any) -> None:
-    """Raise DeclarationError if the compiled `model` asks for what a run does not do."""
+    """Raise DeclarationError if the compiled `model` needs what a run does not support."""
     kind: Any = importlib.import_module("keras").Model
     for name in (*_STEPS, *_TRAINING, "fit"):
         if getattr(type(model), name) is not getattr(kind, name):
@@ -297,67 +316,75 @@ def refuse_model(model: Any) -> None:
             fix="model.compile(optimizer=..., loss=...)",
         )
     if model.run_eagerly:
-        raise _unknown("run_eagerly=True")
+        raise _without_effect("run_eagerly=True")
     if model.steps_per_execution != 1:
-        raise _unknown(f"steps_per_execution={model.steps_per_execution}")
+        raise _without_effect(f"steps_per_execution={model.steps_per_execution}")
     if (strategy := getattr(model, "_distribute_strategy", None)) is not None:
         raise DeclarationError(
-            f"the model was made under {type(strategy).__name__}",
-            fix="Make it outside: a run distributes it.",
+            f"the model was created under {type(strategy).__name__}",
+            fix="Create it without a strategy: the run distributes it.",
         )
 
 
 def refuse_parts(model: Any, uneven: bool) -> None:
-    """Raise DeclarationError if a weight, layer or loss of the model, which is built, wants what a
-    run does not do.
+    """Raise DeclarationError for an unsupported weight, layer or loss of the built model.
 
-    `uneven`: workers have mini-batches of different sizes, whose gradients are weighted as those of
-    means.
+    `uneven`: workers have mini-batches of different sizes, whose gradients are weighted as means.
     """
     for weight in model.trainable_variables:
         if getattr(weight, "overwrite_with_gradient", False):
             raise DeclarationError(
-                f"{weight.path} is overwritten with its gradient (float8), which a run does not do"
+                f"{weight.path} is overwritten with its gradient (float8), which a run does not "
+                "support"
             )
     for layer in model._flatten_layers():
         if getattr(layer, "stateful", False) and layer is not model:
-            what = f"the layer {layer.name} is stateful, but the batches of a run do not follow each other"
-            raise DeclarationError(what, fix="Leave stateful out.")
+            what = f"the layer {layer.name} is stateful, but batches of a run are not consecutive"
+            raise DeclarationError(what, fix="Remove stateful.")
         if getattr(layer, "synchronized", False) and layer.trainable:
-            what = f"the layer {layer.name} takes its statistics over all workers (synchronized), which a run does not do"
             raise DeclarationError(
-                what, fix="Leave synchronized out: each worker normalizes with its own mini-batch."
+                f"the layer {layer.name} is synchronized (statistics over all workers), "
+                "which a run does not support",
+                fix="Remove synchronized: each worker normalizes with its own mini-batch.",
             )
+    for compiled in getattr(model._compile_loss, "_flat_losses", None) or ():
+        _refuse_reduction(compiled.loss, uneven)
 
-    for each in getattr(model._compile_loss, "_flat_losses", None) or ():
-        reduction = getattr(each.loss, "reduction", "sum_over_batch_size")
-        if reduction in (None, "none"):
-            what = f"the loss {each.loss.name} has no reduction and gives a number for each example"
-            raise DeclarationError(
-                what, fix='Make it with reduction="sum_over_batch_size", or "sum".'
-            )
-        if reduction == "sum" and uneven:
-            what = f"the loss {each.loss.name} is a sum, and mini-batches of different sizes are weighted as means"
-            raise DeclarationError(
-                what, fix='Make it with reduction="sum_over_batch_size", or leave --batching out.'
-            )
+
+def _refuse_reduction(loss: Any, uneven: bool) -> None:
+    """Raise DeclarationError for a loss that is not one number, or cannot be weighted."""
+    reduction = getattr(loss, "reduction", "sum_over_batch_size")
+    if reduction in (None, "none"):
+        raise DeclarationError(
+            f"the loss {loss.name} has no reduction and returns one number per example",
+            fix='Create it with reduction="sum_over_batch_size", or "sum".',
+        )
+    if reduction == "sum" and uneven:
+        raise DeclarationError(
+            f"the loss {loss.name} is a sum, and mini-batches of different sizes are weighted as "
+            "means",
+            fix='Create it with reduction="sum_over_batch_size", or remove --batching.',
+        )
 
 
 def refuse_assigned(model: Any, weight: Any, layer: Any) -> None:
-    """Raise DeclarationError if `weight`, which `layer` assigns in a training step, is trained.
+    """Raise DeclarationError if `weight`, which `layer` assigns in a step, is trainable.
 
-    Its gradient is that at the assigned value, which parameter servers do not have when a worker
-    computes it.
+    Its gradient would be that of the assigned value, which parameter servers do not have when a
+    worker computes it.
     """
     if any(weight is trainable_variable for trainable_variable in model.trainable_variables):
-        what = f"the layer {layer.name} ({type(layer).__name__}) assigns {weight.path}, which is trained, in each step"
-        fix = "Leave the layer out, or let it compute with the changed value without assigning it."
-        raise DeclarationError(what, fix=fix)
+        raise DeclarationError(
+            f"the layer {layer.name} ({type(layer).__name__}) assigns the trainable weight "
+            f"{weight.path} in each step",
+            fix="Remove the layer, or let it use the changed value without assigning it.",
+        )
 
 
 def calling_layer() -> Any:
-    """Return the innermost layer whose method is running, None if there is none. Keras itself knows
-    the outermost.
+    """Return the innermost layer whose method is running, or None.
+
+    Keras itself knows only the outermost layer.
     """
     kind: Any = importlib.import_module("keras").Layer
     frame: FrameType | None = sys._getframe()
@@ -370,23 +397,22 @@ def calling_layer() -> Any:
 
 
 def refuse_results(results: Any) -> None:
-    """Raise DeclarationError if a metric gives several numbers."""
+    """Raise DeclarationError if a metric returns several numbers."""
     for name, value in results.items():
         if len(getattr(value, "shape", ())):
-            what = f"the metric {name} gives {value.shape[0]} numbers, and a run keeps one of each"
-            raise DeclarationError(what, fix="Let it give their mean.")
+            what = f"the metric {name} returns {value.shape[0]} numbers, and a run records one"
+            raise DeclarationError(what, fix="Return their mean.")
 
 
 def _may_use_keras(folder: RunFolder) -> bool:
-    """Whether Keras is worth its time to be imported: the cell, or what came along, may train
-    something with it.
+    """Return whether the cell, or a module sent with it, may use Keras.
+
+    If not, the import of Keras would only cost time.
     """
     return folder.include.is_dir() or (
         folder.cell.exists() and "keras" in folder.cell.read_text(encoding="utf-8")
     )
 
 
-def _unknown(option: str) -> DeclarationError:
-    return DeclarationError(
-        f"{option} of model.compile means nothing in a run", fix="Leave it out."
-    )
+def _without_effect(option: str) -> DeclarationError:
+    return DeclarationError(f"{option} of model.compile has no effect in a run", fix="Remove it.")

@@ -1,13 +1,13 @@
-"""Where in a dataset a worker begins to read, and whether the dataset gives examples or batches.
+"""The place in a dataset at which a worker begins to read, and whether a dataset has batches.
 
-Each time that a worker begins, it begins at a place that is drawn then: otherwise all workers would
-read the same examples beside each other, and one that lives for minutes would never reach the last
-ones. So that nothing is computed for the examples that are passed over, the place is one of the
-dataset's source, below what only maps, filters, batches or shuffles it. How many elements a source
-has is counted where it does not know it, for a few seconds at most.
+Each worker begins at a random place, and at another one after each start. Otherwise all workers
+would read the same examples at the same time, and a worker that lives for minutes would never reach
+the last ones. Examples before that place should cost nothing, so the place is one of the dataset's
+source, below all transformations that only map, filter, batch or shuffle. A source that does not
+know its number of elements is counted, for a few seconds at most.
 
-A dataset that was made outside of the graph, at the top of the cell, is read there and handed over
-by a generator.
+A dataset that was made outside of the graph, at the top of the cell, is read there, and a generator
+passes its elements on.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ....errors import DeclarationError
 from ...tf.graph_mode import tensorflow
 
 SECONDS = 3.0
-"""How long it takes at most to count a dataset, and so to pass over a part of it."""
+"""Longest time to count a dataset, and therefore to skip a part of it."""
 _BLOCK = 64
-"""Single examples that are handed over together: each time takes a call of Python's."""
+"""Single examples that are passed on together: each transfer is a call of Python."""
 ENDLESS = -1
 UNKNOWN = -2
 _ONE_TO_ONE = frozenset(
@@ -40,10 +40,10 @@ _ONE_TO_ONE = frozenset(
 )
 _BATCHING = frozenset(("_BatchDataset", "_PaddedBatchDataset", "_ParallelBatchDataset"))
 _ALIKE = _ONE_TO_ONE | _BATCHING | {"_FilterDataset", "_RepeatDataset", "_UnbatchDataset"}
-"""Transformations of a dataset that do with it what they did, wherever it begins."""
+"""Transformations whose effect does not depend on where their input begins."""
 _ZIP = "_ZipDataset"
 _QUICK = frozenset(("_RangeDataset", "_TensorSliceDataset"))
-"""Sources that pass over elements without computing them."""
+"""Sources that skip elements without computing them."""
 
 BATCHING = (
     "_BatchDataset",
@@ -60,33 +60,43 @@ _REGROUPING = (
     "_InterleaveDataset",
     "_ParallelInterleaveDataset",
 )
-"""Transformations behind which it does not matter whether there were batches."""
+"""Transformations that hide whether their input was batched."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """The place at which reading begins is drawn among `count` elements of the source `depth`
-    levels below.
+    """The range in which the first element is drawn.
 
-    `partial`: there are more of them, which could not be counted in time; `of`: how many there are,
-    if that is known. `zipped`: the source is several that are zipped, each of which is turned.
+    Attributes
+    ----------
+    depth
+        Levels between the dataset and the source in which the place is drawn.
+    count
+        Number of elements among which the place is drawn.
+    partial
+        Whether the source has more elements than could be counted in time.
+    total
+        The number of all elements if `partial` and known, else 0.
+    zipped
+        Whether the source zips several datasets, each of which has to begin at the place.
     """
 
     depth: int
     count: int
     partial: bool = False
-    of: int = 0
+    total: int = 0
     zipped: bool = False
 
 
 def is_eager(dataset: Any) -> bool:
-    """Whether it was made outside of the graph."""
+    """Return whether the dataset was made outside of the graph."""
     return hasattr(_bare(dataset)._variant_tensor, "numpy")
 
 
 def begin_of(dataset: Any) -> Begin:
-    """Find out where reading may begin; it may take some seconds. Of a dataset in a graph, that
-    graph is used up.
+    """Find the range in which reading may begin; this may take some seconds.
+
+    Adds operations to the graph of a dataset that is not eager: do not use that graph afterwards.
     """
     chain = _chain(dataset)
     if is_eager(dataset):
@@ -98,7 +108,7 @@ def begin_of(dataset: Any) -> Begin:
     for node, below in zip(chain, counts[1:], strict=False):
         if below != UNKNOWN or count < 0:
             count = below
-        elif _kind(node) in _ONE_TO_ONE:  # assert_cardinality says more than what lies below it
+        elif _kind(node) in _ONE_TO_ONE:  # assert_cardinality knows more than its input
             asserted = True
         elif _kind(node) in _BATCHING and (size := batch_size(node)):
             count = count * size
@@ -115,8 +125,9 @@ def begin_of(dataset: Any) -> Begin:
 
 
 def _begin_at_top(chain: list[Any]) -> Begin:
-    """The same of a dataset that can only be read from its top. Of one without end, from what it
-    repeats.
+    """Return the range for a dataset that can be read only from its top.
+
+    An endless dataset counts as what it repeats.
     """
     depth = 0
     counts = [size_of(node) for node in chain]
@@ -128,23 +139,24 @@ def _begin_at_top(chain: list[Any]) -> Begin:
     for node in chain[:depth]:
         if _kind(node) in _BATCHING:
             count = -(-count // (batch_size(node) or 1))
-    return Begin(0, count, begin.partial, begin.of)
+    return Begin(0, count, begin.partial, begin.total)
 
 
 def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
-    """`count`: what is known of the source's elements, by itself or because the user has `asserted`
-    it.
+    """Count a source unless its number of elements is certain.
+
+    `count` is the number that the source reports, or that the user has `asserted`.
     """
     if count >= 0 and (asserted or _kind(source) in _QUICK):
         return Begin(depth, count)
     counted, _, ended = counted_in(source, SECONDS)
-    return Begin(depth, counted, not ended, 0 if ended else max(count, 0))
+    if ended:
+        return Begin(depth, counted)
+    return Begin(depth, counted, partial=True, total=max(count, 0))
 
 
 def begun(dataset: Any, begin: Begin) -> Any:
-    """The dataset of the default graph from a place that is drawn when an iterator starts, once
-    through.
-    """
+    """Return the dataset of the default graph once through, from a random place per iterator."""
     tf = tensorflow()
     place = tf.random_uniform([], maxval=max(begin.count, 1), dtype=tf.int64)
     if is_eager(dataset):
@@ -154,34 +166,33 @@ def begun(dataset: Any, begin: Begin) -> Any:
         for number, parts in enumerate(_zipped(chain[-1])):
             if len(parts) > 1:
                 reader = parts[-2]
-                place_there = 0
+                position = 0
             else:
                 reader = chain[-1]
-                place_there = number
-            _read_instead(reader, place_there, _turned(parts[-1], place))
+                position = number
+            _replace_input(reader, position, _rotated(parts[-1], place))
         return dataset
-    turned = _turned(chain[-1], place)
+    rotated = _rotated(chain[-1], place)
     if not begin.depth:
-        return turned
-    _read_instead(chain[-2], 0, turned)
+        return rotated
+    _replace_input(chain[-2], 0, rotated)
     return dataset
 
 
-def _read_instead(reader: Any, number: int, dataset: Any) -> None:
-    """Let a dataset of a graph, which is an operation of it, read another one."""
+def _replace_input(reader: Any, number: int, dataset: Any) -> None:
+    """Replace the input of a graph's dataset, which is an operation of the graph."""
     reader._variant_tensor.op._update_input(number, dataset._variant_tensor)
 
 
 def _zipped(dataset: Any) -> list[list[Any]]:
-    """Of each dataset that is zipped, what lies below it as far as elements correspond to each
-    other.
-    """
+    """Return for each zipped dataset its chain of inputs as far as elements correspond."""
     return [_chain(part, _ONE_TO_ONE) for part in dataset._inputs()]
 
 
-def _turned(source: Any, place: Any) -> Any:
-    """What comes from `place` on, and then what comes before it; `concatenate` fails with some
-    mixed datasets.
+def _rotated(source: Any, place: Any) -> Any:
+    """Return the elements from `place` on, followed by those before it.
+
+    `concatenate` fails with some mixed datasets.
     """
     modern = importlib.import_module("tensorflow")
     as_it_is = modern.autograph.experimental.do_not_convert
@@ -190,17 +201,18 @@ def _turned(source: Any, place: Any) -> Any:
     parts = modern.data.Dataset.from_tensor_slices(
         (modern.stack([place, zero]), modern.stack([rest, place]))
     )
-    return parts.flat_map(as_it_is(lambda skipped, taken: source.skip(skipped).take(taken)))
+    return parts.flat_map(as_it_is(lambda skipped, count: source.skip(skipped).take(count)))
 
 
 def handed_over(dataset: Any, place: Any = None) -> Any:
-    """A dataset made elsewhere as one of the default graph; with `place`, from there on and again
-    without end.
+    """Return an eager dataset as one of the default graph.
+
+    With `place` it begins there, and repeats without end.
     """
     modern = importlib.import_module("tensorflow")
     spec = dataset.element_spec
-    known = all(part.shape.is_fully_defined() for part in modern.nest.flatten(spec))
-    joined = known and not any(_kind(node) in BATCHING for node in _chain(dataset))
+    same_shapes = all(part.shape.is_fully_defined() for part in modern.nest.flatten(spec))
+    joined = same_shapes and not any(_kind(node) in BATCHING for node in _chain(dataset))
     with _where_made(dataset):
         if joined:
             source = dataset.batch(_BLOCK)
@@ -208,8 +220,10 @@ def handed_over(dataset: Any, place: Any = None) -> Any:
             source = dataset
 
     def read(begin: Any) -> Iterator[Any]:
-        first = dataset.skip(int(begin))
-        yield from first.batch(_BLOCK) if joined else first
+        rest = dataset.skip(int(begin))
+        if joined:
+            rest = rest.batch(_BLOCK)
+        yield from rest
         while place is not None:
             empty = True
             for element in source:
@@ -233,8 +247,12 @@ def handed_over(dataset: Any, place: Any = None) -> Any:
 def counted_in(
     dataset: Any, seconds: float, rows: Callable[..., Any] | None = None
 ) -> tuple[int, int, bool]:
-    """How many elements it has, as far as they come in time, how many `rows` these have, and
-    whether those are all.
+    """Count the elements of a dataset for at most `seconds`.
+
+    Returns
+    -------
+    tuple of int, int, bool
+        Elements, the sum of their `rows` (without `rows`, elements again), and whether the dataset ended.
     """
     modern = importlib.import_module("tensorflow")
     as_it_is = modern.autograph.experimental.do_not_convert
@@ -245,7 +263,8 @@ def counted_in(
         one = modern.constant(1, "int64")
 
         def added(counts: Any, *element: Any) -> Any:
-            return counts + modern.stack([one, rows(*element) if rows else one])
+            examples = rows(*element) if rows else one
+            return counts + modern.stack([one, examples])
 
         elements, examples = _value(
             within.reduce(modern.constant([0, 0], "int64"), as_it_is(added))
@@ -254,9 +273,7 @@ def counted_in(
 
 
 def size_of(dataset: Any) -> int:
-    """How many elements it knows that it has; ENDLESS or UNKNOWN where it has no end, or does not
-    know.
-    """
+    """Return the number of elements that a dataset reports; else ENDLESS or UNKNOWN."""
     with _where_made(dataset):
         return int(_value(dataset.cardinality()))
 
@@ -273,12 +290,12 @@ def first_batch_size(dataset: Any) -> int | None:
 
 
 def shuffles(dataset: Any) -> bool:
-    """Whether its order is drawn by itself."""
+    """Return whether the dataset shuffles its elements."""
     return any(_kind(node) == "_ShuffleDataset" for node in _chain(dataset))
 
 
 def drops_remainder(dataset: Any) -> int | None:
-    """The size of the batches of which it drops an incomplete one; None where it does not."""
+    """Return the size of the batches whose incomplete last one is dropped; else None."""
     for node in _chain(dataset):
         dropped = getattr(node, "_drop_remainder", None)
         if dropped is not None and tensorflow().get_static_value(dropped):
@@ -287,7 +304,7 @@ def drops_remainder(dataset: Any) -> int | None:
 
 
 def _chain(dataset: Any, passed: frozenset[str] = _ALIKE) -> list[Any]:
-    """The dataset, and what lies below it until its source."""
+    """Return the dataset and its inputs down to its source."""
     chain = [_bare(dataset)]
     while _kind(chain[-1]) in passed:
         chain.append(_bare(chain[-1]._inputs()[0]))
@@ -295,6 +312,7 @@ def _chain(dataset: Any, passed: frozenset[str] = _ALIKE) -> list[Any]:
 
 
 def _where_made(dataset: Any) -> AbstractContextManager[Any]:
+    """Return a context in which the dataset's methods work: eager mode, or the graph."""
     from tensorflow.python.eager import context
 
     if is_eager(dataset):
@@ -303,7 +321,8 @@ def _where_made(dataset: Any) -> AbstractContextManager[Any]:
 
 
 def _bare(dataset: Any) -> Any:
-    return getattr(dataset, "_dataset", dataset)  # what TensorFlow 1 wraps them in
+    """Return the dataset without the wrapper of TensorFlow 1."""
+    return getattr(dataset, "_dataset", dataset)
 
 
 def _kind(dataset: Any) -> str:
@@ -311,7 +330,7 @@ def _kind(dataset: Any) -> str:
 
 
 def _value(tensor: Any) -> Any:
-    """The value of a tensor, of a graph or outside of one."""
+    """Return the value of a tensor, eager or of a graph."""
     if hasattr(tensor, "numpy"):
         return tensor.numpy()
     tf = tensorflow()
@@ -319,21 +338,30 @@ def _value(tensor: Any) -> Any:
         return session.run(tensor)
 
 
-# Whether a tf.data.Dataset gives single examples, as input_fn is asked for, or batches, as
-# `model.fit` takes them.
+# Whether a tf.data.Dataset has single examples, as input_fn should return them, or batches, as for
+# `model.fit`. Batches are used as they are.
 #
-# Batches are taken as they are. What is what, the model's inputs tell, where the model begins with
-# a keras.Input. Where they do not, a set that anything in its making has batched is refused:
-# `.batch` also makes one long example of many short ones, and whoever guesses wrong trains on
-# batches of batches.
+# The inputs of a model that begins with a keras.Input decide. Without them, a dataset with any batching
+# transformation is refused: `.batch` also makes one long example of many short ones, and a wrong guess
+# would train on batches of batches.
 
 
 def is_batched(dataset: Any, shapes: Sequence[Any], inputs: Sequence[Sequence[int | None]]) -> bool:
-    """Whether what `dataset` gives are batches, judged by its features' `shapes` and those of the
-    model's `inputs`.
+    """Return whether the elements of `dataset` are batches.
 
-    The inputs' first dimension is the batch; of an unknown model there are none. Raises
-    DeclarationError where it cannot be told.
+    Parameters
+    ----------
+    dataset
+        A tf.data.Dataset.
+    shapes
+        Shapes of its features.
+    inputs
+        Shapes of the model's inputs, batch dimension first; empty if they are unknown.
+
+    Raises
+    ------
+    DeclarationError
+        If neither the shapes nor the dataset's transformations decide.
     """
     single = _fit(shapes, inputs, 0)
     whole = _fit(shapes, inputs, 1)
@@ -347,55 +375,54 @@ def is_batched(dataset: Any, shapes: Sequence[Any], inputs: Sequence[Sequence[in
     else:
         name = "batch"
     raise DeclarationError(
-        f"input_fn's dataset is batched (.{name}({size or ''})), and the model does not say what one example is",
-        fix=f"Leave .{name} out and say batch_size = {size or 'N'} in the cell, or begin the model with keras.Input.",
+        f"input_fn's dataset is batched (.{name}({size or ''})), and the model has no input shape "
+        "to compare it with",
+        fix=f"Remove .{name} and set batch_size = {size or 'N'} in the cell, "
+        "or begin the model with keras.Input.",
     )
 
 
 def batch_size(dataset: Any) -> int | None:
-    """How many examples its batches have; None where that is not known."""
+    """Return the batch size of a dataset, or None if it is unknown."""
     size = getattr(_batching(dataset), "_batch_size", None)
-    if size is not None:
-        known = tensorflow().get_static_value(size)
-    else:
-        known = None
-    if known is not None:
-        return int(known)
-    return None
+    if size is None:
+        return None
+    static = tensorflow().get_static_value(size)
+    if static is None:
+        return None
+    return int(static)
 
 
 def _fit(shapes: Sequence[Any], inputs: Sequence[Sequence[int | None]], skipped: int) -> bool:
-    """Whether the features, without so many first dimensions, may be what one example is for the
-    model.
-    """
+    """Return whether shapes without `skipped` first dimensions fit the model's inputs."""
     tf = tensorflow()
     if len(shapes) != len(inputs) or any(
         shape.rank is None or shape.rank < skipped for shape in shapes
     ):
         return False
     if any(
-        len(known) == 2 and known[1] == 1 and shape.rank < 2 for known in inputs for shape in shapes
+        len(shape) == 2 and shape[1] == 1 and feature.rank < 2
+        for shape in inputs
+        for feature in shapes
     ):
-        return False  # Keras takes a number for an array of one
-    wanted = [tf.TensorShape(list(known[1:])) for known in inputs]
-    there = [shape[skipped:] for shape in shapes]
-    if len(wanted) == 1:
-        return there[0].is_compatible_with(wanted[0])
-    return sorted(shape.rank for shape in there) == sorted(shape.rank for shape in wanted)
+        return False  # Keras accepts a number as an array of one
+    expected = [tf.TensorShape(list(shape[1:])) for shape in inputs]
+    actual = [shape[skipped:] for shape in shapes]
+    if len(expected) == 1:
+        return actual[0].is_compatible_with(expected[0])
+    return sorted(shape.rank for shape in actual) == sorted(shape.rank for shape in expected)
 
 
 def _batching(dataset: Any) -> Any:
-    """The last transformation that made batches, if there is one whose batches have not been taken
-    apart since.
-    """
+    """Return the last transformation that made batches, or None if they were taken apart since."""
     return next(_makers(dataset), None)
 
 
 def _makers(dataset: Any) -> Iterator[Any]:
-    dataset = getattr(dataset, "_dataset", dataset)  # what TensorFlow 1 wraps them in
+    dataset = _bare(dataset)
     if (kind := type(dataset).__name__) in BATCHING:
         yield dataset
     elif kind not in _REGROUPING:
-        # Of datasets that are mixed, the first input says which one comes next.
+        # The first input of a mixed dataset only selects the next dataset.
         for given in dataset._inputs()[kind == "_DirectedInterleaveDataset" :]:
             yield from _makers(given)

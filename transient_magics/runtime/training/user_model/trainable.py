@@ -1,31 +1,34 @@
-"""A model that the cell defines itself, as a run trains it. These names of the cell count:
+"""A model that the cell defines itself, as a run trains it.
 
-    input_fn(mode)      (features, labels) for the mode "train" or "eval", for a Keras model also
-    (features, labels,
-                        weights): arrays, or a tf.data.Dataset of single examples; each of them is
-                        one array, or a structure of several (dicts, tuples, namedtuples, nested).
-                        Batches are taken where the model begins with a keras.Input, which tells
-                        them from examples
-    model               a compiled Keras model, or
-    model_fn(features, labels, mode)
-                        builds a batch's graph with TensorFlow's version-1 functions and returns a
-                        dict:
-                          loss             the batch's mean loss                            (train,
-                          eval) optimizer        makes a tf.compat.v1.train optimizer of a rate
-                          (train) learning_rate    a number or a tensor
-                          (train) clip             what becomes of the list of gradients
-                          (train, optional) predictions      a tensor, or several by name
-                          (infer) eval_metric_ops  name -> (value, update), as of tf.metrics
-                          (eval, optional)
-                        The mode "infer" comes without labels.
-    batch_size          examples of a worker's step (32)
+The cell defines these names:
 
-The optimizer is not applied here: its learning rate follows the number of workers, and gradients
+`input_fn(mode)`
+    Returns (features, labels) for the mode "train" or "eval"; for a Keras model also (features, labels,
+    weights). They are arrays, or a tf.data.Dataset of single examples. Each of the three is one array,
+    or a structure of several (dicts, tuples, namedtuples, nested). A dataset of batches is accepted if
+    the model begins with a keras.Input, which distinguishes batches from examples.
+`model`
+    A compiled Keras model; or
+`model_fn(features, labels, mode)`
+    Builds the graph of a batch with TensorFlow's version-1 functions. The mode "infer" has no labels.
+    Returns a dict:
+
+    loss             the batch's mean loss                              train, eval
+    optimizer        function of a rate: a tf.compat.v1.train optimizer train
+    learning_rate    a number or a tensor                               train
+    clip             function of the list of gradients                  train, optional
+    predictions      a tensor, or a structure of several                infer
+    eval_metric_ops  name -> (value, update), as from tf.metrics        eval, optional
+`batch_size`
+    Examples of a worker's step (default: 32).
+
+The optimizer is not applied here: its learning rate follows the number of workers, and the gradients
 cross the network.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import operator
 import os
@@ -38,7 +41,7 @@ from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
 from ..reproducibility import Generators, fingerprint_examples, seeded
-from ..trainable import Drawn, EvaluationGraph, Objective, Pairs, Pipeline, ServingGraph, Texts
+from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
 from ..usercode import run_program
 from .data import Data, keep_as_constants
 from .fit import refuse_later_training
@@ -50,6 +53,10 @@ if TYPE_CHECKING:
 
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
 _BATCH = 32
+_REQUIRED = (
+    "Without --model, call fit of a compiled Keras model; or define input_fn(mode), and model "
+    "(a compiled Keras model) or model_fn(features, labels, mode)."
+)
 
 
 class OwnModel:
@@ -77,18 +84,17 @@ class OwnModel:
             model = fit.model
             batch = fit.batch_size
         elif not callable(input_fn):
-            raise DeclarationError("the cell trains no model", fix=_needed())
+            raise DeclarationError("the cell trains no model", fix=_REQUIRED)
         else:
             _check_parameters(input_fn, "mode")
             refuse_callbacks(module)
         if callable(model_fn):
             _check_parameters(model_fn, "features", "labels", "mode")
         elif model is None:
-            raise DeclarationError("the cell defines neither model nor model_fn", fix=_needed())
-        if callable(model_fn):
-            inputs = ()
-        else:
-            inputs = [each.shape for each in getattr(model, "inputs", None) or ()]
+            raise DeclarationError("the cell defines neither model nor model_fn", fix=_REQUIRED)
+        inputs: Sequence[Any] = ()
+        if not callable(model_fn):
+            inputs = [tensor.shape for tensor in getattr(model, "inputs", None) or ()]
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
         self._data = Data(self._examples, inputs, batch, fit.batched if fit else None)
         self.batch = self._data.batch or _BATCH
@@ -99,100 +105,102 @@ class OwnModel:
             self._model_fn = self.keras_model = _keras(model, self._data, spec)
 
     def prepare(self) -> None:
-        """Nothing is missing."""
+        """Do nothing: the definition is complete."""
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what the examples are like."""
+        """Return the fingerprint of the examples."""
         return self._examples.fingerprint()
 
     def has_records(self) -> bool:
-        """Every VM asks input_fn."""
+        """Return True: every VM calls input_fn."""
         return True
 
     def record_files(self) -> Sequence[Path]:
-        """None: the cell's input_fn reads what it likes."""
+        """Return no files: the cell's input_fn reads the data."""
         return ()
 
     def generate(self, directory: str, temporary: str) -> None:
-        """Nothing is shared: every VM asks input_fn."""
+        """Do nothing: every VM calls input_fn."""
 
     @property
     def features(self) -> Any:
-        """What the model is given of an example, with the keys of `placeholders` in place of
-        values.
-        """
+        """The model's features, with the keys of `placeholders` in place of values."""
         return self._data.structure
 
     def training_pipeline(self) -> Pipeline:
-        """Endless training examples, whose order is drawn anew whenever reading begins."""
+        """Return endless training examples, in a new random order per iterator."""
         return self._data.training(self.batch)
 
-    def evaluation_pipeline(self, drawn: Drawn | None = None) -> Pipeline:
-        """The examples of the mode "eval" once, or those that are drawn."""
+    def evaluation_pipeline(self, drawn: Sample | None = None) -> Pipeline:
+        """Return the examples of the mode "eval" once, or the part of them that is `drawn`."""
         return self._data.evaluation(self.batch, drawn)
 
     def check_data(self) -> None:
-        """Raise TrainingError where there is nothing to train on, or to evaluate."""
+        """Raise TrainingError if there are no examples to train on, or to evaluate."""
         self._data.check(self.batch)
 
     def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
-        """How many elements and examples that has, as far as they come within the time; and whether
-        those are all.
+        """Count the evaluation examples for at most `seconds`.
+
+        Returns
+        -------
+        tuple of int, int, bool
+            Elements, examples, and whether all were counted.
         """
         return self._data.counted_evaluation(seconds)
 
     def placeholders(self) -> dict[str, Any]:
-        """Placeholders for a batch."""
+        """Return the placeholders of a batch."""
         return self._placeholders(self._data.types)
 
     def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:
-        """The loss, and the gradients of all trainable variables that have one."""
+        """Return the loss, and the gradients of all trainable variables that have one."""
         tf = tensorflow()
 
-        made = self._build(features, "train", "loss", "optimizer", "learning_rate")
-        loss = made["loss"]
+        answer = self._build(features, "train", "loss", "optimizer", "learning_rate")
+        loss = answer["loss"]
         if loss.shape.rank != 0:
             raise TrainingError(
-                "model_fn's loss must be one number", fix="Take the mean over the batch."
+                "model_fn's loss must be one number", fix="Return the mean over the batch."
             )
-        rate = tf.cast(made["learning_rate"], tf.float32) / divisor
-        optimizer = made["optimizer"](rate)
+        rate = tf.cast(answer["learning_rate"], tf.float32) / divisor
+        make_optimizer = answer["optimizer"]
+        optimizer = make_optimizer(rate)
         found = optimizer.compute_gradients(loss, tf.trainable_variables())
         pairs = [(gradient, variable) for gradient, variable in found if gradient is not None]
         if not pairs:
-            raise TrainingError("no variable of the model gets a gradient from its loss")
+            raise TrainingError("the loss has no gradient for any trainable variable")
         weight = tf.cast(_rows(features), tf.float32)
-        clip = _clipping(made.get("clip"))
-        return Objective(
-            loss, pairs, optimizer, clip, lambda by: made["optimizer"](rate / by), weight
-        )
+        clip = _clipping(answer.get("clip"))
+        return Objective(loss, pairs, optimizer, clip, lambda by: make_optimizer(rate / by), weight)
 
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
-        """The metrics that the model has for itself."""
+        """Return the metrics that the model defines."""
         tf = tensorflow()
 
-        made = self._build(features, "eval", "loss")
-        metrics = made.get("eval_metric_ops") or {}
+        answer = self._build(features, "eval", "loss")
+        metrics = answer.get("eval_metric_ops") or {}
         updates = tf.group(*(update for _, update in metrics.values()))
         values = {name: value for name, (value, _) in metrics.items()}
-        return EvaluationGraph(values, updates, made["loss"], _rows(features))
+        return EvaluationGraph(values, updates, answer["loss"], _rows(features))
 
     def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
-        """The predictions, for the features without labels."""
+        """Return the predictions for features without labels."""
         tf = tensorflow()
 
         names = {key: self._data.names[key] for key in self._data.features}
-        if given and (wrong := sorted(set(names.values()) ^ set(given))):
-            if wrong[0] in given:
-                what = f"the model has no feature {wrong[0]!r}"
+        different = sorted(set(names.values()) ^ set(given))
+        if given and different:
+            if different[0] in given:
+                what = f"the model has no feature {different[0]!r}"
             else:
-                what = f"the feature {wrong[0]!r} is missing"
+                what = f"the feature {different[0]!r} is missing"
             raise TrainingError(
                 what, where="inputs", fix=f"Its features are: {', '.join(sorted(names.values()))}."
             )
         inputs = self._placeholders(names)
-        made = self._build(inputs, "infer", "predictions")["predictions"]
-        found = [(name_of("predictions", path), value) for path, value in leaves(made)]
+        predictions = self._build(inputs, "infer", "predictions")["predictions"]
+        found = [(name_of("predictions", path), value) for path, value in leaves(predictions)]
         outputs = zip(unique(name for name, _ in found), (value for _, value in found), strict=True)
         return ServingGraph(
             {name: inputs[key] for key, name in names.items()},
@@ -203,12 +211,10 @@ class OwnModel:
         )
 
     def texts(self) -> Texts:
-        """Raises TrainingError: whatever turns texts into numbers is the cell's, and not known
-        here.
-        """
-        fix = "Give run.predict what input_fn gives."
+        """Raise TrainingError: only the cell can turn texts into numbers."""
         raise TrainingError(
-            "a model that the cell defines takes and gives numbers, no texts", fix=fix
+            "a model of a cell takes and returns numbers, not texts",
+            fix="Pass features to run.predict as input_fn returns them.",
         )
 
     def _placeholders(self, names: Collection[str]) -> dict[str, Any]:
@@ -222,27 +228,27 @@ class OwnModel:
 
     def _without_weights(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
         if self._data.weighted:
-            fix = "Make them one of the features."
             raise DeclarationError(
-                "input_fn gives sample weights, which model_fn does not take", fix=fix
+                "input_fn returns sample weights, which model_fn does not take",
+                fix="Make them one of the features.",
             )
         return lambda features, labels, weights, mode: model_fn(features, labels, mode)
 
     def _build(self, features: Mapping[str, Any], mode: str, *needed: str) -> Mapping[str, Any]:
-        made = self._model_fn(*self._data.structured(features), mode)
-        if not isinstance(made, Mapping):
+        answer = self._model_fn(*self._data.structured(features), mode)
+        fix = f"Its keys are {', '.join(_ANSWERS)}."
+        if not isinstance(answer, Mapping):
             raise TrainingError(
-                f"model_fn returns a dict, and not {type(made).__name__}", fix=_has()
+                f"model_fn must return a dict, not {type(answer).__name__}", fix=fix
             )
-        if strange := sorted(set(made) - set(_ANSWERS)):
+        where = f"mode {mode}"
+        if unknown := sorted(set(answer) - set(_ANSWERS)):
             raise TrainingError(
-                f"model_fn's answer cannot have {strange[0]!r}", where=f"mode {mode}", fix=_has()
+                f"model_fn returns the unknown key {unknown[0]!r}", where=where, fix=fix
             )
-        if missing := [name for name in needed if made.get(name) is None]:
-            raise TrainingError(
-                f"model_fn's answer needs {missing[0]!r}", where=f"mode {mode}", fix=_has()
-            )
-        return made
+        if missing := [name for name in needed if answer.get(name) is None]:
+            raise TrainingError(f"model_fn must return {missing[0]!r}", where=where, fix=fix)
+        return answer
 
 
 def _keras(model: Any, data: Data, spec: RunSpec) -> KerasModel:
@@ -250,35 +256,33 @@ def _keras(model: Any, data: Data, spec: RunSpec) -> KerasModel:
 
     texts = [data.names[key] for key in data.features if data.types[key] == tensorflow().string]
     if texts:
-        what = f"input_fn gives {texts[0]!r} as text, and a Keras model of a run takes numbers only"
-        fix = "Turn it into numbers above input_fn, as with numbers = StringLookup(vocabulary=words)(texts).numpy()."
-        raise DeclarationError(what, fix=fix)
+        raise DeclarationError(
+            f"input_fn returns {texts[0]!r} as text, but a Keras model in a run takes only numbers",
+            fix="Convert it above input_fn, for example with "
+            "numbers = StringLookup(vocabulary=words)(texts).numpy().",
+        )
     return KerasModel(model, data, spec.batching != "uniform")
 
 
 def _rows(values: Mapping[str, Any]) -> Any:
-    """How many examples a batch has."""
+    """Return the number of examples of a batch, as a tensor."""
     return tensorflow().shape(next(iter(values.values())))[0]
 
 
 def _batch_size(value: Any) -> int | None:
     if value is None:
         return None
-    try:
-        # NumPy's whole numbers are no int
-        if isinstance(value, bool):
-            size = 0
-        else:
-            size = operator.index(value)
-    except TypeError:
-        size = 0
+    size = 0
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            size = operator.index(value)  # also accepts NumPy's integers
     if size < 1:
-        raise DeclarationError(f"batch_size is a whole number from 1 on, not {value!r}")
+        raise DeclarationError(f"batch_size must be a whole number of at least 1, not {value!r}")
     return size
 
 
 def _check_parameters(function: Callable[..., Any], *names: str) -> None:
-    """Raise DeclarationError where `function` cannot be called with so many arguments."""
+    """Raise DeclarationError if `function` does not accept these arguments."""
     try:
         inspect.signature(function).bind(*names)
     except TypeError:
@@ -288,51 +292,40 @@ def _check_parameters(function: Callable[..., Any], *names: str) -> None:
         else:
             takes = f"{', '.join(names[:-1])} and {names[-1]}"
         raise DeclarationError(
-            f"{name} takes {takes}", fix=f"Write def {name}({', '.join(names)})."
+            f"{name} must take {takes}", fix=f"Write def {name}({', '.join(names)})."
         ) from None
-    except ValueError:  # written in another language, it has no signature
+    except ValueError:  # an extension function without a signature
         return
 
 
 def _clipping(clip: Callable[[list[Any]], list[Any]] | None) -> Callable[[Pairs], Pairs]:
     if clip is None:
         return lambda pairs: pairs
-    return lambda pairs: list(
-        zip(
-            clip([gradient for gradient, _ in pairs]),
-            [variable for _, variable in pairs],
-            strict=True,
-        )
-    )
+
+    def clipped(pairs: Pairs) -> Pairs:
+        gradients = clip([gradient for gradient, _ in pairs])
+        variables = [variable for _, variable in pairs]
+        return list(zip(gradients, variables, strict=True))
+
+    return clipped
 
 
-def _needed() -> str:
-    return (
-        "Without --model, the cell calls fit of a compiled Keras model, or defines input_fn(mode), "
-        "and model (a compiled Keras model) or model_fn(features, labels, mode)."
-    )
-
-
-def _has() -> str:
-    return f"It may have {', '.join(_ANSWERS)}."
-
-
-# The cell's `input_fn`, called so that what it draws is the same in all processes of a run, and its
-# fingerprint.
+# The cell's `input_fn` with seeded random numbers, the same ones in all processes of a run, and the
+# fingerprint of its examples.
 
 
 class SeededInput:
-    """Calls `input_fn(mode)`.
+    """A callable that calls `input_fn(mode)` reproducibly.
 
-    Every call finds all generators in the state that they had when the cell had run: a split that
-    `input_fn` draws is the same one for both modes, in every process. Between two calls, while
-    examples are read, each process draws for itself.
+    Each call finds all generators in the state in which the cell left them. So a split that
+    `input_fn` draws is the same in both modes and in every process. Between two calls, while
+    examples are read, each process draws different numbers.
     """
 
     def __init__(
         self, input_fn: Callable[[str], Any], variables: Mapping[str, Any], seed: int
     ) -> None:
-        """`variables` are those of the cell's module, `seed` is the run's."""
+        """Keep the states of the generators in the cell's `variables`; `seed` is the run's."""
         self._input_fn = input_fn
         self._seed = seed
         self._generators = Generators(variables)
@@ -346,17 +339,13 @@ class SeededInput:
             given = self._input_fn(mode)
         self._generators.renew()
         if mode not in self._parts:
-            arrays = _arrays(given)
-            if arrays:
+            self._parts[mode] = {}
+            if arrays := _arrays(given):
                 self._parts[mode] = fingerprint_examples(mode, arrays)
-            else:
-                self._parts[mode] = {}
         return given
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what the examples of both modes are like; nothing where `input_fn` does not return
-        arrays.
-        """
+        """Return the fingerprint of both modes; empty if `input_fn` does not return arrays."""
         if not self._parts.get("train"):
             return {}
         if "eval" not in self._parts:
@@ -365,9 +354,7 @@ class SeededInput:
 
 
 def _arrays(given: Any) -> dict[str, Any] | None:
-    """The arrays that `input_fn` returned, by a name of their place; None if some of it is
-    something else.
-    """
+    """Return the arrays of `input_fn`'s answer by place; None if it has anything else."""
     import numpy
 
     arrays = dict[str, Any]()
@@ -376,12 +363,8 @@ def _arrays(given: Any) -> dict[str, Any] | None:
             return None
         try:
             array = numpy.asarray(value)
-        except (
-            TypeError,
-            ValueError,
-            NotImplementedError,
-        ):  # ragged lists, tensors of a graph: refused elsewhere
-            return None
+        except (TypeError, ValueError, NotImplementedError):
+            return None  # ragged lists or symbolic tensors, which other code refuses
         if array.dtype.kind not in "biufSU" or not array.ndim:
             return None
         arrays[name] = array
@@ -390,10 +373,10 @@ def _arrays(given: Any) -> dict[str, Any] | None:
 
 def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _leaves(f"{name}/{key}", each)
+        for key, inner in value.items():
+            yield from _leaves(f"{name}/{key}", inner)
     elif isinstance(value, tuple):
-        for number, each in enumerate(value):
-            yield from _leaves(f"{name}/{number}", each)
+        for number, inner in enumerate(value):
+            yield from _leaves(f"{name}/{number}", inner)
     else:
         yield name, value

@@ -26,27 +26,24 @@ from distributed import Client, Future
 from distributed.core import Status
 from distributed.scheduler import KilledWorker
 
-from ....bags.arrays import read_arrays
-from ....bags.core import Core, Lifetimes, age_hours, batch, end
-from ....bags.policy.placing import Free
-from ....bags.surrogate import stored
-from ....bags.surrogate.acquisition import Proposal, expected_seconds, propose
-from ....bags.surrogate.model import LEAST_RESULTS, Surrogate, learn
-from ....bags.surrogate.stopping import judge
 from ....errors import PlanError
 from ....files import write_atomically
-from ....journal.bags.fold import fold
-from ....journal.bags.state import BagState
 from ....protocol import checks, jsonl, layout
-from ....protocol.bag import events as b
-from ....protocol.bag.events import MOST_ARRAY_BYTES, MOST_SAID
-from ....protocol.bag.spec import BagSpec
 from ....protocol.events import from_values
+from ....protocol.outputs import MOST_ARRAY_BYTES, MOST_SAID
 from ....protocol.vm_events import told
 from ....runtime.folder import Lines
 from ...dask.on_vm import bag_task, scheduler
-from ...dask.on_vm.setting import security
-from ...dask.on_vm.task import DaskTask
+from ...dask.on_vm.task import DaskTask, security
+from .. import events as b
+from ..fold import fold
+from ..policy.placement import Free
+from ..spec import BagSpec
+from ..state import BagState
+from ..storage import pack_surrogate, read_arrays
+from ..surrogate.active_learning import Proposal, expected_seconds, judge, propose
+from ..surrogate.model import LEAST_RESULTS, Surrogate, learn
+from .decisions import Core, Lifetimes, age_hours, batch, end
 
 log = logging.getLogger(__name__)
 
@@ -465,7 +462,7 @@ class Driver:
         except PlanError as error:
             log.warning("%s: %s", spec.name, error)
             return
-        header, arrays = stored.write(made)
+        header, arrays = pack_surrogate(made)
         write_atomically(self._folder / layout.SURROGATE_ARRAYS, arrays)
         write_atomically(self._folder / layout.SURROGATE, header)
         judged = judge(

@@ -27,7 +27,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     folder: Path = given.folder.absolute()
-    begin = process_record.wanted(folder)
+    begin = process_record.requested(folder)
     if begin is None or not process_record.claim(folder, begin.attempt):
         return
     task = DaskTask.from_dict(begin.task)
@@ -43,7 +43,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
     except TransientError as error:
         sys.exit(str(error))  # the last that it says is what its agent tells
-    record.tell_end(folder, os.getpid())
+    record.write_end(folder, os.getpid())
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ from typing import Any
 
 from ....protocol import checks, layout
 from ....protocol.agent_commands import Begin
-from ....protocol.dask.spec import DaskSpec
-from ....protocol.vm_events import DaskCrashed, DaskGpuUnused, told
+from ....protocol.vm_events import told
 from ....runtime import gpu_use, process_record
 from ....runtime.folder import Lines
 from ....runtime.parts import LOG, Ended, Part, Restarts
-from . import record, said
-from .record import TERMINATE_SHARE, limit
+from ..events import DaskCrashed, DaskGpuUnused
+from ..spec import DaskSpec
+from . import record
+from .record import TERMINATE_SHARE, memory_limit
 from .task import DaskTask
 
 DRIVER = "transient_magics.works.bags.driver"
@@ -119,7 +120,7 @@ class DaskPart(Part):
         """Return how the process crashed, a clause; empty where it ended in an orderly way."""
         if not how.pid:
             return f"it could not be started: {how.reason}"
-        address = record.address(self.folder, how.pid)
+        address = record.read_address(self.folder, how.pid)
         if address:  # so the scheduler has heard of those before
             self._crashed = []
         # A task may end the process with code 0, too (`os._exit`): an orderly end is noted by the
@@ -154,16 +155,16 @@ class DaskPart(Part):
         Dask itself spills, then pauses, long before its memory is full. What the jobs of a bag
         print is kept short.
         """
-        most = TERMINATE_SHARE * limit(self._spec)
+        most = TERMINATE_SHARE * memory_limit(self._spec)
         while True:
-            if (has := process_record.resident(pid)) > most:
+            if (has := process_record.resident_bytes(pid)) > most:
                 _kill(pid)
-                return f"memory: it had {has / 2**30:.1f} GB and may have {limit(self._spec) / 2**30:.1f} GB"
+                return f"memory: it had {has / 2**30:.1f} GB and may have {memory_limit(self._spec) / 2**30:.1f} GB"
             if record.is_over_time(self.folder):
                 _kill(pid)
                 return "time: a job took longer than it may"
             with suppress(OSError):
-                said.shorten(self.folder)
+                record.shorten_output(self.folder)
             await asyncio.sleep(_LOOK_SECONDS)
 
 

@@ -32,12 +32,11 @@ from distributed.utils import sync
 from ....errors import TransientError
 from ....files import write_atomically
 from ....protocol import layout
-from ....protocol.bag.events import MOST_ARRAY_BYTES
-from ....protocol.bag.spec import checked_values
+from ....protocol.outputs import MOST_ARRAY_BYTES, checked_values
 from ....runtime import process_record
 from ....runtime.training.reproducibility import Generators
 from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell
-from . import record, said
+from . import record
 from .worker import TAKEN
 
 _RARELY = 50.0
@@ -143,7 +142,7 @@ def compute(
     After `most` seconds (0: never) the VM's agent kills this process: not even `abort` arrives
     while the function is in compiled code that holds the interpreter.
     """
-    said.begin(_folder())
+    record.clear_output(_folder())
     with record.time_limit(_folder(), most), _event_loop():
         found = _computed(source, point, seed, Checkpoint(job, attempt, done, state, saves), done)
     return {**found, "said": printed()}
@@ -151,7 +150,7 @@ def compute(
 
 def printed() -> str:
     """The last that the job in this process has printed."""
-    return said.last(_folder())
+    return record.last_output(_folder())
 
 
 @contextmanager

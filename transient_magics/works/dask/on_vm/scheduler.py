@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,13 @@ from distributed.protocol.pickle import dumps
 from distributed.scheduler import KilledWorker, Scheduler, TaskState, WorkerState
 
 from ....protocol import checks, layout
-from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ....protocol.dask.versions import versions
-from ....protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
+from ....protocol.vm_events import told
 from ....runtime.folder import Lines
 from ....runtime.role import separate_children
-from .faults import Faults
-from .setting import SETTINGS, security
-from .task import DaskTask
+from ..events import DaskClosed, DaskLeft, DaskServing
+from ..spec import LEAVE_SECONDS, DaskSpec
+from .task import SETTINGS, DaskTask, security
+from .versions import versions
 
 ALONE_SECONDS = 60.0
 """Without a client for so long it ends: nobody is left who could ask for what its VMs are paid for.
@@ -43,6 +43,56 @@ _LOOK_SECONDS = 1.0
 _MOVE_SECONDS = 0.1
 _NEVER = 2**40
 """Dask's own count of failures, which knows no revocations, comes never so far."""
+
+_MOST_REMEMBERED = 1000
+
+
+# Whose fault it is that a worker is gone: pure.
+#
+# A scheduler sees a worker go and cannot know why: its VM may have been taken, or a task may have crashed it. So what
+# was in hand then is remembered, and counts only once the VM, which lives, tells that the process crashed. No word
+# comes from a VM that was taken. Dask's own count knows no difference and is not asked.
+
+
+class Faults:
+    """How often each task was in hand where a worker crashed. More than `allowed` times, and it has
+    failed.
+    """
+
+    def __init__(self, allowed: int) -> None:
+        self.allowed = allowed
+        self._in_hand: dict[str, frozenset[Hashable]] = {}
+        self._told: set[tuple[str, int]] = set()
+        self._causes: dict[Hashable, Counter[str]] = {}
+
+    def gone(self, worker: str, in_hand: Collection[Hashable]) -> None:
+        """The worker at that address is gone, without a word, and had these tasks in hand."""
+        self._in_hand[worker] = frozenset(in_hand)
+        while len(self._in_hand) > _MOST_REMEMBERED:
+            del self._in_hand[next(iter(self._in_hand))]
+
+    def crashed(self, worker: str, process: int, cause: str) -> dict[Hashable, str]:
+        """Its VM says that it crashed. The tasks that have failed by now, each with the causes of
+        all its crashes.
+
+        To be told twice of a process is to be told once.
+        """
+        if (worker, process) in self._told:
+            return {}
+        self._told.add((worker, process))
+        failed: dict[Hashable, str] = {}
+        for task in self._in_hand.pop(worker, ()):
+            causes = self._causes.setdefault(task, Counter())
+            causes[cause] += 1
+            if causes.total() > self.allowed:
+                failed[task] = ", ".join(
+                    f"{count} x {why}" for why, count in sorted(causes.items())
+                )
+        return failed
+
+    def failed(self, task: Hashable) -> None:
+        """The task was let fail; where it is tried again, it begins anew."""
+        self._causes.pop(task, None)
 
 
 class VmScheduler(Scheduler):

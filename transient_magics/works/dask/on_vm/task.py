@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import asdict, dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from ....protocol import checks
+from ....protocol import checks, layout
 from ....protocol.agent_commands import Place
 from ....protocol.checks import Amount, Name
+
+SETTINGS: dict[str, Any] = {
+    "distributed.comm.require-encryption": True,
+    "distributed.comm.timeouts.tcp": "15s",
+    "distributed.comm.timeouts.connect": "20s",
+    "distributed.scheduler.worker-ttl": None,  # silent is one whose task holds the interpreter: its agent knows better
+    "distributed.scheduler.active-memory-manager.start": True,
+    "distributed.scheduler.active-memory-manager.interval": "200ms",  # of 20 s that there are to move results
+    "distributed.worker.memory.terminate": False,  # the agent does, which sees also what holds the interpreter
+    "distributed.admin.system-monitor.gil.enabled": False,
+}
+"""Of Dask's configuration."""
 
 
 @dataclass(frozen=True)
@@ -34,3 +48,25 @@ class DaskTask:
     def to_dict(self) -> dict[str, object]:
         """Return the task as it is sent."""
         return asdict(self)
+
+
+# What holds for every part: TLS and nothing else, and how soon a dead peer is noticed.
+
+
+def security(folder: Path) -> Any:
+    """The certificates in the folder, as Dask takes them. Host names are not in them: addresses of
+    VMs change.
+    """
+    from distributed.security import Security
+
+    ca, certificate, key = (
+        str(folder / each) for each in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY)
+    )
+    own = {
+        f"tls_{role}_{what}": path
+        for role in ("client", "scheduler", "worker")
+        for what, path in (("cert", certificate), ("key", key))
+    }
+    return Security(
+        tls_ca_file=ca, require_encryption=True, tls_min_version=ssl.TLSVersion.TLSv1_3, **own
+    )

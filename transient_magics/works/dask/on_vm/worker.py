@@ -25,17 +25,16 @@ from distributed.core import rpc
 from distributed.worker import Worker
 
 from ....protocol import checks, layout
-from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ....protocol.job import NOTICE_SECONDS
+from ....protocol.machines import NOTICE_SECONDS
 from ....runtime import gpu_use
 from ....runtime.folder import RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
 from ....runtime.role import separate_children
 from ....runtime.training.usercode import provide_packages
-from . import record, said
-from .record import limit
-from .setting import SETTINGS, security
-from .task import DaskTask
+from ..spec import LEAVE_SECONDS, DaskSpec
+from . import record
+from .record import memory_limit
+from .task import SETTINGS, DaskTask, security
 
 TAKEN = "transient-taken"
 """Of a worker's extensions: the event that is set at the notice."""
@@ -64,7 +63,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
             provide_packages, run
         )  # why it cannot be is not among what jobs print
         await asyncio.to_thread(gpu_use.insist, run.packages)
-        said.take_over(folder)
+        record.capture_output(folder)
     own = security(folder)
     noticed = asyncio.Event()
     over = asyncio.Event()
@@ -79,7 +78,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     watching = asyncio.create_task(watch_preemption(notice))
     scheduler = f"tls://{task.scheduler}"
     async with asyncio.timeout(_TELL_SECONDS):
-        await _tell(scheduler, own, task, crashed, said.last(folder))
+        await _tell(scheduler, own, task, crashed, record.last_output(folder))
     (folder / "space").mkdir(exist_ok=True, mode=0o700)
     worker = Worker(
         scheduler,
@@ -89,13 +88,13 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
         security=own,
         dashboard=False,
         nthreads=spec.threads or os.cpu_count() or 1,
-        memory_limit=limit(spec),
+        memory_limit=memory_limit(spec),
         local_directory=str(folder / "space"),
         death_timeout=_REGISTER_SECONDS,
     )
     worker.extensions[TAKEN] = taken
     async with worker:
-        record.tell_address(folder, os.getpid(), worker.address)
+        record.write_address(folder, os.getpid(), worker.address)
         waits = [
             asyncio.ensure_future(each) for each in (noticed.wait(), over.wait(), worker.finished())
         ]

@@ -16,6 +16,7 @@ from ....planner.stalls import parts as measured
 from ....planner.stalls.parts import Apart, Estimate, Part, Stalls, apart, by_kind
 from ....planner.stalls.terms import Place, Terms, advice, milliseconds
 from ....protocol.machines import WHOLE, Share
+from ..words import work_words
 
 _NOISY = 0.12
 """Of S0: where the same steps in one process vary by more from repeat to repeat, the machine is
@@ -143,7 +144,7 @@ def report(state: ClusterState, run: RunState) -> Report:
     return Report(
         run.name,
         run.phase,
-        text.run_words(run, state),
+        work_words(run, state),
         bars,
         measured.straggler(run.measured),
         tuple(apart(run.measured, kinds)),

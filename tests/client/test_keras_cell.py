@@ -1,0 +1,92 @@
+"""What no run trains is refused in the cell, by its syntax alone: with the line and the remedy, without TensorFlow."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from transient_magics.client import cell
+from transient_magics.errors import CellError
+
+MODEL = """import keras, numpy as np
+x = np.ones((8, 4)); y = np.ones(8)
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("adam", "mse")
+"""
+FIT = "model.fit(x, y)\n"
+LOOP = """import tensorflow as tf, keras
+model = keras.Sequential([keras.layers.Dense(1)])
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = model(x)
+step(1, 2)
+"""
+GAN = """import keras
+class GAN(keras.Model):
+    def train_step(self, data):
+        return {}
+gan = GAN()
+gan.compile()
+gan.fit([1.0])
+"""
+
+REFUSED = {
+    "torch": ("import torch\nx = torch.ones(3)\n", "cell line 2: ", "uses PyTorch", "%%job --pip torch"),
+    "jax": ("from jax import numpy as jnp\nx = jnp.ones(3)\n", "cell line 2: ", "uses JAX", "%%job --pip jax"),
+    "torch behind Keras": (
+        'import os\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras, torch\n' + FIT.replace("x, y", "1, 2"),
+        "cell line 4: ",
+        "Keras computes with TensorFlow in a run",
+        "Use keras.ops instead of torch",
+    ),
+    "a strategy": (
+        "import tensorflow as tf\ns = tf.distribute.MirroredStrategy()\n" + MODEL + FIT,
+        "cell line 3: ",
+        "a run does not use MirroredStrategy",
+        "Leave the strategy and its scope out",
+    ),
+    "a loop of the cell's own": (LOOP, "cell line 5: ", "GradientTape", "Call fit of a compiled Keras model"),
+    "a train_step": (GAN, "cell line 4: ", "train_step", "Override compute_loss"),
+    "no compile": (
+        MODEL.replace('model.compile("adam", "mse")\n', "") + FIT,
+        "cell line 5: ",
+        "model is fitted, and was never compiled",
+        "Write model.compile",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_run_trains_is_refused_with_its_line(name: str) -> None:
+    source, place, words, remedy = REFUSED[name]
+    with pytest.raises(CellError) as caught:
+        cell.check(source, own_model=True, line_offset=1)
+    assert str(caught.value).startswith(place)
+    assert words in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        MODEL + FIT,
+        MODEL + "history = model.fit(x, y)\nprint(history.history)\n",
+        "import torch\n" + MODEL + FIT,
+        'import os\nos.environ["KERAS_BACKEND"] = "jax"\n' + MODEL + FIT,
+        "import keras\nmodel = keras.models.load_model('a.keras')\nmodel.fit(1, 2)\n",
+        "from tensorflow import keras\nmodel = keras.Sequential()\nmodel.compile()\nmodel.fit(1, 2)\n",
+    ],
+)
+def test_unedited_cells_pass(source: str) -> None:
+    cell.check(source, own_model=True, line_offset=1)
+
+
+def test_a_keras_cell_is_not_told_of_tensor2tensor() -> None:
+    with pytest.raises(CellError, match="neither calls fit nor defines input_fn") as caught:
+        cell.check(MODEL, own_model=True)
+    assert "Tensor2Tensor" not in str(caught.value)
+
+
+def test_these_checks_import_no_tensorflow() -> None:
+    assert "tensorflow" not in sys.modules

@@ -1,0 +1,66 @@
+"""Where this process, a controller, runs: on a user's machine, or on a VM of its cluster; and its
+socket there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from .. import places
+
+VM_VARIABLE = "TRANSIENT_MAGICS_SEAT"
+"""The environment variable with the VM's name."""
+
+_PER_WAIT = 3
+"""Signs of life within the time after which systemd gives the controller up."""
+
+
+def controller_vm() -> str:
+    """The VM on which this process is a cluster's controller; empty: it runs on a user's machine."""
+    return os.environ.get(VM_VARIABLE, "")
+
+
+def command_socket(directory: Path) -> Path:
+    """Where the controller of the cluster in `directory` takes commands: on a VM the path is short
+    enough in there.
+    """
+    if controller_vm():
+        return directory / "command.sock"
+    return places.command_socket(directory.name)
+
+
+# Signs of life for systemd, under which a controller runs on a VM: one that stands still is killed and started again.
+#
+# systemd says in the environment where it listens and for how long it waits (sd_notify(3), sd_watchdog_enabled(3)).
+# Elsewhere nobody listens, and nothing is sent.
+
+
+async def notify_watchdog(environment: Mapping[str, str]) -> None:
+    """Tell systemd, until cancelled, that the event loop turns; at once nothing where nobody asks
+    for it.
+    """
+    place = environment.get("NOTIFY_SOCKET", "")
+    wait = environment.get("WATCHDOG_USEC", "")
+    if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()) or not (
+        place and wait.isdecimal()
+    ):
+        return
+    if place.startswith("@"):
+        address = f"\0{place[1:]}"
+    else:
+        address = place
+    while True:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes:
+                notes.setblocking(False)
+                notes.sendto(b"WATCHDOG=1", address)
+        except (
+            OSError
+        ) as error:  # systemd starts anew, or has too much to read: the next one comes in time
+            logging.getLogger(__name__).warning("systemd's watchdog does not hear: %s", error)
+        await asyncio.sleep(int(wait) / 1e6 / _PER_WAIT)

@@ -1,0 +1,190 @@
+"""A provider wants VMs back and names their number alone: who goes is decided here, or proposed
+first, in time.
+
+As the cluster's `--give-up` says; with `ask` it is proposed, and a user may agree, or revoke
+another worker himself, which counts. Where nobody does, those that were proposed go just before the
+provider would take some by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..catalog import region
+from ..clock import SECONDS_PER_HOUR
+from ..errors import CloudError, ClusterError
+from ..journal import ClusterState, VmState, events, metrics, now
+from ..protocol.cluster_commands import GiveUp
+from ..spec import WORKER
+from .decisions.shrink_policy import MEASURES, compared, first_to_go, lately
+from .record import Recorder
+from .tasks import Tasks
+from .works import Works
+
+if TYPE_CHECKING:
+    from .vms.access import WantedBack
+    from .vms.fleet import Fleet
+
+_AHEAD_SECONDS = 10.0
+_AHEAD_PART = 0.25
+"""So long before the provider takes VMs by itself an answer goes out, and no more than this part of
+the whole time.
+"""
+_AGAIN_SECONDS = 1.0
+
+
+class Reclaims:
+    """What the provider wants back of one cluster; `works` is its work, a collection for each kind."""
+
+    def __init__(self, recorder: Recorder, works: Collection[Works[Any]]) -> None:
+        self._recorder = recorder
+        self._works = works
+        self._sent = set[str]()
+        """VMs that Compute Engine was told to take, and whose notice may not have come yet."""
+        self._refused = set[str]()
+        """VMs that it was told to take, and did not hear of, or did not want."""
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    def told(self, wanted: WantedBack | None) -> None:
+        """What the provider wants at this moment."""
+        known = self._state.reclaim
+        state = self._state
+        vms = tuple(
+            vm.name
+            for vm in state.living
+            if vm.role == WORKER and wanted and vm.vm_id in wanted.vms
+        )
+        if wanted is None or not vms:
+            if known:
+                self._recorder.record(events.ReclaimWanted(number=0))
+        elif known is None or not math.isclose(
+            known.wanted.until, wanted.until, rel_tol=0, abs_tol=1e-3
+        ):
+            number = min(wanted.number, len(vms))
+            self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=wanted.until))
+
+    def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
+        """Do what is due at `at`, in seconds since 1970."""
+        for name in self._refused.difference(
+            self._state.wanted_back
+        ):  # it is gone, or nobody wants it any more
+            if _task(name) not in tasks:
+                self._refused.discard(name)
+                self._recorder.note(_task(name), "")
+        reclaim = self._state.reclaim
+        if reclaim is None or self._state.phase == "deleting" or at >= reclaim.wanted.until:
+            return
+        if reclaim.answered:
+            for name in reclaim.answered.vms:
+                if name in self._state.wanted_back and name not in self._sent:
+                    tasks.do(_task(name), partial(self._give_back, fleet, self._state.vms[name]))
+        elif not self._state.still_wanted:
+            return
+        elif reclaim.proposed is None:
+            tasks.do("reclaim", self._choose)
+        elif at >= reclaim.proposed.until:
+            self._answer(f"{reclaim.proposed.reason}, and nobody chose others")
+
+    def agree(self, proposal: int) -> None:
+        """Give up what was proposed. Raises ClusterError where that is not proposed any more."""
+        if self._state.reclaim:
+            proposed = self._state.reclaim.proposed
+        else:
+            proposed = None
+        if proposed is None or proposed.seq != proposal or not self._state.proposed_to_go:
+            name = self._recorder.spec.name
+            raise ClusterError(
+                f"What was proposed for {name} is not proposed any more", fix="Look at its panel."
+            )
+        self._answer(proposed.reason, agreed=True)
+
+    def _answer(self, reason: str, *, agreed: bool = False) -> None:
+        """Those that are still to go do."""
+        vms = self._state.proposed_to_go
+        self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason, agreed=agreed))
+
+    async def _choose(self) -> None:
+        """Propose who goes, or have them go."""
+        asked = self._recorder.spec.give_up
+        policy: GiveUp = "slowest" if asked is None or asked == "ask" else asked
+        known = await measured(self._works, self._state, policy)
+        self._recorder.note("reclaim", "")
+        reclaim = self._state.reclaim
+        number = self._state.still_wanted
+        if reclaim is None or not number:
+            return  # it is over meanwhile
+        of = f"of {len(self._state.wanted_back)}"
+        if known is not None:
+            reason = f"the {policy} {of}"
+        else:
+            reason = f"the youngest {of}, for {MEASURES[policy]}"
+        vms = first_to_go(self._state, policy if known is not None else "youngest", known or {})[
+            :number
+        ]
+        if asked == "ask":
+            until = reclaim.wanted.until - min(
+                _AHEAD_SECONDS, _AHEAD_PART * (reclaim.wanted.until - now())
+            )
+            self._recorder.record(events.ReclaimProposed(vms=vms, reason=reason, until=until))
+        else:
+            self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason))
+
+    async def _give_back(self, fleet: Fleet, vm: VmState) -> None:
+        try:
+            await fleet.preempt(vm, 0.0)
+        except CloudError:
+            self._refused.add(vm.name)
+            await asyncio.sleep(_AGAIN_SECONDS)
+            raise
+        self._sent.add(vm.name)
+        self._recorder.note(_task(vm.name), "")
+
+
+def _task(vm: str) -> str:
+    return f"give back {vm}"
+
+
+async def measured(
+    works: Iterable[Works[Any]], state: ClusterState, policy: GiveUp
+) -> Mapping[str, float] | None:
+    """What a policy goes by, by worker (`giving_up.leaving`); None where nothing tells that."""
+    match policy:
+        case "slowest":
+            paths = [path for kind in works for path in kind.metrics_files()]
+            return await asyncio.to_thread(_speeds, paths) or None
+        case "riskiest":
+            return await asyncio.to_thread(_risks, state) or None
+        case "youngest" | "dearest":
+            return {}
+
+
+def _speeds(paths: Iterable[Path]) -> dict[str, float]:
+    """How fast the workers are, by the metrics of all runs that train."""
+    return compared([lately(metrics.sample(path), now()) for path in paths])
+
+
+def _risks(state: ClusterState) -> dict[str, float]:
+    """The probability of each transient worker to be revoked within the next hour of the cluster's
+    clock.
+    """
+    from ..planner.lifetimes.study import best_known, risk
+
+    spec = state.spec
+    if spec is None or spec.provisioning_model == "standard":
+        return {}
+    lifetimes = best_known(spec.provisioning_model, emulated=spec.emulated)
+    at = now()
+    found: dict[str, float] = {}
+    for vm in state.serving:
+        if vm.role == WORKER and vm.provisioning_model != "standard" and vm.running_at:
+            age = state.clock.between(vm.started_at or vm.running_at, at) / SECONDS_PER_HOUR
+            found[vm.name] = risk(lifetimes(vm.accelerator, region(vm.zone)), age)
+    return found

@@ -1,0 +1,120 @@
+"""Following a cluster that another machine declared: the folder for it here.
+
+Its controller runs on one of its VMs, which Compute Engine knows by a label. Whoever may change
+that VM's metadata may come in: a key of this machine's own is added there, and what is needed to
+follow the cluster is copied.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from ... import places
+from ...cloud import Vm
+from ...errors import ClusterError, DeclarationError, RemoteError
+from ...journal.declared import ATTACHED, agreed, shown
+from ...protocol import layout
+from ...remote import generate_key
+from ...spec import ClusterSpec
+from ..vms.access import Access, to_project
+from ..vms.machines import (
+    ID_LABEL,
+    LABEL,
+    OWNER_LABEL,
+    ROLE_LABEL,
+    SEAT_LABEL,
+    account,
+    owner_labels,
+)
+from .install import RemoteInstall
+
+
+async def attach(name: str, project: str | None) -> Path:
+    """Make the folder of the cluster `name`. Raises ClusterError where there is none to follow, or
+    CloudError.
+    """
+    directory = places.cluster(name)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=places.private(places.clusters())))
+    try:
+        async with to_project(project) as access:
+            await access.reopen()
+            seat = await the_seat(access, name, project)
+            await copy(access, seat, fresh / layout.KEY, fresh)
+            spec = fitting(fresh, seat, name, project)
+        places.private(fresh / layout.RUNS)
+        told = {"name": seat.name, "id": seat.id, "zone": seat.zone, "owner": _owner(seat)}
+        (fresh / ATTACHED).write_text(shown(spec, told), encoding="utf-8")
+        fresh.rename(directory)
+    except RemoteError as error:
+        what = f"The controller of {name} cannot be followed yet: {error.what}"
+        raise ClusterError(what, where=error.where, fix="Try again in a moment.") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return directory
+
+
+async def the_seat(access: Access, name: str, project: str | None) -> Vm:
+    """The one VM of this owner with the controller of cluster `name`. Raises ClusterError."""
+    where = project or "the emulator"
+    found = await find(access, name)
+    if not found:
+        what = f"There is no cluster {name} on this machine, and no VM with its controller"
+        fix = (
+            "Only clusters declared with --controller cluster can be followed from another machine."
+        )
+        raise ClusterError(what, where=where, fix=fix)
+    owner = (await owner_labels(access.engine))[OWNER_LABEL]
+    listed = "; ".join(f"{vm.name} (id {vm.id}) in {vm.zone}, owner {_owner(vm)}" for vm in found)
+    if not (ours := [vm for vm in found if vm.labels.get(OWNER_LABEL) == owner]):
+        raise ClusterError(
+            f"The cluster {name} is somebody else's, not {owner}'s: {listed}", where=where
+        )
+    if len(ours) > 1:
+        what = f"More than one VM says that it has the controller of {name}: {listed}"
+        raise ClusterError(
+            what, where=where, fix="Delete the one that is not yours, then try again."
+        )
+    return ours[0]
+
+
+def _owner(vm: Vm) -> str:
+    return vm.labels.get(OWNER_LABEL, "") or "nobody"
+
+
+def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSpec:
+    """What the VM says of the cluster, if it is about that one and no other. Raises ClusterError."""
+    try:
+        spec = agreed(folder)
+    except DeclarationError as error:
+        raise ClusterError(
+            f"The declaration of {name} on {seat.name} cannot be read: {error}"
+        ) from error
+    if (spec.name, spec.id, spec.project) != (name, seat.labels.get(ID_LABEL, ""), project):
+        what = f"{seat.name} says that it belongs to another cluster: {spec.name} {spec.id}"
+        raise ClusterError(what, where=seat.zone)
+    return spec
+
+
+async def find(access: Access, cluster: str) -> list[Vm]:
+    """The VMs that run and were made for the controller of `cluster`: one, or none. Raises
+    CloudError.
+    """
+    found = await access.engine.list({LABEL: cluster, **SEAT_LABEL})
+    return [vm for vm in found if vm.status == "RUNNING"]
+
+
+async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
+    """Come in by `key` (made if there is none), and bring what tells the cluster's state into
+    `folder`.
+
+    Raises CloudError or RemoteError.
+    """
+    user = account(seat.labels.get(ROLE_LABEL, ""))
+    await access.engine.add_ssh_key(seat.zone, seat.name, f"{user}:{generate_key(key)}")
+    async with await access.enter(seat, key) as connection:
+        for name in (layout.SPEC, layout.JOURNAL):
+            await connection.get(
+                f"{RemoteInstall.folder(seat.labels[LABEL])}/{name}", folder / name
+            )

@@ -1,0 +1,92 @@
+"""What the work of a cluster has left on the VM of its controller, in the cluster's bucket: that VM
+may be lost.
+
+Runs keep their checkpoints there by themselves. Archives of jobs, what jobs said, and what bags
+returned and learnt are copied beside the journal, under the names that they have in the cluster's
+folder.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...cloud import CloudStorage
+from ...errors import CloudError, GoneError
+from ...kinds import having
+from ...protocol import layout
+from ...runtime.files.manifest import split
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 60.0
+
+
+class BucketBackup:
+    """Copies of files of a cluster's folder in its place in a bucket, `store` (`gs://bucket/path`)."""
+
+    def __init__(self, storage: CloudStorage, store: str) -> None:
+        self._storage = storage
+        self._bucket, self._path = split(store)
+        self._there: dict[str, tuple[int, int]] = {}
+        """By name: the size and the moment of change of what was copied."""
+
+    async def renew(self, directory: Path) -> None:
+        """Copy what has changed since the last time, and forget archives that newer ones have
+        replaced.
+
+        Raises CloudError.
+        """
+        found = dict(_found(directory))
+        for name, known in found.items():
+            if self._there.get(name) != known:
+                try:
+                    await self._storage.upload(
+                        self._bucket, f"{self._path}{name}", directory / name
+                    )
+                except FileNotFoundError:  # an archive that a newer one has just replaced
+                    continue
+                self._there[name] = known
+        for name in [each for each in self._there if each not in found]:
+            await self._storage.delete(self._bucket, f"{self._path}{name}")
+            del self._there[name]
+
+    async def get(self, name: str, target: Path, *, most: int) -> bool:
+        """Bring one as `target`; False where it is not there, or larger than `most` bytes. Raises
+        CloudError.
+
+        What a run left lies in the run's own place, which has the run's name.
+        """
+        full = f"{self._path}{name.removeprefix(f'{layout.RUNS}/')}"
+        found = await self._storage.list(self._bucket, full, most=1)
+        if not found or found[0].name != full or found[0].size > most:
+            return False
+        try:
+            await self._storage.download(self._bucket, full, target, generation=found[0].generation)
+        except GoneError:
+            return False
+        return True
+
+
+async def keep_copies(copies: BucketBackup, directory: Path) -> str:
+    """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do
+    then: work goes on.
+    """
+    try:
+        await copies.renew(directory)
+    except (CloudError, OSError) as error:
+        log.warning("what jobs keep is not in the bucket: %s", error)
+        return f"What jobs and bags left is not in the bucket, and goes with the controller's VM: {error}"
+    return ""
+
+
+def _found(directory: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    patterns = [pattern for part in having("artifacts") for pattern in part.SYNC.in_bucket]
+    for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
+        if not path.name.startswith("."):
+            try:
+                known = path.stat()
+            except FileNotFoundError:
+                continue
+            yield str(path.relative_to(directory)), (known.st_size, known.st_mtime_ns)

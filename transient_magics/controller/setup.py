@@ -1,0 +1,143 @@
+"""The way to Compute Engine opened, and what is settled once before a cluster's first VM is asked
+for.
+
+That is: nobody has the name, the clock is right, today's prices, the zones that have the GPUs, one
+image for all VMs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..errors import AlreadyExistsError, CloudError, CredentialsError
+from ..journal import ClusterState, events, now
+from ..journal.declared import agreed, was_governed
+from ..spec import ClusterSpec
+from .host import controller_vm
+from .record import Recorder
+from .vms import lookup
+from .vms.access import Access
+from .vms.lookup import choose_image, find_zones, name_conflict, needs_image
+from .vms.machines import save_owner, saved_owner
+from .works import Works
+
+log = logging.getLogger(__name__)
+
+_FIRST_WAIT = 2.0
+_LONGEST_WAIT = 60.0
+
+_WHY = "the journal that says what became of it was removed"
+
+
+class Setup:
+    """The way of the cluster in `directory` to Compute Engine, which is `access`."""
+
+    def __init__(self, directory: Path, recorder: Recorder, access: Access) -> None:
+        self._directory = directory
+        self._recorder = recorder
+        self._access = access
+        self._prepared: set[str] = set()
+
+    @property
+    def _state(self) -> ClusterState:
+        return self._recorder.state
+
+    async def open(self) -> bool:
+        """Open it, tried until it opens; False when the cluster was deleted before any VM."""
+        access = self._access
+        wait = _FIRST_WAIT
+        expired = False
+        while True:
+            try:
+                await access.reopen()
+                if expired:
+                    await access.renew()
+                if not controller_vm():  # a VM's own credentials are not the user's
+                    await save_owner(access.engine, self._directory)
+                await self.prepare()
+                if (
+                    self._state.phase != "deleting" and not controller_vm()
+                ):  # on a VM both are there already
+                    await access.protect(saved_owner(self._directory))
+                    self._recorder.note("public bucket", await access.ensure_bucket())
+            except CloudError as error:
+                expired = isinstance(error, CredentialsError)
+                self._recorder.note("access", str(error))
+                if isinstance(error, AlreadyExistsError) and not self._state.vms:
+                    self._recorder.begin_deletion(
+                        str(error)
+                    )  # what it would stand on is somebody else's
+            else:
+                self._recorder.note("access", "")
+                return True
+            # Where VMs were ever asked for, Compute Engine has the last word: one may be there that
+            # was called refused.
+            if self._state.phase == "deleting" and not self._state.vms:
+                await self._unprotect()
+                self._recorder.record(events.ClusterDeleted())
+                return False
+            await self._recorder.change(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+
+    async def prepare(self) -> None:
+        """Settle each of these once, before the first VM; the cluster is deleted where one stands
+        in its way.
+        """
+        spec = self._state.spec
+        engine = self._access.engine
+        if spec is None or self._state.vms or self._state.phase == "deleting":
+            return
+        if "name" not in self._prepared and (why := await name_conflict(spec, engine)):
+            self._recorder.begin_deletion(why)
+            return
+        self._prepared.add("name")
+        # By the answers to what was asked so far.
+        if why := lookup.clock_error(engine.ahead) or lookup.date_error(spec.declared_at):
+            self._recorder.begin_deletion(why)
+            return
+        if "prices" not in self._prepared and (priced := await lookup.find_prices(spec, engine)):
+            self._recorder.record(priced)
+            spec = ClusterSpec.from_dict(priced.spec)
+        self._prepared.add("prices")
+        if "zones" not in self._prepared and (found := await find_zones(spec, engine)):
+            self._recorder.record(found)
+        self._prepared.add("zones")
+        if "image" not in self._prepared and needs_image(spec):
+            self._recorder.record(await choose_image(spec, engine))
+        self._prepared.add("image")
+
+    async def _unprotect(self) -> None:
+        """Take back rules of which some may have been made. What cannot be had costs nothing and
+        holds up nobody.
+        """
+        try:
+            await self._access.unprotect()
+        except CloudError as error:
+            log.warning("%s", error)
+
+
+# The first lines of a new journal, for a cluster whose journal was removed.
+#
+# Its bill begins with the most that it can have cost, so `--max-cost` holds. The work in its folder counts as failed.
+# Nothing says whether it ended, and work is not computed and paid for twice unless its user asks for it.
+
+
+def begin_without_journal(directory: Path, recorder: Recorder, works: Iterable[Works[Any]]) -> None:
+    """Write the first lines of a new journal, if the cluster in `directory` had one before."""
+    if not was_governed(directory):
+        return
+    spec = agreed(directory)
+    dollars = spec.most_hourly * max(now() - spec.declared_at, 0.0) / 3600
+    if spec.max_cost is not None:
+        dollars = min(dollars, spec.max_cost)
+    recorder.record(events.ClusterForgotten(dollars=dollars))
+    for kind in works:
+        kind.fail_waiting(_WHY)
+    what = f"The journal of {spec.name} was removed, and what it said is not known any more"
+    recorder.note(
+        "journal removed",
+        f"{what}: its bill begins with ${dollars:.2f}, the most that it can have cost",
+    )

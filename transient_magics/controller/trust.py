@@ -1,0 +1,396 @@
+"""Which lines of a journal count once this machine takes a cluster back from a controller on a VM.
+
+A VM may write what it likes. So of the time in which it was in charge the facts count, and an
+intention counts only where files of this machine say the same: the declarations of runs, jobs and
+studies, and the commands that were passed on. Such an intention is made again from those files. All
+others are left out of the journal and kept beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, cast
+
+from ..cloud import VmRequest
+from ..deadlines.situation import zones_for
+from ..errors import AgreementError, JournalError, TransientError
+from ..journal import (
+    ClusterState,
+    Event,
+    VmState,
+    events,
+    fold,
+)
+from ..journal.declared import Agreement
+from ..kinds import find, having
+from ..protocol.events import FACT
+from ..protocol.machines import CPU
+from ..spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec, price_kind
+from ..spec.cluster import PriceLine
+from .decisions.machine_change import asked
+
+log = logging.getLogger(__name__)
+
+LEFT_OUT = "journal.left-out.jsonl"
+"""What controllers on VMs wrote that does not count, in the cluster's folder."""
+_USUAL = frozenset(
+    {
+        "cluster.resized",
+        "preparation.scaled",
+        "deadline.acted",
+        "deadline.proposed",
+        "reclaim.wanted",
+        "reclaim.proposed",
+        "reclaim.answered",
+    }
+)
+"""Intentions of a controller that does its work. This machine decides them again."""
+_Kind = TypeVar("_Kind", bound=Event)
+_Rule = Callable[["Sieve", _Kind], Event | None]
+
+_FIRST = 10
+_EACH = 1000
+
+
+# The lines of a VM that are not taken: passed over, counted, and told once.
+#
+# User code runs on VMs, and whoever is let in by it. So lines from there are read as those of a stranger.
+
+
+class RejectedEventError(Exception):
+    """An event of a VM does not fit what it reported before."""
+
+
+class RejectedLines:
+    """Lines that were not taken. `source` is who wrote them, `tell` takes one sentence, once."""
+
+    def __init__(self, source: str, tell: Callable[[str], object]) -> None:
+        self.count = 0
+        self._source = source
+        self._tell = tell
+
+    def add(self, line: bytes, error: Exception) -> None:
+        """One more. Not every one is in the log, so that nobody fills it."""
+        self.count += 1
+        if self.count <= _FIRST or self.count % _EACH == 0:
+            log.warning(
+                "%s: line %d that is not taken: %s: %r", self._source, self.count, error, line[:200]
+            )
+        if self.count == 1:
+            self._tell(f"{self._source} wrote lines that are not taken, the first one: {error}")
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """The events of a journal that count, and those that do not."""
+
+    kept: list[Event] = field(default_factory=list[Event])
+    left_out: list[Event] = field(default_factory=list[Event])
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """By kind, how many events were left out."""
+        return Counter(event.kind for event in self.left_out)
+
+    @property
+    def surprising(self) -> list[str]:
+        """The kinds that were left out and that no controller on a VM has a reason to write."""
+        return sorted(set(self.counts) - _USUAL)
+
+
+def sifted_until(history: Sequence[Event]) -> int:
+    """Return how many events of a journal need no sifting: all of them where no VM was in charge
+    since then.
+
+    All that stands before a `cluster.taken_back` of this machine was sifted when that was written.
+    """
+    end = 0
+    elsewhere = False
+    pending = False
+    for place, event in enumerate(history, 1):
+        if isinstance(event, events.ControllerMoved):
+            elsewhere = bool(event.vm)
+            pending = pending or elsewhere
+        elif isinstance(event, events.ClusterTakenBack) and not elsewhere:
+            end = place
+            pending = False
+    if pending:
+        return end
+    return len(history)
+
+
+def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sifted:
+    """Return which events of the journal count for this machine.
+
+    Parameters
+    ----------
+    directory
+        The cluster's folder, with the files of this machine.
+    history
+        All events of the journal.
+    agreed
+        The cluster as this machine knows it.
+    """
+    sieve = Sieve(directory, agreed)
+    settled = sifted_until(history)
+    elsewhere = False
+    for place, event in enumerate(history):
+        if isinstance(event, events.ControllerMoved):
+            elsewhere = bool(event.vm)
+            sieve.keep(event)
+        elif elsewhere and place >= settled:
+            sieve.judge(event)
+        else:
+            sieve.keep(event)
+    return sieve.sifted
+
+
+class Sieve:
+    """The journal as far as it was sifted."""
+
+    def __init__(self, directory: Path, agreed: ClusterSpec) -> None:
+        self.directory = directory
+        self.agreed = agreed
+        self.state = ClusterState()
+        self.sifted = Sifted()
+
+    def keep(self, event: Event) -> None:
+        """Count the event."""
+        self.sifted.kept.append(event)
+        try:
+            self.state = fold(self.state, event)
+        except JournalError:
+            return  # every reader of the journal passes over it
+
+    def judge(self, event: Event) -> None:
+        """Count what a VM wrote if it is a fact, or agrees with the files of this machine."""
+        found: Event | None = event
+        if rule := _rules().get(type(event)):
+            try:
+                found = rule(self, event)
+            except (
+                OSError,
+                ValueError,
+                TypeError,
+                LookupError,
+                AttributeError,
+                ArithmeticError,
+                TransientError,
+            ) as error:
+                log.warning(
+                    "a %s event of a VM makes no sense: %s", event.kind, error
+                )  # as `fold` has it
+                found = None
+        elif event.provenance != FACT:
+            found = None
+        if found is None:
+            self.sifted.left_out.append(event)
+        else:
+            self.keep(found)
+
+
+_RULES: dict[type[Event], _Rule[Event]] = {}
+
+
+@cache
+def _rules() -> Mapping[type[Event], _Rule[Event]]:
+    """Return the rules of this module, and those of kinds: `RULES` of their modules `provenance`."""
+    found = dict(_RULES)
+    for part in having("provenance"):
+        found.update(getattr(part, "RULES", {}))
+    return found
+
+
+def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
+    """Make the function below the judge of a kind: it returns the event that counts, or None."""
+
+    def register(function: _Rule[_Kind]) -> _Rule[_Kind]:
+        _RULES[kind] = cast("_Rule[Event]", function)
+        return function
+
+    return register
+
+
+@_rule(events.VmRequested)
+def _(sieve: Sieve, event: events.VmRequested) -> Event:
+    """A fact, but for its prices and its end: those of this machine hold."""
+    event = replace(event, ends=min(event.ends, sieve.agreed.ends_at))
+    line = sieve.agreed.find_price(price_kind(event.role, event.accelerator), event.zone)
+    if line is None:
+        return event
+    if event.provisioning_model == "standard":
+        hourly = line.on_demand_hourly
+    else:
+        hourly = line.hourly
+    return replace(event, hourly=hourly, on_demand_hourly=line.on_demand_hourly)
+
+
+@_rule(events.VmMachineAsked)
+def _(sieve: Sieve, event: events.VmMachineAsked) -> Event | None:
+    """A change to a machine that this machine would allow counts, at this machine's prices."""
+    own = asked(sieve.state, event.vm, event.machine_type, event.at)
+    if own:
+        return replace(own, seq=event.seq, time=event.time)
+    return None
+
+
+@_rule(events.WorkDeclared)
+def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
+    """Count a declaration once, as this machine has it where `declared` of the kind's part says so.
+
+    Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay
+    visible.
+    """
+    if event.work in sieve.state.of_kind(event.of):
+        return None
+    declared = getattr(find(event.of, "provenance"), "declared", None)
+    if declared:
+        return declared(sieve, event)
+    return event
+
+
+# The last look at a VM before it is requested: nothing that this machine's user has not agreed to is rented.
+#
+# What is requested follows from the state, and the state from the journal. The agreement is read from files that no
+# journal writes (`journal/declared.py`). Each request is compared with it whole, so a feature that rents something
+# new is refused until its agreement is noted. Pure.
+
+
+def agreed_spec(
+    agreement: Agreement, event: events.VmRequested, there: Iterable[VmState]
+) -> ClusterSpec:
+    """Return the declaration of the agreement in which the VM has a place.
+
+    Parameters
+    ----------
+    agreement
+        What this machine's user agreed to.
+    event
+        The VM that would be requested.
+    there
+        The VMs that stay: requested or running, and not about to go.
+
+    Raises
+    ------
+    AgreementError
+        The VM is outside the agreement.
+    """
+    specs = [spec for spec in (agreement.spec, agreement.moving) if spec is not None]
+    whys = [_outside(spec, agreement, event) for spec in specs]
+    if all(whys):
+        raise _refusal(agreement, event, whys[-1])
+    most = sum(_most(spec, agreement, event) for spec in specs)
+    alike = [vm for vm in there if vm.name != event.vm and _is_alike(agreement, vm, event)]
+    if len(alike) >= most:
+        raise _refusal(agreement, event, f"there are {len(alike)} of the {most} that it may have")
+    return next(spec for spec, why in zip(specs, whys, strict=True) if not why)
+
+
+def compare(
+    agreement: Agreement, event: events.VmRequested, request: VmRequest, agreed: VmRequest
+) -> None:
+    """Raise AgreementError where the request is another one than the agreement makes of the same
+    VM.
+    """
+    names = [field.name for field in fields(VmRequest)]
+    other = [name for name in names if getattr(request, name) != getattr(agreed, name)]
+    if other:
+        raise _refusal(agreement, event, f"it differs in {', '.join(other).replace('_', ' ')}")
+
+
+def _refusal(agreement: Agreement, event: events.VmRequested, why: str) -> AgreementError:
+    return AgreementError(
+        f"{event.vm} is not requested, because {agreement.spec.name} was not declared so on this machine: {why}"
+    )
+
+
+def _outside(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> str:
+    """Return why the VM is none of this declaration's, a clause, or nothing."""
+    zones = _zones(spec, agreement, event)
+    if not zones:
+        return f"it has no {event.role} with {event.accelerator or 'no GPU'}"
+    if event.zone not in zones:
+        return f"none of its VMs like that may be in {event.zone}"
+    line = spec.find_price(price_kind(event.role, event.accelerator), event.zone)
+    if line is None:
+        return f"it has no price for {event.accelerator or event.role}"
+    if event.machine_type != line.machine_type:
+        return f"such a VM is a {line.machine_type}, not a {event.machine_type}"
+    if not _has_terms(spec, agreement, event):
+        return f"such a VM is not rented as {event.provisioning_model}"
+    return _wrong_limit(spec, event, line)
+
+
+def _wrong_limit(spec: ClusterSpec, event: events.VmRequested, line: PriceLine) -> str:
+    if event.ends > spec.ends_at:
+        return f"it would end {event.ends - spec.ends_at:,.0f} s after the cluster"
+    if event.hourly < min(line.hourly, line.on_demand_hourly):
+        return "its price on the bill is too low"
+    return ""
+
+
+def _zones(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> Sequence[str]:
+    """Return where such a VM may be; empty where the declaration has none."""
+    if event.role == CONTROLLER and not event.accelerator:
+        return spec.all_zones if spec.controller_vm else ()
+    if event.role == PARAMETER_SERVER and not event.accelerator:
+        if not spec.parameter_servers:
+            return ()
+        if spec.parameter_server_zone:
+            return (spec.parameter_server_zone,)
+        return spec.all_zones
+    if event.role == PREPARATION and event.accelerator == CPU:
+        if spec.preparation:
+            return (spec.home_zone,)
+        return ()
+    if event.role != WORKER:
+        return ()
+    groups = [group for group in spec.groups if group.accelerator == event.accelerator]
+    zones = [group.zone for group in groups if group.zone]
+    if any(not group.zone for group in groups):
+        zones += spec.zones_for(event.accelerator)
+    if agreement.deadline and event.accelerator in spec.prices:
+        zones += zones_for(spec, agreement.deadline, event.accelerator)
+    return zones
+
+
+def _has_terms(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> bool:
+    if event.role in (CONTROLLER, PARAMETER_SERVER):
+        return event.provisioning_model == "standard"
+    if event.provisioning_model == spec.provisioning_model:
+        return True
+    falls_back = spec.fallback_seconds is not None
+    return event.provisioning_model == "standard" and (falls_back or agreement.deadline is not None)
+
+
+def _most(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> int:
+    """Return how many VMs like that the declaration allows at once."""
+    if event.role == CONTROLLER:
+        return 1 if spec.controller_vm else 0
+    if event.role == PARAMETER_SERVER:
+        return spec.parameter_servers
+    if event.role == PREPARATION:
+        return spec.preparation
+    if agreement.deadline:
+        return max(spec.max_workers, spec.worker_count)
+    return sum(group.count for group in spec.groups if group.accelerator == event.accelerator)
+
+
+def _is_alike(agreement: Agreement, vm: VmState, event: events.VmRequested) -> bool:
+    """Return whether both VMs are counted together: of workers those with the same GPU.
+
+    A deadline may have workers of several kinds. There those on the same terms count together, as
+    in `decisions.core.worker_places`.
+    """
+    if vm.role != event.role:
+        return False
+    if vm.role != WORKER:
+        return True
+    if agreement.deadline:
+        return (vm.provisioning_model == "standard") == (event.provisioning_model == "standard")
+    return vm.accelerator == event.accelerator

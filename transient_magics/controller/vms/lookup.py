@@ -1,0 +1,377 @@
+"""Which image VMs boot from where the user named none: the newest that carries the very packages of
+our lock.
+
+Only one that was built from this machine: an image's labels say what its maker wants, and what is
+in it runs with the cluster's keys. Its id was noted when it was built.
+
+A cluster with GPUs needs one with a driver. One without GPUs takes what there is, and workers with
+GPUs that a resize brings boot from plain Debian then (see `ClusterSpec.image_for_gpus`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from ... import journal, places
+from ...catalog import accelerator, continent, home_first, learn, learned_seconds_ago, region
+from ...cloud import ComputeEngine, Finding, Shape, Vm
+from ...errors import AccessError, CloudError, CredentialsError
+from ...journal import events, now, read
+from ...protocol import layout
+from ...spec import (
+    CONTROLLER,
+    JOBS,
+    PARAMETER_SERVER,
+    PREPARATION,
+    TRAINING,
+    WORKER,
+    ClusterSpec,
+    render_duration,
+)
+from ...spec.cluster import lines_of, with_home, worker_prices
+from ...spec.measurement import measurements, shares
+from ..decisions.capacity import HOLDS_SECONDS, due, phrase, questions, ranked
+from ..record import Recorder
+from .access import Access
+from .machines import ID_LABEL, LABEL, USER_LABEL, instance_name
+from .startup import lock_hash
+
+_INSTALL = "VMs boot from Debian 12 and install {} at their first boot"
+_INSTALLING = {TRAINING: "TensorFlow", JOBS: "Python packages"}
+_INSTALLED = "an image that has it"
+
+log = logging.getLogger(__name__)
+
+_FRESH_SECONDS = 24 * 3600.0
+_LIMIT_SECONDS = 60.0
+
+_ROLES = f"({PARAMETER_SERVER}|{WORKER}|{CONTROLLER}|{PREPARATION})-[0-9]+"
+
+MOST_CLOCK_ERROR = 60.0
+
+
+def _built_here() -> set[str]:
+    """The ids of images that this machine built."""
+    journals = [read(path) for path in places.builds().glob(f"[a-z]*/{layout.JOURNAL}")]
+    return {
+        event.image_id
+        for journal in journals
+        for event in journal
+        if isinstance(event, events.ImageBuilt)
+    } - {""}
+
+
+def needs_image(spec: ClusterSpec) -> bool:
+    """Whether an image is to be looked for: emulated VMs have the stack anyway."""
+    return not spec.emulated and not spec.image
+
+
+async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterImageChosen:
+    """The choice, from one request. Who may not list images goes without; else its failure is a
+    CloudError.
+    """
+    with_gpu = any(accelerator(group.accelerator).compute_engine_name for group in spec.groups)
+    install = _INSTALL.format(_INSTALLING[spec.purpose])
+    try:
+        found = await engine.images.fitting(
+            partial(lock_hash, purpose=spec.purpose), with_gpu=with_gpu
+        )
+    except CredentialsError:
+        raise  # says nothing about the images
+    except AccessError as error:
+        return events.ClusterImageChosen(image="", why=f"{install} ({error.what})")
+    ours = _built_here()
+    image = next((each for each in found if each.id in ours), None)
+    if image is None:
+        if spec.purpose == TRAINING:
+            option = ""
+        else:
+            option = f" --for {spec.purpose}"
+        better = f"%transient_image build{option} bakes {_INSTALLED}"
+        if found:
+            better = f"{found[0].name} says to be {_INSTALLED}, but was not built from here: --image {found[0].name}"
+        return events.ClusterImageChosen(image="", why=f"{install} ({better})")
+    return events.ClusterImageChosen(
+        image=image.name, why="it carries the stack already", gpu=image.with_gpu
+    )
+
+
+# Google's prices of today in place of the catalog's, for clusters that are paid for.
+#
+# They are asked for before the first VM, at most once a day, or at once by a program (programs/live_prices.py), and
+# kept for whoever declares or plans next on this machine. Without the right to read them the catalog's dated prices
+# stay; every bill says of which day its prices are.
+
+
+async def find_prices(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterPriced | None:
+    """The cluster with today's prices, if they differ from those it was declared with.
+    CredentialsError passes.
+    """
+    if spec.emulated:
+        return None
+    try:
+        async with asyncio.timeout(_LIMIT_SECONDS):
+            await refresh_prices(engine)
+    except CredentialsError:
+        raise  # says nothing about the prices
+    except (CloudError, TimeoutError) as error:
+        log.warning("the prices are the catalog's: %s", error)
+    changed = repriced(spec)
+    if changed.prices == spec.prices:
+        return None
+    return events.ClusterPriced(
+        hourly=changed.hourly, on_demand_hourly=changed.on_demand_hourly, spec=changed.to_dict()
+    )
+
+
+async def refresh_prices(engine: ComputeEngine, *, older_than: float = _FRESH_SECONDS) -> int:
+    """Learn today's prices, where those known are older than so many seconds; how many there are.
+    Raises CloudError.
+    """
+    if learned_seconds_ago() < older_than:
+        return 0
+    rows = await engine.list_prices(datetime.now(UTC).date().isoformat())
+    if rows:  # an answer in which nothing is recognised teaches nothing
+        learn(rows)
+    return len(rows)
+
+
+def repriced(spec: ClusterSpec) -> ClusterSpec:
+    """`spec` with the newest prices that this machine knows."""
+    lines = lines_of(spec, spec.prices)
+    candidates = {group.accelerator: spec.zones_for(group.accelerator) for group in spec.groups}
+    prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
+    return with_home(replace(spec, prices=prices), lines).with_end()
+
+
+# Which zones have a cluster's GPUs, as Compute Engine lists them now; the catalog's table is of a certain day.
+#
+# Asked once, before the first VM, about GPUs whose zones the user left to us. The answer is an event of the journal,
+# so that all controllers of the cluster go by the same zones. Zones that the catalog does not know have the catalog's
+# price of the nearest region, unless Google's of today are known (`live_prices`).
+
+
+async def find_zones(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesFound | None:
+    """Where the GPUs are, if that differs from the declaration. Who may not list them goes by the
+    catalog; else a failure is a CloudError.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for kind, zones in open_zones(spec).items():
+        try:
+            found[kind] = await engine.zones_with(shape_of(spec, kind, zones[0]))
+        except CredentialsError:
+            raise  # says nothing about the zones
+        except AccessError as error:
+            log.info("the zones of %s are the catalog's: %s", kind, error)
+    changed = with_zones(spec, found)
+    if changed is None:
+        return None
+    return events.ClusterZonesFound(zones=dict(changed.candidates), spec=changed.to_dict())
+
+
+def shape_of(spec: ClusterSpec, kind: str, zone: str) -> Shape:
+    """The machine of a worker with this GPU, as Compute Engine is asked about it."""
+    gpu = accelerator(kind)
+    return Shape(
+        spec.price(kind, zone).machine_type, "" if gpu.bundled else gpu.compute_engine_name
+    )
+
+
+def open_zones(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
+    """The GPUs that may be in any zone of their continent, and those of the catalog."""
+    kinds = dict.fromkeys(group.accelerator for group in spec.groups if not group.zone)
+    return {
+        kind: zones
+        for kind in kinds
+        if accelerator(kind).compute_engine_name
+        and not set(zones := spec.zones_for(kind)) <= set(spec.zones)
+    }
+
+
+def with_zones(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterSpec | None:
+    """`spec` with the zones that were found (by GPU), in the order of the declaration; None where
+    they are the same.
+
+    Zones that are new come after the known ones of their region or continent, and a GPU that was
+    found in no zone of the continent keeps those of the catalog.
+    """
+    home = spec.zones[0]
+    candidates = dict(spec.candidates)
+    for kind, offered in found.items():
+        # Zones with names of another form are for other purposes (`us-central1-ai1a`).
+        near = {
+            zone for zone in offered if region(zone) != zone and continent(zone) == continent(home)
+        }
+        order = [zone for zone in candidates[kind] if zone in near]
+        order += sorted(near.difference(order))
+        if order:
+            candidates[kind] = home_first(order, home)
+    if candidates == spec.candidates:
+        return None
+    lines = lines_of(spec, spec.prices)
+    prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
+    return with_home(
+        replace(spec, candidates=candidates, prices={**spec.prices, **prices}), lines
+    ).with_end()
+
+
+# Whose a name is in a project: VMs are called after their cluster, and two clusters must not share a name there.
+#
+# What tells clusters apart is their id, so nothing of another's would be touched; but the second one's VMs would be
+# refused one by one, and nobody could tell whose are whose.
+
+
+async def name_conflict(spec: ClusterSpec, engine: ComputeEngine) -> str:
+    """Why a new cluster cannot have its name in its project (a sentence with what to do), or
+    nothing.
+
+    The names of VMs are asked for, too: they may be those of VMs that this program did not make.
+    Raises CloudError.
+    """
+    if not spec.id:
+        return ""
+    labelled = await engine.list({LABEL: spec.name}, within=spec.all_zones)
+    named = await engine.named(instance_name(spec, _ROLES), within=spec.all_zones)
+    # What is just being deleted, a cluster of before perhaps, holds its name for some seconds only.
+    others = [
+        vm
+        for vm in (*labelled, *named)
+        if vm.labels.get(ID_LABEL) != spec.id and vm.status != "STOPPING"
+    ]
+    if not others:
+        return ""
+    if spec.project:
+        where = f"project {spec.project}"
+    else:
+        where = "the emulator"
+    return f"{_whose(spec, others[0])} ({where}). Declare this one with another --name"
+
+
+def _whose(spec: ClusterSpec, vm: Vm) -> str:
+    place = f"{vm.name} in {vm.zone}"
+    if vm.labels.get(LABEL) != spec.name:
+        return f"The name {spec.name} is taken by a VM that is not ours, {place}"
+    marks = {"id": vm.labels.get(ID_LABEL), "user": vm.labels.get(USER_LABEL)}
+    said = ", ".join(f"{key} {value}" for key, value in marks.items() if value)
+    return (
+        f"There is another cluster {spec.name}, with the VM {place}{f' ({said})' if said else ''}"
+    )
+
+
+# A clock of this machine that is not Compute Engine's, by which VMs end at a moment: what is said of it, and done.
+#
+# Where it is off by more than a minute no cluster is made: its journal, its bill and a controller on a VM would each
+# have another time, and setting a clock takes a minute. A cluster that is there goes on, its limits by Compute
+# Engine's clock.
+
+
+def clock_error(ahead: float) -> str:
+    """What is wrong with a clock that is so many seconds ahead of Compute Engine's (negative:
+    behind), or nothing.
+    """
+    if abs(ahead) <= MOST_CLOCK_ERROR:
+        return ""
+    way = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"This machine's clock is {render_duration(abs(ahead))} {way} Compute Engine's, by which VMs end; to set it: "
+        "sudo timedatectl set-ntp true"
+    )
+
+
+def date_error(declared_at: float) -> str:
+    """What is wrong with a declaration that a clock which has been set since has dated, or nothing."""
+    away = declared_at - journal.now()
+    if away <= MOST_CLOCK_ERROR:
+        return ""
+    return f"It was declared by a clock that was {render_duration(away)} ahead; declare it again"
+
+
+def corrected_now(ahead: float) -> float:
+    """The present moment (seconds since 1970): by this machine's clock, or by Compute Engine's
+    where that is wrong.
+    """
+    return journal.now() - (ahead if clock_error(ahead) else 0.0)
+
+
+# Asking for advice on Spot capacity, and keeping it: what is asked, when, and what follows is `ranking`'s.
+#
+# Where Compute Engine gives none, what was measured from this machine within the hour stands in for it.
+
+
+async def ask_advice(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdvised | None:
+    """The advice on a GPU of the cluster, if there is any. Never raises CloudError."""
+    zones = questions(spec)[kind]
+    shape = shape_of(spec, kind, zones[0])
+    count = sum(
+        group.count for group in spec.groups if group.accelerator == kind and not group.zone
+    )
+    found = await access.engine.advice.spot(shape, zones, count)
+    chances = {zone: (chance.obtainability, chance.uptime) for zone, chance in found.items()}
+    preempted = {
+        zone: chance.preempted for zone, chance in found.items() if chance.preempted is not None
+    }
+    if not chances:
+        return measured_advice(spec.project, kind, zones, now())
+    return events.ClusterAdvised(accelerator=kind, zones=chances, preempted=preempted)
+
+
+def measured_advice(
+    project: str | None, kind: str, zones: Sequence[str], at: float
+) -> events.ClusterAdvised | None:
+    """What was seen of these zones with the same project from this machine in the hour before `at`,
+    if anything.
+    """
+    seen = (
+        sighting
+        for spec, sightings in measurements()
+        if (spec.project, spec.gpu, spec.provisioning_model) == (project, kind, "spot")
+        for sighting in sightings
+        if sighting.zone in zones and at - HOLDS_SECONDS < sighting.at <= at
+    )
+    found = {zone: (given / asked, 0.0) for zone, (asked, given) in shares(seen).items()}
+    if found:
+        return events.ClusterAdvised(accelerator=kind, zones=found, measured=True)
+    return None
+
+
+async def advice_findings(access: Access, spec: ClusterSpec) -> list[Finding]:
+    """Which zone the advice prefers, by GPU; nothing where there is no advice."""
+    found: list[Finding] = []
+    for kind, zones in questions(spec).items():
+        if given := await ask_advice(access, spec, kind):
+            found.append(
+                Finding(
+                    f"advice on {kind}",
+                    True,
+                    phrase(given, ranked(spec, kind, zones, given, given.at)),
+                )
+            )
+    return found
+
+
+class Adviser:
+    """Asks when a question is due, and records the answers."""
+
+    def __init__(self, recorder: Recorder, access: Access) -> None:
+        self._recorder = recorder
+        self._access = access
+        self._asked: dict[str, float] = {}
+
+    async def keep_asking(self, now: float) -> None:
+        """Ask what is due at `now` and return with the answers; nothing is due most of the time."""
+        spec = self._recorder.state.spec
+        for kind in due(self._recorder.state, self._asked, now):
+            self._asked[kind] = (
+                now  # also where there is no answer: it is as little there a moment later
+            )
+            if spec and (given := await ask_advice(self._access, spec, kind)):
+                self._recorder.record(given)
+
+    def due(self, now: float) -> bool:
+        """Whether something is to be asked."""
+        return bool(due(self._recorder.state, self._asked, now))

@@ -1,0 +1,73 @@
+"""The standard error of the mean of a series whose values depend on those before, by block
+averages.
+
+Flyvbjerg and Petersen (1989, doi 10.1063/1.457480): neighbours are averaged again and again; the
+error that the blocks show grows until they are independent. The level is chosen as by Jonsson
+(2018, doi 10.1103/PhysRevE.98.043304): the first from which on nothing speaks against independence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PlanError
+
+LEAST_VALUES = 64
+_LEAST_BLOCKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMean:
+    """The mean of a series and its standard error; `block`: how many values count as one (1: all
+    are independent).
+
+    `enough`: whether the series is long enough to say so. Where it is not, the error is too small.
+    """
+
+    mean: float
+    error: float
+    block: int
+    enough: bool
+
+
+def block_mean(series: Sequence[float] | NDArray[np.float64]) -> BlockMean:
+    """The mean of an equilibrated series. Raises PlanError for fewer than 64 values, or some that
+    are no numbers.
+    """
+    values = np.asarray(series, float)
+    if values.ndim != 1 or len(values) < LEAST_VALUES or not np.isfinite(values).all():
+        raise PlanError(f"A block average takes a series of {LEAST_VALUES} finite numbers or more")
+    from scipy.stats import chi2
+
+    mean = float(values.mean())
+    levels = []
+    blocks = values
+    while len(blocks) >= _LEAST_BLOCKS:
+        levels.append(_level(blocks))
+        blocks = blocks[: len(blocks) // 2 * 2].reshape(-1, 2).mean(axis=1)
+    left = np.cumsum([against for _, against in levels][::-1])[::-1]
+    for level, (error, _) in enumerate(levels):
+        if left[level] < chi2.ppf(0.99, len(levels) - level):
+            return BlockMean(mean, error, 2**level, len(values) >> level >= 2 * _LEAST_BLOCKS)
+    return BlockMean(mean, max(error for error, _ in levels), 2 ** (len(levels) - 1), False)
+
+
+def _level(blocks: NDArray[np.float64]) -> tuple[float, float]:
+    """The error of the mean if the blocks were independent, and how much speaks against that: about
+    chi-square with one degree of freedom if they are.
+    """
+    count = len(blocks)
+    apart = blocks - blocks.mean()
+    variance = float((apart**2).mean())
+    if variance <= 0:
+        return 0.0, 0.0
+    neighbours = float((apart[1:] * apart[:-1]).mean())
+    against = (neighbours / variance + 1 / count) ** 2 * count
+    # A mean that is estimated takes one degree of freedom, and what is left of a correlation a
+    # little more.
+    correlation = min(max(neighbours / variance, 0.0), 0.5)
+    return float(np.sqrt(variance / (count - 1) * (1 + correlation) / (1 - correlation))), against

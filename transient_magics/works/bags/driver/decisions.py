@@ -1,0 +1,211 @@
+"""What a driver decides: which job begins on which VM, when further points are chosen, when the bag
+is over. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from ....errors import PlanError
+from ....protocol import checks
+from ....protocol.checks import Amount
+from ..events import BagStopped
+from ..policy.placement import Expectations, Free, Survival, Waiting, place
+from ..state import BagJobState, BagState
+from ..surrogate.active_learning import LEAST_JUDGED, good_enough
+
+LEAST_TIMED = 3
+"""Results from which on it is known how long a job takes, where that was not declared."""
+_MOST_FAILED = 3
+"""Jobs that failed for good, beyond those with a result: then the function is at fault, and not the
+points.
+"""
+_LONGER = 2.0
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """What a driver is told of VMs. `survival`: None where nobody revokes them. `hours_per_second`:
+    how fast time passes for them (1/3600 but where the emulator's is faster); `boot_hours`: until a
+    fresh VM takes a job.
+    """
+
+    survival: Survival | None = None
+    hours_per_second: Amount = 1 / 3600
+    boot_hours: Amount = 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values; `from_dict` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
+        """Read what `to_dict` wrote. Raises ValueError with what is wrong."""
+        return checks.built(cls, values)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin the job on the VM; `saves`: after which seconds it is saved (empty: nobody has planned
+    that).
+    """
+
+    job: int
+    vm: str
+    saves: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Jobs that begin, and VMs without one that are given up: for fresh ones, as far as jobs wait."""
+
+    starts: tuple[Start, ...] = ()
+    given_up: tuple[str, ...] = ()
+
+
+class Core:
+    """Decides by what is known of the bag. `lifetimes`: of its VMs."""
+
+    def __init__(self, lifetimes: Lifetimes) -> None:
+        self._lifetimes = lifetimes
+        self._expected: Expectations | None = None
+        self._arrived: dict[str, float] = {}
+        """Ages at which fresh VMs were first seen, and others in `_there`."""
+        self._there: dict[str, float] = {}
+
+    def moves(self, state: BagState, free: Sequence[Free]) -> Moves:
+        """Which waiting jobs begin on which VMs without a job (ages in hours), and which of these
+        VMs are given up.
+
+        One that was given up and is there all the same (it could not be replaced) has a job
+        whatever its age.
+        """
+        for vm in free:
+            (self._arrived if vm.fresh else self._there).setdefault(vm.vm, vm.age)
+        waiting = state.waiting
+        if not free or (not waiting and state.to_propose):
+            return Moves()
+        seconds = job_seconds(state)
+        if seconds:
+            expected = self._expectations(state, seconds)
+        else:
+            expected = None
+        if expected is None or seconds is None:
+            return Moves(
+                tuple(Start(job.number, vm.vm) for job, vm in zip(waiting, free, strict=False))
+            )
+        scale = self._lifetimes.hours_per_second
+        queue = [Waiting(job.number, self._left(job, seconds)) for job in waiting]
+        found = place(queue, free, expected, state.spec.policy, self._boot)
+        begun = {job for job, _ in found.pairs}
+        busy = {vm for _, vm in found.pairs}
+        rest = [job.job for job in queue if job.job not in begun]
+        left = [vm.vm for vm in free if vm.vm not in busy]
+        if state.may_give_up:
+            given_up = [vm for vm in (*found.renew, *found.drop) if vm not in state.given_up]
+        else:
+            given_up = []
+        if state.spec.policy == "memoryless" or not state.may_give_up:
+            spare = left
+        else:
+            spare = [vm for vm in left if vm in state.given_up]
+        pairs = [*found.pairs, *zip(rest, spare, strict=False)]
+        works = {each.job: each.work for each in queue}
+        ages = {each.vm: each.age for each in free}
+        starts = [
+            Start(
+                job,
+                vm,
+                tuple(save / scale for save in expected.saves(works[job], ages[vm]))
+                if expected.save
+                else (),
+            )
+            for job, vm in pairs
+        ]
+        return Moves(tuple(starts), tuple(given_up))
+
+    @property
+    def _boot(self) -> float:
+        """Hours until a fresh VM takes a job: as measured, else as told, else the age of the
+        youngest when it was first seen. For one that comes as old as the one that went is, none
+        would ever stay.
+        """
+        if self._arrived:
+            return statistics.median(self._arrived.values())
+        return self._lifetimes.boot_hours or min(self._there.values(), default=0.0)
+
+    def _left(self, job: BagJobState, seconds: float) -> float:
+        return max(seconds - job.done, 0.1 * seconds) * self._lifetimes.hours_per_second
+
+    def _expectations(self, state: BagState, seconds: float) -> Expectations | None:
+        survival = self._lifetimes.survival
+        hours = seconds * self._lifetimes.hours_per_second
+        if survival is None or hours <= 0:
+            return None
+        if self._expected is None or not hours <= self._expected.longest <= 4 * hours:
+            save = state.spec.save_seconds * self._lifetimes.hours_per_second or None
+            try:
+                self._expected = Expectations(
+                    survival, _LONGER * hours, restart=self._lifetimes.boot_hours, save=save
+                )
+            except PlanError:  # no VM lives so long: any is as good
+                return None
+        return self._expected
+
+
+def job_seconds(state: BagState) -> float | None:
+    """What a job takes, as declared, else as most have taken; None where nobody knows yet."""
+    if state.spec.job_seconds:
+        return state.spec.job_seconds
+    taken = [found.seconds for number in state.results if (found := state.jobs[number].result)]
+    if len(taken) >= LEAST_TIMED:
+        return statistics.median(taken)
+    return None
+
+
+def batch(state: BagState, workers: int) -> int:
+    """How many further jobs are to be chosen now: all at once where nothing is learnt from their
+    results; else as soon as a VM would have none, so many that they can be judged, and each VM has
+    one.
+    """
+    if not state.to_propose or state.waiting:
+        return 0
+    if state.spec.surrogate == "none":
+        return state.to_propose
+    if len(state.running) >= max(workers, 1):
+        return 0
+    return min(state.to_propose, LEAST_JUDGED + workers)
+
+
+def end(state: BagState) -> BagStopped | None:
+    """Whether the bag is over, and why."""
+    name = state.spec.name
+    if state.enough:
+        return BagStopped(bag=name, why="counted")
+    failed = [job for job in state.jobs.values() if job.phase == "failed"]
+    if len(failed) > _MOST_FAILED + len(state.results):
+        return BagStopped(
+            bag=name,
+            why="failed",
+            reason=f"{len(failed)} jobs failed, the last one: {failed[-1].reason}",
+        )
+    if not state.outputs:
+        return None
+    try:
+        tolerances = state.spec.tolerances(state.outputs)
+    except ValueError as error:
+        return BagStopped(bag=name, why="failed", reason=str(error))
+    if good_enough(state.learnt, tolerances):
+        return BagStopped(bag=name, why="converged")
+    return None
+
+
+def age_hours(born: float, now: float, lifetimes: Lifetimes) -> float:
+    """Of a VM that runs since `born`, seconds since 1970; 0 where that was not told."""
+    if born and math.isfinite(born):
+        return max(now - born, 0.0) * lifetimes.hours_per_second
+    return 0.0

@@ -1,0 +1,242 @@
+"""What a driver's events add up to: a bag's jobs, their attempts, the results that count, and what
+was learnt.
+
+The same fold for the driver that begins again after its death, for the controller and for whoever
+looks. The first result of a job wins; the first N results are the bag's, in the order in which they
+came; after the end nothing counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ...journal.folding.rules import Rules, with_work
+from ...journal.state import ClusterState
+from ...protocol.outputs import outputs_of
+from .events import (
+    OWN_FAULTS,
+    BagBegan,
+    BagEvent,
+    BagGaveUp,
+    BagLearnt,
+    BagLost,
+    BagProposed,
+    BagResult,
+    BagSaved,
+    BagStarted,
+    BagStopped,
+)
+from .numbered import Numbered
+from .spec import BagSpec
+from .state import BagJobState, BagState, DeclaredBag
+
+_MOST_SAID = 32
+"""Attempts of a job, its last ones, whose output is kept: a VM may be taken any number of times."""
+
+
+rules = Rules()
+FREQUENT = (BagProposed, BagStarted, BagSaved, BagResult)
+"""Events that come too often to be kept among the recent ones."""
+
+
+def begin(name: str, spec: Mapping[str, object], at: float) -> DeclaredBag:
+    """Return the state of a bag that was declared at a moment (seconds since 1970)."""
+    declared = BagSpec.from_dict({**spec, "name": name})
+    return DeclaredBag(name, declared, declared_at=at, state=BagState(declared))
+
+
+@rules.of(BagBegan)
+def _(state: ClusterState, event: BagBegan) -> ClusterState:
+    bag = state.of(DeclaredBag)[event.bag]
+    began_at = bag.began_at or event.at
+    if event.dask in bag.dasks:
+        return with_work(state, "bag", event.bag, phase="running", began_at=began_at)
+    dasks = (*bag.dasks, event.dask)
+    return with_work(
+        state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
+    )  # by a clock of its own
+
+
+@rules.of(
+    BagProposed,
+    BagStarted,
+    BagSaved,
+    BagLost,
+    BagResult,
+    BagGaveUp,
+    BagLearnt,
+    BagStopped,
+)
+def _(state: ClusterState, event: BagEvent) -> ClusterState:
+    bag = state.of(DeclaredBag)[event.bag]
+    return with_work(
+        state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time)
+    )
+
+
+def fold(state: BagState, event: BagEvent) -> BagState:
+    """The state after an event. Raises ValueError, a clause, for one that cannot follow; what comes
+    twice, or late, changes nothing.
+    """
+    if event.bag != state.spec.name:
+        raise ValueError(f"a {event.kind} event of another bag")
+    if state.over:
+        return state
+    match event:
+        case BagProposed():
+            return _proposed(state, event)
+        case BagGaveUp():
+            return _gave_up(state, event)
+        case BagLearnt():
+            return _learnt(state, event)
+        case BagStopped():
+            return _stopped(state, event)
+        case _:
+            return _attempted(state, event)
+
+
+def replay(spec: BagSpec, events: Iterable[BagEvent]) -> BagState:
+    """The state after all of them. Raises ValueError as `fold` does."""
+    state = BagState(spec)
+    for event in events:
+        state = fold(state, event)
+    return state
+
+
+def _proposed(state: BagState, event: BagProposed) -> BagState:
+    if event.job in state.jobs:
+        if state.jobs[event.job].point != event.point:
+            raise ValueError(f"job {event.job} was proposed at another point")
+        return state
+    if event.job != len(state.jobs):
+        raise ValueError(f"job {event.job} does not follow on {len(state.jobs) - 1}")
+    if not state.spec.has(event.point):
+        raise ValueError(f"job {event.job} is at no point of the space")
+    if not state.to_propose:
+        raise ValueError(f"job {event.job} is more than the bag has")
+    job = BagJobState(event.job, event.point, event.batch, event.filling, event.predicted)
+    return _with(state, job)
+
+
+def _attempted(state: BagState, event: BagStarted | BagSaved | BagLost | BagResult) -> BagState:
+    job = state.jobs.get(event.job)
+    if job is None:
+        raise ValueError(f"there is no job {event.job}")
+    if isinstance(event, BagStarted):
+        return _started(state, job, event)
+    if not 0 < event.attempt <= job.attempt:
+        raise ValueError(f"attempt {event.attempt} of job {event.job} has not begun")
+    if job.phase in ("done", "failed"):
+        return state
+    if isinstance(
+        event, BagResult
+    ):  # of any attempt: a VM that was given up may have finished all the same
+        return _resulted(state, job, event)
+    if event.attempt != job.attempt or job.phase != "running":
+        return state
+    if isinstance(event, BagSaved):
+        if event.done <= job.done:
+            return state
+        state = replace(state, saving_seconds=state.saving_seconds + event.seconds)
+        return _with(state, replace(job, done=event.done))
+    reason = event.reason or event.why
+    job = replace(job, said=_said(job, event))
+    if event.why not in OWN_FAULTS:
+        return _with(
+            state,
+            replace(
+                job, phase="waiting", vm="", interruptions=job.interruptions + 1, reason=reason
+            ),
+        )
+    failures = job.failures + 1
+    phase = "failed" if failures > state.spec.retries else "waiting"
+    if phase == "failed":
+        state = replace(state, failed=state.failed + 1)
+    return _with(state, replace(job, phase=phase, vm="", failures=failures, reason=reason))
+
+
+def _started(state: BagState, job: BagJobState, event: BagStarted) -> BagState:
+    if event.attempt <= job.attempt:
+        return state
+    if event.attempt != job.attempt + 1:
+        raise ValueError(
+            f"attempt {event.attempt} of job {job.number} does not follow on {job.attempt}"
+        )
+    if job.phase in ("done", "failed"):
+        return state
+    if job.phase == "running":
+        raise ValueError(f"job {job.number} runs on {job.vm} already")
+    job = replace(
+        job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at
+    )
+    return _with(
+        state, replace(job, done=event.done)
+    )  # less than was safe, where that was on the VM of a lost driver
+
+
+def _resulted(state: BagState, job: BagJobState, event: BagResult) -> BagState:
+    if state.outputs and {*outputs_of(event.returned)} != {*state.outputs}:
+        raise ValueError(
+            f"job {job.number} returns {', '.join(outputs_of(event.returned))}, the first one returned "
+            f"{', '.join(state.outputs)}"
+        )
+    job = replace(job, phase="done", vm="", result=event, reason="", said=_said(job, event))
+    state = replace(
+        state,
+        results=(*state.results, job.number),
+        computed_seconds=state.computed_seconds + event.seconds,
+    )
+    return _with(state, job)
+
+
+def _said(job: BagJobState, event: BagLost | BagResult) -> Mapping[int, str]:
+    if event.said:
+        said = {**job.said, event.attempt: event.said}
+    else:
+        said = job.said
+    if len(said) <= _MOST_SAID:
+        return said
+    return dict([*said.items()][-_MOST_SAID:])
+
+
+def _gave_up(state: BagState, event: BagGaveUp) -> BagState:
+    if event.vm in state.given_up:
+        return state
+    if not state.may_give_up:
+        raise ValueError(
+            f"{event.vm} is given up after {len(state.given_up)} others, by the policy {state.spec.policy}"
+        )
+    if busy := next((job for job in state.running if job.vm == event.vm), None):
+        raise ValueError(f"job {busy.number} runs on {event.vm}, which is given up")
+    return replace(state, given_up=(*state.given_up, event.vm))
+
+
+def _learnt(state: BagState, event: BagLearnt) -> BagState:
+    if event.results > len(state.results):
+        raise ValueError(
+            f"there are {len(state.results)} results to learn from, not {event.results}"
+        )
+    if state.learnt:
+        before = state.learnt[-1].results
+    else:
+        before = -1
+    if event.results < before:
+        raise ValueError(f"it was learnt from {before} results before")
+    if event.results == before:  # the same again, as by a driver that begins anew
+        return state
+    return replace(state, learnt=(*state.learnt, event))
+
+
+def _stopped(state: BagState, event: BagStopped) -> BagState:
+    if event.why == "counted" and not state.enough:
+        raise ValueError(f"there are {len(state.results)} results of {state.spec.jobs}")
+    jobs = Numbered(
+        replace(job, phase="skipped", vm="") if job.phase in ("waiting", "running") else job
+        for job in state.jobs.values()
+    )
+    return replace(state, jobs=jobs, stopped=event)
+
+
+def _with(state: BagState, job: BagJobState) -> BagState:
+    return replace(state, jobs=state.jobs.with_value(job.number, job))

@@ -1,0 +1,172 @@
+"""What is declared of a bag: one function, many points at which it is computed, and when enough of
+them are done.
+
+No job of a bag is special: `jobs` results are wanted, some more jobs are begun, and none is waited
+for. One record for whoever declares it, for the driver that carries it out and for plans, as JSON
+in `bag.json`. The space is a study's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Literal, Self
+
+from ...protocol import checks
+from ...protocol.checks import Amount, Count, Name, within
+from ...protocol.literals import as_number
+from ...protocol.machines import MOST_LEASED
+from ...protocol.outputs import MOST_JOBS, Policy, jobs_of, output_name
+from ...protocol.run import Value
+from ...protocol.space import Dimension
+
+MOST_RETRIES = 100
+GIVEN = ("seed", "checkpoint")
+"""What a job's function is given beside the parameters, where it has arguments of that name."""
+
+
+def _output_or_none(text: str) -> str:
+    if text:
+        return output_name(text)
+    return text
+
+
+def _above_zero(value: float) -> float:
+    if value <= 0:
+        raise ValueError(f"{value!r} is not above zero")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class BagSpec:
+    """A declared bag: the `jobs` first results at points of the `space` are its results.
+
+    `spare`: so many more jobs are begun, as a share. `surrogate` is learnt from the results and
+    chooses further points; the bag ends before its last job where the surrogate's standard
+    deviation is below `until` everywhere: by output (under the empty name: of the only one),
+    absolute. `policy`: by which a job goes to a VM (`bags.policy.placing`).
+
+    `workers`: on so many VMs at once (0: on all).
+
+    `job_seconds`: what a job takes on one VM (0: not known), `save_seconds` what a checkpoint of it
+    does. `timeout_seconds` bounds one job over all of its attempts (None: no bound), `memory_bytes`
+    what it may have in memory (0: what the VM has). A revocation is no failure; a job that fails is
+    begun again `retries` times. `pip` and `include` are what a run's are.
+    """
+
+    name: Name
+    space: tuple[Dimension, ...]
+    jobs: Annotated[int, within(1, MOST_JOBS)]
+    spare: Annotated[float, within(0, 1)] = 0.1
+    surrogate: Literal["gp", "ensemble", "none"] = "gp"
+    until: Mapping[Annotated[str, _output_or_none], Annotated[float, _above_zero]] = field(
+        default_factory=dict[str, float]
+    )
+    policy: Policy = "reuse"
+    workers: Annotated[int, within(0, MOST_LEASED)] = 0
+    seed: Annotated[int, within(0, 2**31 - 1)] = 0
+    job_seconds: Amount = 0.0
+    save_seconds: Amount = 0.0
+    timeout_seconds: Amount | None = None
+    memory_bytes: Count = 0
+    retries: Annotated[int, within(0, MOST_RETRIES)] = 1
+    max_cost: Amount | None = None
+    max_hours: Amount | None = None
+    pip: tuple[str, ...] = ()
+    pip_build: bool = False
+    include: tuple[str, ...] = ()
+    declared_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        if why := contradiction(self):
+            raise ValueError(why)
+
+    @property
+    def begun(self) -> int:
+        """How many jobs are begun at most, those that are not waited for among them."""
+        return jobs_of(self.jobs, self.spare)
+
+    def has(self, point: Mapping[str, Value]) -> bool:
+        """Whether it is a point of the space."""
+        return {*point} == {each.name for each in self.space} and all(
+            each.has(point[each.name]) for each in self.space
+        )
+
+    def job_seed(self, job: int) -> int:
+        """The seed that a job is given: the same in all of its attempts."""
+        return int.from_bytes(hashlib.sha256(f"{self.seed} {job}".encode()).digest()[:4]) >> 1
+
+    def tolerances(self, outputs: Collection[str]) -> Mapping[str, float]:
+        """By output, below which standard deviation the bag may end. Raises ValueError, a clause,
+        where what was declared is of none of these outputs.
+        """
+        if "" in self.until:
+            if len(outputs) != 1:
+                raise ValueError(
+                    f"the jobs return {', '.join(outputs)}: name which --until is of, as pressure=0.02"
+                )
+            return {next(iter(outputs)): self.until[""]}
+        if lost := [name for name in self.until if name not in outputs]:
+            raise ValueError(f"--until names {lost[0]}, and the jobs return {', '.join(outputs)}")
+        return self.until
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        return {**asdict(self), "space": [each.to_dict() for each in self.space]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
+        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
+        that is wrong.
+        """
+        return checks.built(cls, values)
+
+
+def _is_finite(value: Value) -> bool:
+    return math.isfinite(as_number(value))
+
+
+def parse_until(text: str) -> Mapping[str, float]:
+    """Read `0.01` or `pressure=0.02,energy=0.01`. Raises ValueError, a clause that says what is
+    wrong.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, number = (each.strip() for each in part.rpartition("="))
+        if equals:
+            output_name(name)
+        if name in found or (found and not (name and next(iter(found)))):
+            raise ValueError(f"'{text:.80}' names an output twice, or not at all")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < 2**63:
+            raise ValueError(
+                f"'{number:.40}' is no number above zero: write 0.01, or pressure=0.02,energy=0.01"
+            )
+        found[name] = value
+    return found
+
+
+def contradiction(spec: BagSpec) -> str:
+    """What of a bag excludes each other, in a clause with what to do; else nothing."""
+    names = [each.name for each in spec.space]
+    if not names:
+        return "over: a bag needs values to compute at, as density=0.3:0.9"
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        return f"over: {twice[0]} is there twice"
+    if given := [name for name in names if name in GIVEN]:
+        return f"over: {given[0]} is what each job is given anyway; choose another name"
+    if spec.surrogate == "none":
+        if spec.until:
+            return "until: without a surrogate nothing says when that is reached (--surrogate gp)"
+        return ""
+    for each in spec.space:
+        if each.kind == "choice" and not all(map(_is_finite, each.choices)):
+            return f"surrogate: {each.name} has choices that are no numbers; use --surrogate none"
+    if "" in spec.until and len(spec.until) > 1:
+        return "until: a number without a name is of the only output; name all of them, as pressure=0.02,energy=0.01"
+    return ""

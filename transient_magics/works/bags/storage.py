@@ -1,0 +1,248 @@
+"""Arrays and surrogates as files, which come from VMs: bounded, checked and never unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...protocol import checks
+from ...protocol.checks import Amount, Count
+from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_JOBS, MOST_OUTPUTS, output_name
+from ...protocol.space import Dimension
+from .surrogate.model import MOST_GAUSSIAN, Ensemble, Gaussian, Surrogate
+
+MOST_ARRAYS = 4096
+MOST_UNPACKED_BYTES = 4 * MOST_ARRAY_BYTES
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.npy", re.ASCII)
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    MemoryError,
+)
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How NumPy packs; what undoes others raises errors of its own, and takes memory as the file says.
+"""
+_ENTRY = b"PK\x01\x02"
+_LENGTHS = {(1, 0): 2, (2, 0): 4}
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|=]?[biufc][0-9]{1,2})', 'fortran_order': (?:True|False), "
+    rb"'shape': \(((?:[0-9]{1,19}, )*(?:[0-9]{1,19},?)?)\), \} *\n"
+)
+"""As NumPy writes it, of booleans, whole numbers, numbers, and complex ones. NumPy itself evaluates
+what is there.
+"""
+
+_MOST_LAYERS = 8
+_MOST_MEMBERS = 64
+_MOST_WIDTH = 1024
+"""Of networks: what one predicts with takes memory with the width, and with the square of a
+process' results.
+"""
+_Array = NDArray[np.float64]
+
+
+def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
+    """The arrays of an npz file by their names.
+
+    Raises ValueError, a clause, for a file that is none, is too large, or holds anything but arrays
+    of numbers.
+    """
+    if len(packed) > MOST_ARRAY_BYTES:
+        raise ValueError(f"arrays of {len(packed)} bytes, where {MOST_ARRAY_BYTES} are let in")
+    if packed.count(_ENTRY) > 2 * MOST_ARRAYS:  # before anything is made of each of them
+        raise ValueError(f"more than {MOST_ARRAYS} arrays")
+    try:
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            entries = archive.infolist()
+            if len(entries) > MOST_ARRAYS or len({entry.filename for entry in entries}) < len(
+                entries
+            ):
+                raise ValueError(f"{len(entries)} arrays, or one twice")
+            if wrong := next(
+                (each for each in entries if not _NAME.fullmatch(each.filename)), None
+            ):
+                raise ValueError(f"no name of an array: {wrong.filename!r:.80}")
+            if other := next((each for each in entries if each.compress_type not in _PACKED), None):
+                raise ValueError(f"{other.filename} is packed as no array is")
+            if sum(each.file_size for each in entries) > MOST_UNPACKED_BYTES:
+                raise ValueError(f"arrays that unpack to more than {MOST_UNPACKED_BYTES} bytes")
+            return {each.filename.removesuffix(".npy"): _array(archive, each) for each in entries}
+    except _BROKEN as error:
+        raise ValueError(f"no file of arrays: {error}") from None
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(entry) as file:
+        content = file.read(entry.file_size + 1)
+    if len(content) > entry.file_size:
+        raise ValueError(f"{entry.filename} is larger than it says")
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    if version not in _LENGTHS:
+        raise ValueError(f"{entry.filename} is of an unknown version")
+    header = file.read(int.from_bytes(file.read(_LENGTHS[version]), "little"))
+    if not (told := _HEADER.fullmatch(header)):
+        raise ValueError(f"{entry.filename} holds no plain numbers: {header!r:.80}")
+    try:
+        size = np.dtype(told[1].decode()).itemsize
+    except TypeError:
+        raise ValueError(f"{entry.filename} holds no numbers that there are: {told[1]!r}") from None
+    shape = [int(each) for each in told[2].split(b",") if each.strip()]
+    if math.prod(shape) * size != len(content) - file.tell():  # before anything is allocated for it
+        raise ValueError(f"{entry.filename} is not as large as it says")
+    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The numbers of one output's model that are no arrays."""
+
+    output: Annotated[str, output_name]
+    kind: Literal["gp", "ensemble"]
+    mean: float
+    scale: Amount
+    kernel: Literal["rbf", "matern"] = "rbf"
+    variance: Amount = 0.0
+    white: Amount = 0.0
+    factor: Amount = 0.0
+    noise: Amount = 0.0
+    members: Count = 0
+    layers: Count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    space: tuple[Dimension, ...]
+    models: tuple[_Model, ...]
+    arrays: str = ""
+    """SHA-256 of the npz that goes with it: there are two files, and each is replaced by itself."""
+
+
+def pack_surrogate(surrogate: Surrogate) -> tuple[bytes, bytes]:
+    """The JSON and the npz of it."""
+    models = []
+    arrays = {"rows": surrogate.rows}
+    for number, (output, model) in enumerate(surrogate.models.items()):
+        if isinstance(model, Gaussian):
+            models.append(
+                _Model(
+                    output, "gp", model.mean, model.scale, model.kernel, model.variance, model.white
+                )
+            )
+            arrays |= {f"{number}.values": model.values, f"{number}.noise": model.noise}
+            arrays |= {f"{number}.lengths": model.lengths}
+            continue
+        layers = len(model.weights[0])
+        models.append(
+            _Model(
+                output,
+                "ensemble",
+                model.mean,
+                model.scale,
+                factor=model.factor,
+                noise=model.noise,
+                members=len(model.weights),
+                layers=layers,
+            )
+        )
+        for member, (weights, biases) in enumerate(zip(model.weights, model.biases, strict=True)):
+            for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+                arrays |= {
+                    f"{number}.{member}.{layer}.w": weight,
+                    f"{number}.{member}.{layer}.b": bias,
+                }
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)  # type: ignore[arg-type]
+    header = _Header(surrogate.space, tuple(models), hashlib.sha256(packed.getvalue()).hexdigest())
+    return json.dumps(asdict(header)).encode(), packed.getvalue()
+
+
+def unpack_surrogate(header: bytes, packed: bytes) -> Surrogate:
+    """The surrogate of what `write` gave. Raises ValueError, a clause, for whatever else they hold."""
+    told = checks.built(_Header, checks.parsed_object(header))
+    if not 0 < len(told.models) <= MOST_OUTPUTS or len(
+        {model.output for model in told.models}
+    ) < len(told.models):
+        raise ValueError("a surrogate has some outputs, each once")
+    if told.arrays and told.arrays != hashlib.sha256(packed).hexdigest():
+        raise ValueError("its arrays are those of another surrogate")
+    arrays = read_arrays(packed)
+    if any(array.dtype != np.float64 or not np.isfinite(array).all() for array in arrays.values()):
+        raise ValueError("a surrogate is made of finite numbers")
+    rows = _shaped(arrays, "rows", (None, len(told.space)))
+    if len(rows) > (
+        MOST_GAUSSIAN if any(each.kind == "gp" for each in told.models) else 2 * MOST_JOBS
+    ):
+        raise ValueError(f"a surrogate of {len(rows)} results")
+    models = {
+        each.output: _model(each, f"{number}.", arrays, rows)
+        for number, each in enumerate(told.models)
+    }
+    return Surrogate(told.space, models, rows)
+
+
+def _model(
+    told: _Model, before: str, arrays: Mapping[str, _Array], rows: _Array
+) -> Gaussian | Ensemble:
+    count, dimensions = rows.shape
+    if told.kind == "gp":
+        lengths, noise = (
+            _shaped(arrays, f"{before}{name}", (size,))
+            for name, size in (("lengths", dimensions), ("noise", count))
+        )
+        if (lengths <= 0).any() or (noise < 0).any():
+            raise ValueError("lengths are above zero, and no noise is below")
+        values = _shaped(arrays, f"{before}values", (count,))
+        return Gaussian(
+            rows,
+            values,
+            noise,
+            told.kernel,
+            told.variance,
+            lengths,
+            told.white,
+            told.mean,
+            told.scale,
+        )
+    if not (2 <= told.members <= _MOST_MEMBERS and 1 <= told.layers <= _MOST_LAYERS):
+        raise ValueError(f"an ensemble of {told.members} networks of {told.layers} layers")
+    weights = []
+    biases = []
+    for member in range(told.members):
+        size = dimensions
+        layers = []
+        ends = []
+        for layer in range(told.layers):
+            layers.append(_shaped(arrays, f"{before}{member}.{layer}.w", (size, None)))
+            if (size := layers[-1].shape[1]) > _MOST_WIDTH:
+                raise ValueError(f"a network of width {size}")
+            ends.append(_shaped(arrays, f"{before}{member}.{layer}.b", (size,)))
+        if size != 1:
+            raise ValueError("a network gives one number")
+        weights.append(tuple(layers))
+        biases.append(tuple(ends))
+    return Ensemble(tuple(weights), tuple(biases), told.factor, told.noise, told.mean, told.scale)
+
+
+def _shaped(arrays: Mapping[str, _Array], name: str, shape: tuple[int | None, ...]) -> _Array:
+    found = arrays.get(name)
+    if found is None or len(found.shape) != len(shape):
+        raise ValueError(f"there is no array {name}, or another one")
+    if any(wanted not in (None, size) for wanted, size in zip(shape, found.shape, strict=True)):
+        raise ValueError(f"the array {name} is {found.shape}")
+    return found

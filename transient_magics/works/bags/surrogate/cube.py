@@ -1,0 +1,172 @@
+"""A space as the unit cube: where its points are, which are inside of the data, and which fill it
+evenly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....protocol.literals import as_number, same
+from ....protocol.run import Value
+from ....protocol.space import Dimension
+
+_MOST_CORNERS = 16
+_FEW = 4
+"""Dimensions up to which all corners may have been computed."""
+_ROUNDING = 1e-7
+_Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cube:
+    """The unit cube that stands for a space of numbers; a logarithmic range is even in its
+    logarithm.
+    """
+
+    space: tuple[Dimension, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the dimensions."""
+        return tuple(each.name for each in self.space)
+
+    def rows(self, points: Sequence[Mapping[str, Value]]) -> _Array:
+        """Where the points are, a row each. Raises KeyError for one without a parameter."""
+        return np.array(
+            [
+                [_place(each, _number(each, point[each.name])) for each in self.space]
+                for point in points
+            ]
+        ).reshape(len(points), len(self.space))
+
+    def point(self, row: _Array) -> dict[str, Value]:
+        """The point of the space that is nearest to a place in the cube."""
+        return {
+            each.name: _value(each, float(place))
+            for each, place in zip(self.space, row, strict=True)
+        }
+
+    def corners(self) -> list[dict[str, Value]]:
+        """The ends of all dimensions in all combinations, where they are 16 at most: between them
+        lies all else.
+        """
+        if 2 ** len(self.space) > _MOST_CORNERS:
+            return []
+        return [
+            self.point(np.array(ends))
+            for ends in itertools.product((0.0, 1.0), repeat=len(self.space))
+        ]
+
+    def filling(self, count: int, seed: int, first: int = 0) -> list[dict[str, Value]]:
+        """So many points that fill the space evenly (Sobol's sequence, scrambled), from the
+        `first`-th on.
+        """
+        return [self.point(row) for row in sobol(len(self.space), first + count, seed)[first:]]
+
+
+def sobol(dimensions: int, count: int, seed: int) -> _Array:
+    """The first `count` rows of Sobol's sequence, scrambled by the seed."""
+    from scipy.stats import qmc
+
+    size = (
+        1 << max(count - 1, 1).bit_length()
+    )  # of a power of two none is left out, which keeps it even
+    return qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random(size)[:count]
+
+
+def inside(data: _Array, row: _Array) -> bool:
+    """Whether a place lies within the convex hull of the data: whether it is a mean of them,
+    however weighted.
+    """
+    from scipy.optimize import linprog
+
+    if (
+        len(data) == 0
+        or (row < data.min(axis=0) - _ROUNDING).any()
+        or (row > data.max(axis=0) + _ROUNDING).any()
+    ):
+        return False
+    # As near as a weighted mean comes: the least sum of what it is off, which is 0 inside.
+    count, dimensions = data.shape
+    off = np.eye(dimensions)
+    equal = np.block([[data.T, off, -off], [np.ones((1, count)), np.zeros((1, 2 * dimensions))]])
+    cost = np.append(np.zeros(count), np.ones(2 * dimensions))
+    found = linprog(cost, A_eq=equal, b_eq=np.append(row, 1.0), bounds=(0, None), method="highs")
+    return bool(found.status == 0 and found.fun <= _ROUNDING * dimensions)
+
+
+def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
+    """The same of many places in the unit cube, a truth for each row."""
+    from scipy.spatial import Delaunay, QhullError
+
+    dimensions = data.shape[1]
+    if dimensions <= _FEW:
+        corners = np.array(list(itertools.product((0.0, 1.0), repeat=dimensions)))
+    else:
+        corners = None
+    if corners is not None and all(
+        (abs(data - corner) < _ROUNDING).all(axis=1).any() for corner in corners
+    ):
+        return np.asarray(((rows >= -_ROUNDING) & (rows <= 1 + _ROUNDING)).all(axis=1), bool)
+    if dimensions in (2, 3):
+        try:
+            return np.asarray(Delaunay(data).find_simplex(rows, tol=_ROUNDING) >= 0)
+        except QhullError:  # they lie on a line, or in a plane
+            pass
+    return np.array([inside(data, row) for row in rows], bool)
+
+
+def _number(dimension: Dimension, value: Value) -> float:
+    """The value as a number; where not all choices are numbers, its place among them."""
+    if dimension.kind != "choice" or all(
+        math.isfinite(as_number(choice)) for choice in dimension.choices
+    ):
+        return as_number(value)
+    return next(
+        (float(place) for place, choice in enumerate(dimension.choices) if same(choice, value)),
+        math.nan,
+    )
+
+
+def _ends(dimension: Dimension) -> tuple[float, float]:
+    if dimension.kind == "choice":
+        numbers = [_number(dimension, choice) for choice in dimension.choices]
+        return min(numbers), max(numbers)
+    return dimension.low, dimension.high
+
+
+def _place(dimension: Dimension, value: float) -> float:
+    low, high = _ends(dimension)
+    if dimension.kind == "log":
+        low = math.log(low)
+        high = math.log(high)
+        if value > 0:
+            value = math.log(value)
+        else:
+            value = -math.inf
+    if high > low:
+        return (value - low) / (high - low)
+    return 0.5 + (value - low)
+
+
+def _value(dimension: Dimension, place: float) -> Value:
+    low, high = _ends(dimension)
+    match dimension.kind:
+        case "choice":
+            return min(
+                dimension.choices,
+                key=lambda each: abs(_place(dimension, _number(dimension, each)) - place),
+            )
+        case "int":
+            return round(low + place * (high - low))
+        case "log":
+            value = math.exp(math.log(low) + place * (math.log(high) - math.log(low)))
+        case _:
+            value = low + place * (high - low)
+    return min(max(value, low), high)

@@ -1,0 +1,404 @@
+"""Surrogates: models learned from a bag's results."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ....errors import PlanError
+from ....protocol.literals import value_text
+from ....protocol.outputs import ERROR, outputs_of
+from ....protocol.run import Value
+from ....protocol.space import Dimension
+from .cube import Cube, inside, sobol
+
+MOST_GAUSSIAN = 2000
+"""Results beyond which networks take over: a Gaussian process takes time with the cube of their
+number.
+"""
+LEAST_RESULTS = 8
+"""Below which nothing is learnt."""
+_DENSE = 2048
+_LEAST_PLAIN = 1e-5
+_MOST_PLAIN = 100.0
+"""Standard deviations between which a value reads well without an exponent."""
+Kind = Literal["gp", "ensemble"]
+Result = tuple[Mapping[str, Value], Mapping[str, float]]
+"""A point, and what was returned there."""
+_Array = NDArray[np.float64]
+
+_MOST_FITTED = 400
+"""Of more results the kernel's parameters are found from so many; all of them are conditioned on.
+"""
+_LENGTHS = (0.05, 20.0)
+_VARIANCES = (1e-3, 1e3)
+_WHITE = (1e-8, 1.0)
+_JITTER = 1e-10
+_Kernel = Literal["rbf", "matern"]
+_KERNELS: tuple[_Kernel, ...] = ("rbf", "matern")
+
+_MEMBERS = 8
+_HIDDEN = (32, 32)
+_STEPS = 400
+_FEW = 500
+
+
+# An ensemble of small networks, for more results than a Gaussian process has time for.
+#
+# Each member is learnt from results drawn with replacement; how far the members differ, times a factor, is the
+# standard deviation (Breiman 1996, doi 10.1007/BF00058655; Lakshminarayanan, Pritzel and Blundell, arXiv 1612.01474).
+# The factor makes residuals as large as they are said to be at the results that a member was not learnt from.
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """By member and layer the `weights` (in, out) and `biases` (out,); between layers there is
+    tanh. `factor`: on the members' deviation; `noise`: the variance of a result's own error.
+    """
+
+    weights: tuple[tuple[_Array, ...], ...]
+    biases: tuple[tuple[_Array, ...], ...]
+    factor: float
+    noise: float
+    mean: float
+    scale: float
+
+    def predict(self, rows: _Array) -> tuple[_Array, _Array]:
+        """The mean and the standard deviation of what the function is there, its noise not counted."""
+        every = self._members(rows)
+        return self.mean + self.scale * every.mean(axis=0), self.scale * self.factor * every.std(
+            axis=0, ddof=1
+        )
+
+    def covariance(self, rows: _Array) -> _Array:
+        """Of the function between places, as the members differ."""
+        every = self._members(rows)
+        apart = every - every.mean(axis=0)
+        return (self.scale * self.factor) ** 2 * apart.T @ apart / (len(every) - 1)
+
+    @property
+    def job_variance(self) -> float:
+        """Of a further result's own error, as those before had."""
+        return self.scale**2 * self.noise
+
+    def _members(self, rows: _Array) -> _Array:
+        return np.array(
+            [_forward(*member, rows) for member in zip(self.weights, self.biases, strict=True)]
+        )
+
+
+def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) -> Ensemble:
+    """Networks learnt from the values; `errors`: their standard errors (None: jobs told none)."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPRegressor
+    from threadpoolctl import threadpool_limits
+
+    mean = float(values.mean())
+    scale = float(values.std()) or 1.0
+    scaled = (values - mean) / scale
+    random = np.random.default_rng(seed)
+    # Of few results a batch is all of them, and so many steps of a stochastic method are too few.
+    if len(rows) <= _FEW:
+        solver = "lbfgs"
+        penalty = 1e-2
+    else:
+        solver = "adam"
+        penalty = 1e-5
+    weights = []
+    biases = []
+    out = np.full((_MEMBERS, len(rows)), np.nan)
+    for member in range(_MEMBERS):
+        drawn = random.integers(len(rows), size=len(rows))
+        network = MLPRegressor(
+            hidden_layer_sizes=_HIDDEN,
+            activation="tanh",
+            solver=solver,
+            alpha=penalty,
+            learning_rate_init=5e-3,
+            max_iter=_STEPS,
+            tol=1e-6,
+            random_state=seed + member,
+        )
+        with (
+            warnings.catch_warnings(),
+            threadpool_limits(1),
+        ):  # so small products are slower on several
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            network.fit(rows[drawn], scaled[drawn])
+        weights.append(tuple(np.asarray(each, float) for each in network.coefs_))
+        biases.append(tuple(np.asarray(each, float) for each in network.intercepts_))
+        left = np.setdiff1d(np.arange(len(rows)), drawn)
+        out[member, left] = _forward(weights[-1], biases[-1], rows[left])
+    told = out[:, (~np.isnan(out)).sum(axis=0) >= 2]
+    known = (~np.isnan(out)).sum(axis=0) >= 2
+    residual = (scaled[known] - np.nanmean(told, axis=0)) ** 2
+    spread = np.nanvar(told, axis=0, ddof=1)
+    if errors is not None:
+        noise = (errors / scale) ** 2
+    else:
+        noise = np.full(len(rows), 0.5 * float(np.median(residual)))
+    over = max(float((residual - noise[known]).mean()), 0.05 * float(residual.mean()))
+    factor = float(np.sqrt(over / max(float(spread.mean()), 1e-12)))
+    return Ensemble(tuple(weights), tuple(biases), factor, float(np.median(noise)), mean, scale)
+
+
+def _forward(weights: Sequence[_Array], biases: Sequence[_Array], rows: _Array) -> _Array:
+    for layer, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        rows = rows @ weight + bias
+        if layer < len(weights) - 1:
+            rows = np.tanh(rows)
+        else:
+            rows = rows
+    return rows[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """`rows` in the unit cube (n, d), `values` there, and the variance of each one's error
+    (`noise`); the kernel, its `variance` and `lengths`. `white`: the variance that all values have
+    besides, where jobs tell no error. Values are those of the output less `mean`, over `scale`;
+    variances, too.
+    """
+
+    rows: _Array
+    values: _Array
+    noise: _Array
+    kernel: _Kernel
+    variance: float
+    lengths: _Array
+    white: float
+    mean: float
+    scale: float
+
+    def predict(self, rows: _Array) -> tuple[_Array, _Array]:
+        """The mean and the standard deviation of what the function is there, its noise not counted."""
+        across = self._kernel(rows, self.rows)
+        half = _solve(self._factor, across.T)
+        variance = self.variance - (half**2).sum(axis=0)
+        return self.mean + self.scale * (across @ self._weights), self.scale * np.sqrt(
+            np.maximum(variance, 0.0)
+        )
+
+    def covariance(self, rows: _Array) -> _Array:
+        """Of the function between places, given the data."""
+        half = _solve(self._factor, self._kernel(rows, self.rows).T)
+        return self.scale**2 * (self._kernel(rows, rows) - half.T @ half)
+
+    @property
+    def job_variance(self) -> float:
+        """Of a further result's own error, as those before had."""
+        return self.scale**2 * (float(np.median(self.noise)) + self.white)
+
+    @cached_property
+    def _factor(self) -> _Array:
+        covariance = self._kernel(self.rows, self.rows)
+        covariance[np.diag_indices_from(covariance)] += self.noise + self.white + _JITTER
+        return np.asarray(np.linalg.cholesky(covariance), np.float64)
+
+    @cached_property
+    def _weights(self) -> _Array:
+        return _solve(self._factor.T, _solve(self._factor, self.values), lower=False)
+
+    def _kernel(self, one: _Array, other: _Array) -> _Array:
+        from scipy.spatial.distance import cdist
+
+        squared = cdist(one / self.lengths, other / self.lengths, "sqeuclidean")
+        if self.kernel == "rbf":
+            return self.variance * np.exp(-squared / 2)
+        far = np.sqrt(5 * squared)
+        return self.variance * (1 + far + far**2 / 3) * np.exp(-far)
+
+
+def learn_gaussian(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) -> Gaussian:
+    """The process that makes the values most likely; `errors`: their standard errors (None: jobs
+    told none).
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, Matern, WhiteKernel
+
+    mean = float(values.mean())
+    scale = float(values.std()) or 1.0
+    scaled = (values - mean) / scale
+    if errors is None:
+        noise = np.zeros(len(values))
+    else:
+        noise = (errors / scale) ** 2
+    some = np.random.default_rng(seed).permutation(len(rows))[:_MOST_FITTED]
+    lengths: Any = np.ones(
+        rows.shape[1]
+    )  # one number, as the type has it, or one for each dimension
+    chosen = _KERNELS[0]
+    found = cast("Any", None)
+    likeliest = -math.inf
+    for name in _KERNELS:
+        if name == "rbf":
+            shape = RBF(lengths, _LENGTHS)
+        else:
+            shape = Matern(lengths, _LENGTHS, nu=2.5)
+        kernel = ConstantKernel(1.0, _VARIANCES) * shape
+        if errors is None:
+            kernel = kernel + WhiteKernel(1e-2, _WHITE)
+        else:
+            kernel = kernel
+        process: Any = GaussianProcessRegressor(
+            kernel,
+            alpha=cast("Any", noise[some] + _JITTER),
+            n_restarts_optimizer=2,
+            random_state=seed,
+        )
+        with warnings.catch_warnings():  # a parameter at its bound is an answer
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            process.fit(rows[some], scaled[some])
+        likelihood = float(process.log_marginal_likelihood_value_)
+        if found is None or likelihood > likeliest:
+            chosen = name
+            found = process.kernel_
+            likeliest = likelihood
+    if errors is not None:
+        product = found
+        white = 0.0
+    else:
+        product = found.k1
+        white = float(found.k2.noise_level)
+    return Gaussian(
+        rows,
+        scaled,
+        noise,
+        chosen,
+        float(product.k1.constant_value),
+        np.broadcast_to(np.asarray(product.k2.length_scale, float), lengths.shape).copy(),
+        white,
+        mean,
+        scale,
+    )
+
+
+def _solve(factor: _Array, right: _Array, *, lower: bool = True) -> _Array:
+    from scipy.linalg import solve_triangular
+
+    return np.asarray(solve_triangular(factor, right, lower=lower), float)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A value, its standard deviation, and where both come from: `surrogate` or `simulation`."""
+
+    value: float
+    sd: float
+    source: str = "surrogate"
+
+    def __str__(self) -> str:
+        value = f"{self.value:.6g}"
+        if (
+            _LEAST_PLAIN <= self.sd < _MOST_PLAIN
+        ):  # no digit of the value says more than its deviation leaves open
+            value = f"{self.value:.{max(0, 1 - math.floor(math.log10(self.sd)))}f}"
+        return f"{value} ± {self.sd:.2g} (from the {self.source})"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, eq=False)
+class Surrogate:
+    """`models` by output, learnt from results at `rows` of the unit cube of the `space`."""
+
+    space: tuple[Dimension, ...]
+    models: Mapping[str, Gaussian | Ensemble]
+    rows: _Array
+
+    @property
+    def kind(self) -> Kind:
+        """What the models are."""
+        if all(isinstance(model, Gaussian) for model in self.models.values()):
+            return "gp"
+        return "ensemble"
+
+    @property
+    def cube(self) -> Cube:
+        """The unit cube of the space."""
+        return Cube(self.space)
+
+    def predict(self, points: Sequence[Mapping[str, Value]]) -> Mapping[str, tuple[_Array, _Array]]:
+        """By output, means and standard deviations at points, wherever they are."""
+        rows = self.cube.rows(points)
+        return {output: model.predict(rows) for output, model in self.models.items()}
+
+    def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
+        """The value at a point, of several outputs all by their names.
+
+        Raises PlanError for a point outside of the data, where nothing is known, or that is not of
+        the space.
+        """
+        names = self.cube.names
+        if wrong := sorted({*parameters} ^ {*names}):
+            what = (
+                f"'{wrong[0]}' is {'missing' if wrong[0] in names else 'no parameter of this bag'}"
+            )
+            raise PlanError(what, fix=f"It takes {', '.join(names)}.")
+        if bad := next(
+            (name for name, value in parameters.items() if not isinstance(value, int | float)), None
+        ):
+            raise PlanError(f"{bad} must be a number, not {value_text(parameters[bad])}")
+        row = self.cube.rows([parameters])
+        if not np.isfinite(row).all() or not inside(self.rows, row[0]):
+            where = ", ".join(f"{name}={value}" for name, value in parameters.items())
+            alone = f'%%bag --over "{where.replace(", ", " ")}" --jobs 1 --surrogate none'
+            raise PlanError(
+                f"{where} lies outside of what was computed, and the surrogate does not guess",
+                fix=f"Ask between the points of its results, or compute it: {alone}, with the same cell.",
+            )
+        found = {}
+        for output, model in self.models.items():
+            mean, sd = model.predict(row)
+            found[output] = Answer(float(mean[0]), float(sd[0]))
+        if len(found) == 1:
+            return next(iter(found.values()))
+        return found
+
+    def largest(self) -> Mapping[str, float]:
+        """By output, the largest standard deviation anywhere: on a dense grid, and in the corners."""
+        rows = np.vstack(
+            [
+                sobol(len(self.space), _DENSE, 0),
+                *map(self.cube.rows, filter(None, [self.cube.corners()])),
+            ]
+        )
+        return {
+            output: float(model.predict(rows)[1].max()) for output, model in self.models.items()
+        }
+
+
+def learn(
+    space: Sequence[Dimension], results: Sequence[Result], kind: Kind | None = None, seed: int = 0
+) -> Surrogate:
+    """Learn from results; `kind`: by their number. Their errors count as noise where all of them
+    tell one.
+
+    Raises PlanError for too few results.
+    """
+    if len(results) < LEAST_RESULTS:
+        raise PlanError(
+            f"{len(results)} results are too few to learn from", fix=f"It takes {LEAST_RESULTS}."
+        )
+    cube = Cube(tuple(space))
+    rows = cube.rows([point for point, _ in results])
+    chosen = kind or ("gp" if len(results) <= MOST_GAUSSIAN else "ensemble")
+    teach = learn_gaussian if chosen == "gp" else learn_ensemble
+    models = {}
+    for output in outputs_of(results[0][1]):
+        values = np.array([returned[output] for _, returned in results], float)
+        told = [returned.get(output + ERROR) for _, returned in results]
+        if any(not each for each in told):
+            errors = None
+        else:
+            errors = np.array(told, float)
+        models[output] = teach(rows, values, errors, seed)
+    return Surrogate(cube.space, models, rows)

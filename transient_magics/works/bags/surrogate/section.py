@@ -1,0 +1,161 @@
+"""Sections through a surrogate: what it says along one parameter or over two, the others held, as
+plain numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ....errors import PlanError
+from ....protocol.literals import as_number
+from ....protocol.outputs import ERROR
+from ....protocol.run import Value
+from ....protocol.space import Dimension
+from .cube import all_inside
+from .model import Result, Surrogate
+
+_ALONG = 120
+_CELLS = 40
+"""Places along one parameter, and along each of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One output `over` one or two parameters; `held`: the values of the others.
+
+    `places`: for each of `over` the values at which the surrogate was asked: all there are, of a
+    choice or few whole numbers, else evenly from end to end. `means` and `sds`: a row for each
+    place of the second one (a single row where there is none), with None outside of the results.
+    `results`: those that lie on it, as the values of `over`, what was returned, and its error
+    (None: not told).
+    """
+
+    output: str
+    over: tuple[Dimension, ...]
+    held: Mapping[str, Value]
+    places: tuple[tuple[Value, ...], ...]
+    means: tuple[tuple[float | None, ...], ...]
+    sds: tuple[tuple[float | None, ...], ...]
+    results: tuple[tuple[tuple[Value, ...], float, float | None], ...]
+
+
+def sections(
+    surrogate: Surrogate,
+    results: Sequence[Result],
+    outputs: Sequence[str] = (),
+    over: Sequence[str] = (),
+    held: Mapping[str, Value] | None = None,
+) -> tuple[Section, ...]:
+    """A section for each of the `outputs` (none: all), over the parameters `over` (none: those that
+    are not held).
+
+    Raises PlanError for names that are none, for values outside of the space, and for more than two
+    parameters.
+    """
+    held = held or {}
+    chosen = _over(surrogate, over, held)
+    names = outputs or list(surrogate.models)
+    if lost := next((name for name in names if name not in surrogate.models), None):
+        raise PlanError(
+            f"'{lost}' is no output of this bag", fix=f"It has {', '.join(surrogate.models)}."
+        )
+    places = tuple(
+        _places(each, _ALONG if len(chosen) == 1 else _CELLS, cells=len(chosen) > 1)
+        for each in chosen
+    )
+    parameters = [each.name for each in chosen]
+    points = [
+        {**held, **dict(zip(parameters, at[::-1], strict=True))}
+        for at in itertools.product(*places[::-1])
+    ]
+    width = len(places[0])
+    known = all_inside(surrogate.rows, surrogate.cube.rows(points))
+    found = {name: pair for name, pair in surrogate.predict(points).items() if name in names}
+
+    def rows(values: Sequence[float]) -> tuple[tuple[float | None, ...], ...]:
+        shown = [
+            float(value) if inside else None for value, inside in zip(values, known, strict=True)
+        ]
+        return tuple(tuple(shown[begin : begin + width]) for begin in range(0, len(shown), width))
+
+    on = [
+        (point, returned)
+        for point, returned in results
+        if all(point[name] == held[name] for name in held)
+    ]
+    return tuple(
+        Section(
+            name,
+            chosen,
+            held,
+            places,
+            rows(found[name][0].tolist()),
+            rows(found[name][1].tolist()),
+            tuple(
+                (
+                    tuple(point[each.name] for each in chosen),
+                    returned[name],
+                    returned.get(name + ERROR),
+                )
+                for point, returned in on
+            ),
+        )
+        for name in names
+    )
+
+
+def _over(
+    surrogate: Surrogate, over: Sequence[str], held: Mapping[str, Value]
+) -> tuple[Dimension, ...]:
+    """The parameters of the axes. Raises PlanError."""
+    space = {each.name: each for each in surrogate.space}
+    if lost := next((name for name in (*over, *held) if name not in space), None):
+        raise PlanError(f"'{lost}' is no parameter of this bag", fix=f"It has {', '.join(space)}.")
+    names = list(over) or [name for name in space if name not in held]
+    if twice := next((name for name in names if names.count(name) > 1 or name in held), None):
+        raise PlanError(
+            f"{twice} cannot be an axis and have a value, or be two axes", fix="Name it once."
+        )
+    if not 1 <= len(names) <= 2:
+        few = list(space)[:2]
+        others = ", ".join(f"{name}=…" for name in space if name not in few)
+        raise PlanError(
+            f"A picture has one or two axes, and {len(names)} parameters have no value",
+            fix=f"Write plot(over={tuple(few)!r}, {others}).",
+        )
+    if left := [name for name in space if name not in names and name not in held]:
+        values = ", ".join(f"{name}=…" for name in left)
+        raise PlanError(
+            f"{left[0]} is no axis and has no value",
+            fix=f"Write plot(over={tuple(names)!r}, {values}).",
+        )
+    if wrong := next((name for name, value in held.items() if not _may(space[name], value)), None):
+        raise PlanError(
+            f"{wrong}={held[wrong]} is not of this bag", fix=f"It takes {space[wrong]}."
+        )
+    return tuple(space[name] for name in names)
+
+
+def _may(dimension: Dimension, value: Value) -> bool:
+    if dimension.kind == "choice":
+        return value in dimension.choices
+    return dimension.low <= as_number(value) <= dimension.high  # never so for NaN
+
+
+def _places(dimension: Dimension, count: int, *, cells: bool) -> tuple[Value, ...]:
+    """Values from end to end; with `cells` the middles of so many of the same width."""
+    low = dimension.low
+    high = dimension.high
+    if dimension.kind == "choice":
+        return dimension.choices
+    if dimension.kind == "int" and high - low < count:
+        return tuple(range(int(low), int(high) + 1))
+    shares = [(each + 0.5) / count if cells else each / (count - 1) for each in range(count)]
+    if dimension.kind == "log":
+        return tuple(
+            min(max(low * math.exp(share * math.log(high / low)), low), high) for share in shares
+        )
+    return tuple(low + share * (high - low) for share in shares)

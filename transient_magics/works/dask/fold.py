@@ -1,0 +1,73 @@
+"""What events of Dask clusters do: begun, serving, left by workers, ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...journal.folding.rules import Rules, refuse_unknown_vms, with_work
+from ...journal.state import ClusterState
+from .events import DaskBegan, DaskClosed, DaskCrashed, DaskGpuUnused, DaskLeft, DaskServing
+from .spec import DaskSpec
+from .state import DaskState
+
+rules = Rules()
+
+
+def begin(name: str, spec: Mapping[str, object], at: float) -> DaskState:
+    """Return the state of a Dask cluster that was declared at a moment (seconds since 1970)."""
+    return DaskState(name, DaskSpec.from_dict({**spec, "name": name}), declared_at=at)
+
+
+def _heard(
+    state: ClusterState,
+    event: DaskServing | DaskLeft | DaskCrashed | DaskGpuUnused | DaskClosed,
+) -> dict[str, int]:
+    dask = state.of(DaskState)[event.dask]
+    if isinstance(event, DaskCrashed | DaskGpuUnused):
+        vm = event.vm
+    else:
+        vm = dask.vm
+    return {**dask.heard, vm: event.time}
+
+
+@rules.of(DaskBegan)
+def _(state: ClusterState, event: DaskBegan) -> ClusterState:
+    refuse_unknown_vms(state, [event.vm])
+    return with_work(state, "dask", event.dask, phase="running", vm=event.vm)
+
+
+@rules.of(DaskServing)
+def _(state: ClusterState, event: DaskServing) -> ClusterState:
+    return with_work(state, "dask", event.dask, serving=event, heard=_heard(state, event))
+
+
+@rules.of(DaskLeft)
+def _(state: ClusterState, event: DaskLeft) -> ClusterState:
+    left = state.of(DaskState)[event.dask].left + 1
+    return with_work(state, "dask", event.dask, left=left, heard=_heard(state, event))
+
+
+@rules.of(DaskCrashed)
+def _(state: ClusterState, event: DaskCrashed) -> ClusterState:
+    dask = state.of(DaskState)[event.dask]
+    told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
+    if event.vm == dask.vm:  # what a scheduler knew is nowhere else
+        return with_work(
+            state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **told
+        )
+    return with_work(state, "dask", event.dask, **told)
+
+
+@rules.of(DaskGpuUnused)
+def _(state: ClusterState, event: DaskGpuUnused) -> ClusterState:
+    unused = {
+        vm: gpu for vm, gpu in state.of(DaskState)[event.dask].gpu_unused.items() if vm != event.vm
+    }
+    if event.seconds:
+        unused[event.vm] = event.gpu
+    return with_work(state, "dask", event.dask, gpu_unused=unused, heard=_heard(state, event))
+
+
+@rules.of(DaskClosed)
+def _(state: ClusterState, event: DaskClosed) -> ClusterState:
+    return with_work(state, "dask", event.dask, closed=event.reason, heard=_heard(state, event))

@@ -1,0 +1,115 @@
+"""What is declared of a job: a command, the folder that outlives its VM, and what it may take.
+
+One record for whoever declares it, for the controller that gives it to VMs and for the VMs, as JSON
+in `job.json`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Self
+
+from ...protocol import checks
+from ...protocol.checks import Amount, Count, Name, at_least, within
+from ...protocol.machines import MOST_LEASED, NOTICE_SECONDS
+from ...protocol.names import is_path
+
+MOST_RETRIES = 100
+LEAST_KEEP_SECONDS = 5.0
+LEAST_AT_NOTICE_SECONDS = 15.0
+"""Shorter than this, a command could not save and its folder could not be packed and copied."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
+RESERVED = ("TRANSIENT_", "LD_")
+"""How no variable of a job may begin: the first are ours, with the others nothing of ours would
+start.
+"""
+
+
+def folder_or_none(value: str) -> str:
+    """A folder below the one in which the command runs (a trailing slash is dropped), or the empty
+    text.
+
+    Raises ValueError for what leads elsewhere.
+    """
+    if value != "/":
+        name = value.rstrip("/")
+    else:
+        name = value
+    name = name.removeprefix("./")
+    if name and not is_path(name):
+        raise ValueError(f"'{value:.80}' is no folder below the one in which the command runs")
+    return name
+
+
+def _command(value: str) -> str:
+    if not value.strip():
+        raise ValueError("there is nothing to run")
+    if "\0" in value:
+        raise ValueError("no command has a NUL in it")
+    return value
+
+
+def variable_name(value: str) -> str:
+    """The name of an environment variable. Raises ValueError."""
+    if not _VARIABLE.fullmatch(value):
+        raise ValueError(f"{value!r:.80} is no name of a variable")
+    if value.startswith(RESERVED):
+        raise ValueError(
+            f"{value} cannot be set: names with {' or '.join(RESERVED)} are not a job's"
+        )
+    return value
+
+
+def _environment(value: Mapping[str, str]) -> Mapping[str, str]:
+    for name, text in value.items():
+        variable_name(name)
+        if "\0" in text:
+            raise ValueError(f"{name} has a NUL in it")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A declared job: `command`, for a shell, on `workers` VMs at once; with `cell` it runs the
+    `cell.py` beside it.
+
+    `keep` is a folder below the one in which the command runs; it is there again on the next VM, as
+    it was last shipped: every `keep_seconds` where it has changed, at the notice, and at the end.
+    Of several VMs that of rank 0 is, and at the end of an attempt what the other ranks wrote in
+    theirs. The command receives SIGTERM `at_notice_seconds` before a preemption ends its VM, or
+    that of another rank. A revocation is no failure; a command that fails is begun again `retries`
+    times. `timeout_seconds` bounds the time for which it runs, over all VMs that it has had one
+    after the other (None: no bound), `memory_bytes` what it and all it starts may have in memory
+    (0: what the VM has). `pip` and `include` are what a run's are.
+    """
+
+    name: Name
+    command: Annotated[str, _command]
+    cell: bool = False
+    keep: Annotated[str, folder_or_none] = ""
+    keep_seconds: Annotated[float, at_least(LEAST_KEEP_SECONDS)] = 180.0
+    at_notice_seconds: Annotated[float, within(LEAST_AT_NOTICE_SECONDS, NOTICE_SECONDS)] = (
+        NOTICE_SECONDS
+    )
+    workers: Annotated[int, within(1, MOST_LEASED)] = 1
+    retries: Annotated[int, within(0, MOST_RETRIES)] = 0
+    timeout_seconds: Amount | None = None
+    memory_bytes: Count = 0
+    environment: Annotated[Mapping[str, str], _environment] = field(default_factory=dict[str, str])
+    pip: tuple[str, ...] = ()
+    pip_build: bool = False
+    include: tuple[str, ...] = ()
+    declared_at: float = 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Self:
+        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
+        that is wrong.
+        """
+        return checks.built(cls, values)
