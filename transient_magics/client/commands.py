@@ -22,7 +22,7 @@ from ..errors import (
     ControllerError,
     TrainingError,
     TransientError,
-    granted,
+    checked_answer,
 )
 from ..journal import kept
 from ..journal.declared import unreadable
@@ -150,7 +150,7 @@ def _request(path: Path, command: Command, timeout: float) -> dict[str, Any]:
                 answer += piece
         except TimeoutError:
             raise ControllerError(f"The controller did not answer within {timeout:.0f} s") from None
-    return granted(json.loads(answer))
+    return checked_answer(json.loads(answer))
 
 
 def run_program(
@@ -242,5 +242,5 @@ def _run_module(
         said = ended.stderr.strip().splitlines()
         raise failure(f"{what} failed: {said[-1] if said else 'no answer'}") from None
     if "error" in answer:
-        raise errors.heard(answer, failure)
+        raise errors.from_message(answer, failure)
     return answer

@@ -12,7 +12,7 @@ from ..errors import (
     DeclarationError,
     TransientError,
     UnknownWorkError,
-    joined,
+    combined,
     unknown,
 )
 from ..journal import ClusterState, RunState
@@ -271,4 +271,4 @@ def delete_clusters(name: str = "", *, all: bool = False) -> Iterator[Cluster]:
     if broken:
         raise ClusterError(" ".join([*map(str, failed), *broken]), fix=SWEPT)
     if failed:
-        raise joined(failed)
+        raise combined(failed)
