@@ -23,6 +23,7 @@ from ..protocol.events import FACT, INTENTION, Event, Unknown  # noqa: F401 - li
 from ..protocol.events import event as _event
 from ..protocol.literals import CheckedValue, all_as_json
 from ..protocol.machines import LEAST
+from ..protocol.measures.objective import objective_or_none, patience_or_none
 from ..protocol.vm_events import (  # noqa: F401 - events like those below
     DaskClosed,
     DaskCrashed,
@@ -558,7 +559,12 @@ class TrainChecked(Event):
     parameters: Count = 0
     variable_bytes: Count = 0
     steps: Count = 0
-    """The steps that the cell's `model.fit` declares, if the declaration leaves them to the cell."""
+    """With the next three, what the cell's `model.fit` declares (protocol.run.FitDeclaration), if
+    the run's declaration leaves it to the cell.
+    """
+    epoch_steps: Count = 0
+    keep_best: Annotated[str, objective_or_none] = ""
+    stop_when: Annotated[str, patience_or_none] = ""
 
 
 @_event("train.traced", FACT)

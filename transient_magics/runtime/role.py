@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -141,10 +140,7 @@ class Role:
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim_role(self.folder.logs, self.assignment)
-        spec = self.folder.spec()
-        if not spec.train_steps:
-            spec = replace(spec, train_steps=self.assignment.train_steps)
-        self.spec: RunSpec = spec
+        self.spec: RunSpec = self.assignment.fit.applied(self.folder.spec())
         if (
             self.spec.stalls
         ):  # between its measures connections are idle, and a server takes so many pings amiss
