@@ -17,7 +17,8 @@ from transient_magics.cli.arguments import parse, split
 from transient_magics.cli.options import Code
 from transient_magics.client import text
 from transient_magics.errors import CellError, ClusterError, DeclarationError, TrainingError
-from transient_magics.journal import JobState, bill, events, now
+from transient_magics.journal import bill, events, now
+from transient_magics.works.jobs.state import JobState
 
 RESUMES = """
 import os, pathlib, signal, sys, time

@@ -29,7 +29,6 @@ from hypothesis import strategies as some
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End, Warn
-from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.runtime.files import archive
@@ -37,6 +36,7 @@ from transient_magics.works.jobs.on_vm import runner
 from transient_magics.works.jobs.on_vm.command import CommandProcesses, Output
 from transient_magics.works.jobs.on_vm.runner import Notices
 from transient_magics.works.jobs.on_vm.task import JobTask
+from transient_magics.works.jobs.spec import JobSpec
 
 PATIENCE = 60.0
 ADDRESSES = ("10.0.0.5",)
@@ -83,7 +83,7 @@ async def running(job: OneJob) -> AsyncIterator[Processes]:
     try:
         yield agent
     finally:
-        agent.let_go()
+        agent.detach()
         if found := process_record.running(job.folder):
             os.kill(found[0], signal.SIGKILL)
         process_record.kill_marked(job.folder)
@@ -216,10 +216,10 @@ async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_f
         await job.said("begins\n")
         found = process_record.running(job.folder)
         assert found
-        before = process_record.marked(job.folder)
+        before = process_record.find_marked(job.folder)
         os.kill(found[0], signal.SIGKILL)
         await job.said("begins\nbegins\nbegins\n")
-        assert not set(before) & set(process_record.marked(job.folder)), "no process of before is left"
+        assert not set(before) & set(process_record.find_marked(job.folder)), "no process of before is left"
         assert len(job.told("job.started")) == 2
 
 
@@ -228,12 +228,12 @@ async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: 
     job = OneJob(tmp_path, "echo here; sleep 3; echo there")
     async with running(job) as first:
         await job.said("here")
-        first.let_go()
+        first.detach()
         second = Processes(tmp_path)
         second.adopt()
         await job.until("job.exited")
         assert job.output == "here\nthere\n", "and it was not begun again"
-        second.let_go()
+        second.detach()
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from ...client.cluster_handle import Cluster
 from ...client.declaring.payload import Payload
 from ...client.new_work import NewWork
 from ...protocol import layout
-from ...protocol.job import JobSpec
 from .handle import Job
+from .spec import JobSpec
 
 OF_A_CELL = f"python {layout.CELL}"
 """The command of a job whose code is in a cell."""

@@ -14,10 +14,11 @@ from ...client.following.follower import follower
 from ...client.handle import Handle
 from ...client.lookup import find_work
 from ...errors import ClusterError
-from ...journal import ClusterState, JobState
+from ...journal import ClusterState
 from ...protocol import layout
 from ...protocol.checks import all_plain
 from ...runtime.files.archive import newest, path_of, unpack
+from .state import JobState
 
 _MOST_OUTPUT = 256 * 1024
 

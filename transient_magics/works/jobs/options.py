@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...cli.option import Entry, Option, duration, environment_variable, flag, group, whole, word
+from ...cli.option import Entry, Option, duration, flag, group, whole, word
 from ...cli.options.shared import (
     CLUSTER,
     FILES,
@@ -25,9 +25,21 @@ from ...cli.options.shared import (
 )
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...errors import DeclarationError
+from .spec import variable_name
 
 if TYPE_CHECKING:
     from .handle import Job
+
+
+def environment_variable(text: str) -> tuple[str, str]:
+    """Read `NAME=VALUE` of a job's environment; any value is valid. Raises DeclarationError."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise DeclarationError(f"Invalid --env '{text}'", fix="Write NAME=VALUE.")
+    try:
+        return variable_name(name), value
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --env: {error}") from None
 
 
 def job() -> tuple[Option, ...]:

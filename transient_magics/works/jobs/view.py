@@ -6,11 +6,12 @@ import threading
 from typing import Any
 
 from ...client import text
-from ...journal import ClusterState, JobState
+from ...journal import ClusterState
 from ...panels.show import current_shell, has_front_end, shown_in_this_cell
 from ...panels.static.markup import COLOURS, FAINT, FONT, escape
 from . import words
 from .handle import Job
+from .state import JobState
 
 LINES = 24
 _UPDATE_SECONDS = 0.5

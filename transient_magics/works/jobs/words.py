@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from ...client.text.words import count, size
-from ...journal import ClusterState, Event, JobState, VmState, events
+from ...journal import ClusterState, Event, VmState
 from ...protocol.checks import plain
+from .events import (
+    JobBegan,
+    JobExited,
+    JobGpuUnused,
+    JobInterrupted,
+    JobKept,
+    JobPacked,
+    JobStarted,
+    JobUnkept,
+)
+from .state import JobState
 
 QUIET = ("job.packed", "job.kept")
-TONES = {events.JobInterrupted: "warn", events.JobUnkept: "warn", events.JobGpuUnused: "warn"}
+TONES = {JobInterrupted: "warn", JobUnkept: "warn", JobGpuUnused: "warn"}
 """Colours of events on a panel."""
 
 
@@ -54,34 +65,34 @@ def job_words(job: JobState) -> str:
 def event_words(event: Event) -> str:
     """Return what happened to a job; an empty text for other events."""
     match event:
-        case events.JobBegan():
+        case JobBegan():
             return f"{event.job} begins on {', '.join(event.vms)} (attempt {event.attempt})"
-        case events.JobStarted():
+        case JobStarted():
             rank = f" as rank {event.rank}" if event.rank else ""
             kept = f", with what was kept ({event.kept})" if event.kept else ""
             return f"the command of {event.job} runs{rank}{kept}"
-        case events.JobPacked():
+        case JobPacked():
             return f"the folder of {event.job} is packed: {_size(event)}"
-        case events.JobKept():
+        case JobKept():
             return f"the folder of {event.job} is here: {_size(event)}"
-        case events.JobUnkept() if event.reason:
+        case JobUnkept() if event.reason:
             return f"the folder of {event.job} is not copied here: {event.reason}"
-        case events.JobUnkept():
+        case JobUnkept():
             return f"the folder of {event.job} is copied here again"
-        case events.JobGpuUnused() if event.seconds:
+        case JobGpuUnused() if event.seconds:
             user = f"rank {event.rank} of {event.job}" if event.rank else event.job
             minutes = f"{event.seconds / 60:.0f} min"
             return f"{user} has not used its GPU ({plain(event.gpu)}) in {minutes}: it is paid for"
-        case events.JobGpuUnused():
+        case JobGpuUnused():
             return f"{event.job} uses its GPU ({plain(event.gpu)}) now"
-        case events.JobExited() if event.noticed:
+        case JobExited() if event.noticed:
             return f"the command of {event.job} ended at a notice"
-        case events.JobExited():
+        case JobExited():
             return f"the command of {event.job} ended with code {event.code}"
-        case events.JobInterrupted():
+        case JobInterrupted():
             return f"{event.job} continues elsewhere: {event.reason}"
     return ""
 
 
-def _size(event: events.JobPacked | events.JobKept) -> str:
+def _size(event: JobPacked | JobKept) -> str:
     return f"{count(event.files, 'file')}, {size(event.bytes)}"

@@ -21,8 +21,9 @@ from ...cli.options.shared import (
 )
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...protocol.run import SETTINGS, choices
-from ...protocol.study import StudySpec, parse_space
+from ...protocol.space import parse_space
 from ..runs.options import OF_DEADLINES, check_train, settings_option, train
+from .spec import StudySpec
 
 if TYPE_CHECKING:
     from .configurations import StudyPreview

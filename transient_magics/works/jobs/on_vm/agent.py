@@ -8,9 +8,10 @@ from pathlib import Path
 from ....errors import TrainingError
 from ....protocol import layout
 from ....protocol.agent_commands import Begin
-from ....protocol.vm_events import JobExited, told
+from ....protocol.vm_events import told
 from ....runtime.folder import Lines
 from ....runtime.parts import Part, Restarts
+from ..events import JobExited
 from .task import JobTask
 
 

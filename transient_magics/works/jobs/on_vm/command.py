@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ....runtime.process_record import marked
+from ....runtime.process_record import find_marked
 
 MOST_BYTES = 8 * 2**20
 """Limit on the beginning of the output that is kept, in bytes."""
@@ -58,7 +58,7 @@ class CommandProcesses:
         """Return their ids: processes with the job's mark, and all descendants of this process."""
         parents = {pid: parent for pid, parent, state in _processes() if state not in "ZX"}
         this = os.getpid()
-        found = set(marked(self._folder))
+        found = set(find_marked(self._folder))
         while True:
             children = {pid for pid, parent in parents.items() if parent == this or parent in found}
             if children <= found:

@@ -32,14 +32,16 @@ from pathlib import Path
 from ....errors import TrainingError
 from ....protocol import checks, layout
 from ....protocol.agent_commands import Begin
-from ....protocol.job import NOTICE_SECONDS, JobSpec
-from ....protocol.vm_events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept, told
+from ....protocol.machines import NOTICE_SECONDS
+from ....protocol.vm_events import told
 from ....runtime import gpu_use, process_record
 from ....runtime.files.archive import last_change, pack, signature, unpack
 from ....runtime.folder import Lines, RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
 from ....runtime.role import separate_children
 from ....runtime.training.usercode import provide_packages
+from ..events import JobExited, JobGpuUnused, JobPacked, JobStarted, JobUnkept
+from ..spec import JobSpec
 from .command import CommandProcesses, Output, adopt_orphans, in_child, machine_memory
 from .task import JobTask
 
@@ -411,7 +413,7 @@ class Runner:
         self._packed = seen
         saved = 0.0
         if not adds_only:
-            arrived = process_record.wanted_at(self._folder)
+            arrived = process_record.requested_at(self._folder)
             saved = last_change(folder, self._since) + _clock_behind(self._task, arrived)
         event = JobPacked(
             job=self._begin.work,
@@ -519,7 +521,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run a job's command; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
     folder: Path = parser.parse_args().folder.absolute()
-    begin = process_record.wanted(folder)
+    begin = process_record.requested(folder)
     if (
         begin is None
         or process_record.has_ended(folder, begin.attempt)
