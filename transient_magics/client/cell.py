@@ -108,7 +108,7 @@ def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> N
     One that the cell names is its own. Raises DeclarationError for one that Tensor2Tensor has
     nowhere; where it is not installed here, the check of the run will.
     """
-    known = hyperparameters.known()
+    known = hyperparameters.hyperparameter_names()
     for name in names if known else ():
         if name not in known and not re.search(rf"\b{re.escape(name)}\b", source):
             raise unknown("hyper-parameter of Tensor2Tensor", name, known, where=where)
