@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def straight(self) -> int:
-        return self.chief.lending.told.straight_bytes
+        return self.chief.lending.summary.straight_bytes
 
     def read(self, many: int = 1) -> None:
         """Read so many chunks; each block is what the chief has a copy of."""
@@ -120,9 +120,9 @@ def reader(
 def test_a_worker_begins_with_its_chief_and_goes_on_with_the_bucket(reader: Reader) -> None:
     reader.read()
     reader.goes_straight()
-    before = reader.chief.lending.told
+    before = reader.chief.lending.summary
     reader.read(many=12)
-    now = reader.chief.lending.told
+    now = reader.chief.lending.summary
     assert now.straight_bytes - before.straight_bytes > 0.7 * (now.fetched_bytes - before.fetched_bytes) > 0
     assert not reader.chief.told
 
@@ -162,9 +162,9 @@ def test_a_slow_bucket_is_tried_seldom_and_no_block_waits_for_it(
         return reader.chief.told
 
     until(detour, "the detour is reported")
-    before = reader.chief.lending.told.misses
+    before = reader.chief.lending.summary.misses
     reader.read(many=8)
-    assert len(tries) < (reader.chief.lending.told.misses - before) / 2
+    assert len(tries) < (reader.chief.lending.summary.misses - before) / 2
     (told,) = reader.chief.told
     assert re.search("the bucket has not sent it within|timed out", told.reason)
     way.open()

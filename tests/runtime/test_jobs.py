@@ -29,14 +29,14 @@ from hypothesis import strategies as some
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End, Warn
-from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.runtime.files import archive
 from transient_magics.works.jobs.on_vm import runner
-from transient_magics.works.jobs.on_vm.command import Family, Output
+from transient_magics.works.jobs.on_vm.command import CommandProcesses, Output
 from transient_magics.works.jobs.on_vm.runner import Notices
 from transient_magics.works.jobs.on_vm.task import JobTask
+from transient_magics.works.jobs.spec import JobSpec
 
 PATIENCE = 60.0
 ADDRESSES = ("10.0.0.5",)
@@ -83,7 +83,7 @@ async def running(job: OneJob) -> AsyncIterator[Processes]:
     try:
         yield agent
     finally:
-        agent.let_go()
+        agent.detach()
         if found := process_record.running(job.folder):
             os.kill(found[0], signal.SIGKILL)
         process_record.kill_marked(job.folder)
@@ -169,7 +169,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
     packed_at = list[float]()
     killed_at = list[float]()
 
-    class CommandsSession(Family):
+    class CommandsSession(CommandProcesses):
         """The processes of the command's session: others of this program belong to other tests."""
 
         def members(self) -> list[int]:
@@ -193,7 +193,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
         notice()
 
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: seconds, sleep=time.sleep))
-    monkeypatch.setattr(runner, "Family", CommandsSession)
+    monkeypatch.setattr(runner, "CommandProcesses", CommandsSession)
     monkeypatch.setattr(runner, "adopt_orphans", lambda: None)
     monkeypatch.setattr(runner, "pack", record_and_pack)
     monkeypatch.setattr(runner, "watch_preemption", notice_once_it_runs)
@@ -216,10 +216,10 @@ async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_f
         await job.said("begins\n")
         found = process_record.running(job.folder)
         assert found
-        before = process_record.marked(job.folder)
+        before = process_record.find_marked(job.folder)
         os.kill(found[0], signal.SIGKILL)
         await job.said("begins\nbegins\nbegins\n")
-        assert not set(before) & set(process_record.marked(job.folder)), "no process of before is left"
+        assert not set(before) & set(process_record.find_marked(job.folder)), "no process of before is left"
         assert len(job.told("job.started")) == 2
 
 
@@ -228,12 +228,12 @@ async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: 
     job = OneJob(tmp_path, "echo here; sleep 3; echo there")
     async with running(job) as first:
         await job.said("here")
-        first.let_go()
+        first.detach()
         second = Processes(tmp_path)
         second.adopt()
         await job.until("job.exited")
         assert job.output == "here\nthere\n", "and it was not begun again"
-        second.let_go()
+        second.detach()
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def probed(sparse, batches, estimates, moved=False):
         for number in range(estimates * COUNT):
             if not number % COUNT:
                 session.run(start)
-            made = probe.look(session, {points: drawn.pop()})
+            made = probe.measure(session, {points: drawn.pop()})
             if moved:  # this or another worker's step
                 session.run(built.step, {points: np.zeros((4, SIZE))})
             assert (made is not None) == ((number + 1) % COUNT == 0)
@@ -89,7 +89,7 @@ def kept_to(share):
                 assert probe.spent + COUNT * 0.001 <= share * (time.monotonic() - began)
                 assert not probe.due(0.001, others=10**6), "the others would wait for it too"
             made += 1
-            estimates += probe.look(session, {points: np.zeros((4, SIZE))}) is not None
+            estimates += probe.measure(session, {points: np.zeros((4, SIZE))}) is not None
 
 
 kept_to(0.1)

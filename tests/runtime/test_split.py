@@ -83,13 +83,13 @@ def test_foreign_parts_are_counted_only_where_they_can_be(tmp_path):
 
 def test_the_share_of_the_busiest_parameter_server_is_told_of_about_a_second():
     shares = Shares()
-    shares.heard("ps-0", Load(5.0, 100.0, 2))
+    shares.add("ps-0", Load(5.0, 100.0, 2))
     assert shares.largest is None
     for name, taken in (("ps-0", 0.5), ("ps-1", 1.5)):
         for clock in (0.0, 0.5, 1.0):
-            shares.heard(name, Load(5.0 + taken * clock, 100.0 + clock, 2))
+            shares.add(name, Load(5.0 + taken * clock, 100.0 + clock, 2))
     assert shares.largest == pytest.approx(0.75)
-    shares.heard("ps-1", Load(0.1, 3.0, 2))  # another process
+    shares.add("ps-1", Load(0.1, 3.0, 2))  # another process
     assert shares.largest == pytest.approx(0.25)
 
 

@@ -22,9 +22,11 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self, cast
 
 from ...protocol import layout
-from ...protocol.job import MOST_KEPT_BYTES, MOST_KEPT_FILES
 from ...protocol.names import checked_file, is_path
 
+MOST_KEPT_BYTES = 8 * 2**30
+MOST_KEPT_FILES = 10_000
+"""A folder that is larger, or has more files, is not brought here."""
 _BLOCK = 1 << 20
 _TRIES = 4
 _PAUSE = 0.25

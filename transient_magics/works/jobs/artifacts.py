@@ -12,11 +12,10 @@ from pathlib import Path
 
 from ...controller.artifacts import Artifact, look_for_room
 from ...controller.remote_controller.result_sync import Sync
-from ...journal import JobState
-from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
-from ...protocol.job import MOST_KEPT_BYTES
-from ...runtime.files.archive import check, newest, numbers, overlay, path_of
+from ...runtime.files.archive import MOST_KEPT_BYTES, check, newest, numbers, overlay, path_of
+from .events import JobKept, JobPacked
+from .state import JobState
 
 MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
 """Limit on an archive in bytes: the folder that a job keeps, and the names of its files."""
