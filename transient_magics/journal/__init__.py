@@ -8,7 +8,7 @@ metrics of a run are a stream of their own (`metrics`), drawn as averages over s
 declared and agreed to.
 """
 
-from ..clock import Clock
+from ..clock import Clock, SteadyClock, now
 from . import events, metrics
 from .cost import Bill, Cost, Projection, at_the_end, bill, costs
 from .events import Event, decode, encode
@@ -26,7 +26,6 @@ from .state import (
     boot_key,
     unknown_run,
 )
-from .steady import SteadyClock, now
 from .store import Journal
 from .work import Work, Works
 
