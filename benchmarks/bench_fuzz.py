@@ -47,7 +47,7 @@ from hypothesis import strategies as some
 from transient_magics import errors
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
-from transient_magics.journal.follow import decode_lines
+from transient_magics.journal.reading import decode_lines
 from transient_magics.protocol import (
     agent_commands,
     checks,

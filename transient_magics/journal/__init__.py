@@ -13,8 +13,7 @@ from . import events, metrics
 from .cost import Bill, Cost, Projection, at_the_end, bill, costs
 from .events import Event, decode, encode
 from .folding import fold, replay
-from .follow import decode_lines, follow, read
-from .kept import KeptState, kept, known_states
+from .reading import KeptState, decode_lines, follow, kept, known_states, read
 from .series import RunSeries
 from .state import (
     MOST_FAILED_BOOTS,

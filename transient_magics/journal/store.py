@@ -22,7 +22,7 @@ from ..errors import JournalError
 from ..protocol import jsonl
 from .events import Event, encode
 from .folding import MOST_LOST
-from .follow import read
+from .reading import read
 
 _MISSED = 3
 """How often the file is missed, before it is written again."""
