@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.panels import stories
 from tests.panels.long_story import LongStory
-from transient_magics.journal import ClusterState, RunSeries, bill, reading
+from transient_magics.journal import ClusterState, RunSeries, bill, kept
 from transient_magics.panels import view
 from transient_magics.panels.offer import FIRST, menu, offer
 from transient_magics.panels.snapshot.contract import WorkLine
@@ -78,7 +78,7 @@ def long_story(
 ) -> tuple[ClusterState, float, RunSeries]:
     """So many hours of so many workers; of the time between the two shares of `hole` nothing was measured."""
     story = LongStory(hours, workers, end=time.time() // 600 * 600 - 300)  # no mark is near its end
-    state = reading(story.tell(folder, metrics_every=20)).read()
+    state = kept(story.tell(folder, metrics_every=20)).read()
     begin, end = (1e9 * (story.began + share * 3600 * hours) for share in hole)
     rows = map(json.loads, (folder / "runs" / "run-1" / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     series = RunSeries()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transient_magics.errors import JournalError
-from transient_magics.journal import Journal, decode, encode, events, read, reading
+from transient_magics.journal import Journal, decode, encode, events, follow, read
 
 
 def test_what_is_appended_reads_back_in_order(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ async def test_a_follower_sees_events_at_once(tmp_path: Path) -> None:
     seen: asyncio.Queue[float] = asyncio.Queue()
 
     async def watch() -> None:
-        async for batch in reading(path):
+        async for batch in follow(path):
             for event in batch:
                 seen.put_nowait(time.time() - event.at)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transient_magics.client.folders import Identity
-from transient_magics.journal import ClusterState, Event, Journal, events, metrics, reading, replay
+from transient_magics.journal import ClusterState, Event, Journal, events, follow, kept, metrics, replay
 from transient_magics.protocol.vm_events import (
     TrainCheckpoint,
     TrainEvaluated,
@@ -169,7 +169,7 @@ class StoryCluster:
 
     @property
     def state(self) -> ClusterState:
-        return reading(self.path).read()
+        return kept(self.path).read()
 
     @property
     def identity(self) -> Identity:
@@ -220,7 +220,7 @@ class StoryFeed:
     ) -> Callable[[], None]:
         async def run() -> None:
             state = ClusterState()
-            async for batch in reading(self._path):
+            async for batch in follow(self._path):
                 state = replay(batch, state)
                 callback(state, batch)
 

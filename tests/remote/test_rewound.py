@@ -20,7 +20,7 @@ from transient_magics.controller.remote_controller import proxy as mirror_module
 from transient_magics.controller.remote_controller.install import RemoteInstall
 from transient_magics.controller.remote_controller.proxy import LOST, ControllerProxy
 from transient_magics.errors import RoomError
-from transient_magics.journal import ClusterState, Event, Journal, events, reading
+from transient_magics.journal import ClusterState, Event, Journal, events, kept
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
@@ -62,7 +62,7 @@ async def test_the_copy_goes_on_from_what_both_have(
                 journal.append(events.VmRequested(vm=f"worker-{number}", role="worker", **VM))
         await until(lambda: following.done() or here.read_bytes() == there.read_bytes())
         await until(lambda: bool(told) and "worker-4" in told[-1][0].vms)
-        assert "worker-4" in reading(here).read().vms
+        assert "worker-4" in kept(here).read().vms
         lost = here.read_bytes()[common:]
 
         if seen != "while it is followed":
@@ -86,7 +86,7 @@ async def test_the_copy_goes_on_from_what_both_have(
 
     assert (folder / LOST).read_bytes() == lost
     vms = {"ps-0", "worker-5", "last"}
-    assert vms <= set(mirror.state.vms) == set(told[-1][0].vms) == set(reading(here).read().vms)
+    assert vms <= set(mirror.state.vms) == set(told[-1][0].vms) == set(kept(here).read().vms)
     assert "worker-4" not in mirror.state.vms
     asked = [event.vm for _, new in told for event in new if isinstance(event, events.VmRequested)]
     assert len(asked) == len(set(asked)), "nobody is told anything twice"

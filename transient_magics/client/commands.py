@@ -24,7 +24,7 @@ from ..errors import (
     TransientError,
     granted,
 )
-from ..journal import reading
+from ..journal import kept
 from ..journal.declared import unreadable
 from ..journal.lock import held
 from ..protocol import layout
@@ -146,7 +146,7 @@ def trouble(directory: Path, timeout: float = 2.0) -> str:
 
 
 def _refuse_deleted(directory: Path) -> None:
-    state = reading(directory / layout.JOURNAL).read()
+    state = kept(directory / layout.JOURNAL).read()
     if state.over:
         name = directory.name
         if directory.parent == places.past():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Self, cast
 
 from .. import places
-from ..journal import ClusterState, Event, RunState, declared, read, reading
+from ..journal import ClusterState, Event, RunState, declared, kept, read
 from ..journal.declared import run_folder
 from ..protocol import layout
 
@@ -152,7 +152,7 @@ def known_runs() -> list[KnownRun]:
     return [
         KnownRun(folder, state)
         for folder in readable()
-        for state in reading(folder / layout.JOURNAL).read().of(RunState).values()
+        for state in kept(folder / layout.JOURNAL).read().of(RunState).values()
     ]
 
 
@@ -168,7 +168,7 @@ def _all() -> list[Path]:
 def _read_journal(folder: Path) -> ClusterState | None:
     """Return the state in a cluster's journal; None if the journal has no declaration."""
     try:
-        state = reading(folder / layout.JOURNAL).read()
+        state = kept(folder / layout.JOURNAL).read()
     except OSError:
         return None
     if state.spec:

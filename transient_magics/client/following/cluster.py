@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ...errors import ClusterError, DeclarationError
-from ...journal import Bill, ClusterState, Event, bill, events, now, read, reading, replay
+from ...journal import Bill, ClusterState, Event, bill, events, kept, now, read, replay
 from ...journal.declared import ATTACHED, agreed
 from ...journal.store import restore
 from ...protocol import layout
@@ -62,9 +62,9 @@ class BaseCluster:
     def state(self) -> ClusterState:
         """The present state in the journal; the declaration alone, before its first line is written."""
         journal = self.directory / layout.JOURNAL
-        state = reading(journal).read()
+        state = kept(journal).read()
         if not state.seq and restore(journal):
-            state = reading(journal).read()
+            state = kept(journal).read()
         if state.seq:
             return state
         return replay(self._declared())

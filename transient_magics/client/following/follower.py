@@ -27,7 +27,7 @@ from typing import Any
 
 from ... import places
 from ...errors import ControllerError, HomeError
-from ...journal import ClusterState, Event, metrics, read, reading, replay
+from ...journal import ClusterState, Event, follow, metrics, read, replay
 from ...protocol import layout
 from ...protocol.cluster_commands import Ping
 from .. import commands
@@ -207,7 +207,7 @@ class _Watched:
             self._state = ClusterState()
 
         try:
-            async for batch in reading(self._directory / layout.JOURNAL, restart):
+            async for batch in follow(self._directory / layout.JOURNAL, restart):
                 # Checked after the read: if the name still belongs to this cluster, so does the batch.
                 self._check_name()
                 self._state = replay(batch, self._state)

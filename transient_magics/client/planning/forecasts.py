@@ -21,7 +21,7 @@ from ...errors import (
     TransientError,
     UnreachableError,
 )
-from ...journal import ClusterState, Cost, Event, RunState, events, metrics, reading
+from ...journal import ClusterState, Cost, Event, RunState, events, kept, metrics
 from ...protocol import layout
 from ...spec import WORKER, WorkerGroup
 from ..folders import KnownRun, known_runs
@@ -179,7 +179,7 @@ def _is_like(run: KnownRun, other: KnownRun) -> bool:
 
 def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
     """Whether its cluster is an emulated one, and what its VMs are, by role and GPU."""
-    state = reading(run.cluster / layout.JOURNAL).read()
+    state = kept(run.cluster / layout.JOURNAL).read()
     kinds = frozenset((vm.role, vm.accelerator, vm.machine_type) for vm in state.vms.values())
     return bool(state.spec and state.spec.emulated), kinds
 

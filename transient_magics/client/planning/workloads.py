@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
-from ...journal import RunState, metrics, reading
+from ...journal import RunState, kept, metrics
 from ...kinds import load
 from ...protocol import layout
 from ...protocol.literals import value_text
@@ -68,7 +68,7 @@ def _is_of(run: KnownRun, store: ModelStore) -> bool:
 
 def source(run: KnownRun) -> Source:
     """Return where the run's VMs are: what its seconds hold for."""
-    spec = reading(run.cluster / layout.JOURNAL).read().spec
+    spec = kept(run.cluster / layout.JOURNAL).read().spec
     return spec.source if spec else "emulated"
 
 
@@ -101,14 +101,14 @@ def learn(store: ModelStore, run: KnownRun) -> None:
 
 def _is_home(run: KnownRun) -> bool:
     """Whether its metrics are here to their end, where they come from the VM of a controller."""
-    return (run.directory / layout.HOME).exists() or not reading(
+    return (run.directory / layout.HOME).exists() or not kept(
         run.cluster / layout.JOURNAL
     ).read().seat
 
 
 def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
     terms = load(RunState.kind, "stalls.report").terms
-    found = terms(reading(run.cluster / layout.JOURNAL).read(), run.state, _read_model(run))
+    found = terms(kept(run.cluster / layout.JOURNAL).read(), run.state, _read_model(run))
     if found and found != store.stalls(source(run)).get(run.identity):
         store.keep_stalls(run.identity, found)
 

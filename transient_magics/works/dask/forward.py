@@ -17,7 +17,7 @@ from pathlib import Path
 from ... import places
 from ...controller.vms.access import Access
 from ...errors import ClusterError, TransientError, told
-from ...journal import reading
+from ...journal import kept
 from ...protocol import layout
 from ...spec import ClusterSpec
 from .state import DaskState
@@ -27,7 +27,7 @@ _WAY_SECONDS = 60.0
 
 async def forward(directory: Path, name: str) -> None:
     """Until standard input ends, or the connection. Raises TransientError where there is no way."""
-    state = reading(directory / layout.JOURNAL).read()
+    state = kept(directory / layout.JOURNAL).read()
     dask = state.of(DaskState).get(name)
     if dask is None or dask.over or dask.serving is None or state.spec is None:
         raise ClusterError(f"{directory.name} has no Dask scheduler {name} now")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ... import places
 from ...controller.works import Comes, Never, Turn, Waits
-from ...journal import ClusterState, reading
+from ...journal import ClusterState, kept
 from ...journal.cost import charged
 from ...journal.declared import declared_below, read_declaration
 from ...protocol import layout
@@ -40,7 +40,7 @@ def turn(study: StudySpec, spec: ClusterSpec, now: float) -> Turn:
     result.
     """
     before = study.parts[: study.parts.index(spec.name)]
-    states = [reading(places.cluster(name) / layout.JOURNAL).read() for name in before]
+    states = [kept(places.cluster(name) / layout.JOURNAL).read() for name in before]
     spent = 0.0
     passed = 0.0
     for name, state in zip(before, states, strict=True):
