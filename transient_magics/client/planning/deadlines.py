@@ -184,7 +184,7 @@ def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
             if not finding["good"] and str(finding["subject"]).startswith("quotas"):
                 raise ClusterError(
                     f"The deadline may need {count} {gpu.upper()} VMs on demand, which are not "
-                    f"available: {finding['said']}",
+                    f"available: {finding['text']}",
                     where=_OPTION,
                 )
 
