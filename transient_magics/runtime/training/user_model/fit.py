@@ -15,13 +15,14 @@ import inspect
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ....errors import DeclarationError
 from ....protocol.measures.objective import Objective
 from ....protocol.run import FitDeclaration
 from ..usercode import CellEnd, is_of_cell
+from . import reading
 
 _BATCH = 32
 """Keras's default, in examples."""
@@ -88,6 +89,31 @@ class Fit:
     def declaration(self) -> FitDeclaration:
         """Return the part of the run's declaration that the call says."""
         return FitDeclaration(self.steps, self.steps_per_epoch, self.keep_best, self.stop_when)
+
+    def shared(self, workers: int) -> Fit:
+        """Return the same with batches that several workers share, as under Keras's strategies.
+
+        A synchronous step takes the mean over all workers, so each computes a part of the batch.
+        Batches of a dataset are divided into single examples, and batched again.
+        """
+        size = self.batch_size
+        if size is not None:
+            return replace(self, batch_size=math.ceil(size / workers))
+        size = reading.batch_size(self.training) or reading.first_batch_size(self.training)
+        if not size:
+            raise DeclarationError(
+                "the batches of the dataset of model.fit have no known size",
+                fix="Batch it with .batch(N), or leave --mode sync out.",
+            )
+        validation = self.validation
+        if reading.is_dataset(validation):
+            validation = validation.unbatch()
+        return replace(
+            self,
+            training=self.training.unbatch(),
+            validation=validation,
+            batch_size=math.ceil(size / workers),
+        )
 
     def input_fn(self, mode: str) -> Any:
         """Return the data of a mode, "train" or "eval".
@@ -163,6 +189,8 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
     )
     if validation is not None:
         validation = _validation(validation)
+        if batch_size is not None and reading.is_dataset(validation):
+            validation = validation.unbatch()  # its elements are single examples, as in the arrays
     if call["steps_per_epoch"] is not None:
         per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
     return Fit(
