@@ -331,8 +331,8 @@ def test_what_cannot_be_predicted_is_said_before_tensorflow_starts(run: client.R
     [
         (numpy.zeros((2, 8, 8)), None),
         (numpy.zeros((2, 8, 8, 1), "int64"), None),
-        (numpy.full((2, 8, 8, 1), 0.5), "holds values that are no uint8"),
-        (numpy.full((2, 8, 8, 1), 256), "holds values that are no uint8"),
+        (numpy.full((2, 8, 8, 1), 0.5), "has values that are not uint8"),
+        (numpy.full((2, 8, 8, 1), 256), "has values that are not uint8"),
         (numpy.zeros((8, 8)), r"shape \(8, 8\), where a batch of \(any, any, 1\) is needed"),
         (numpy.zeros((2, 8, 8, 3)), "is needed"),
     ],
