@@ -52,7 +52,7 @@ _SECONDS = 60.0
 _ESTIMATE_AFTER = 3.0
 """Seconds before the time of the whole split is estimated; the first batches take longer."""
 _LONGEST = 800.0
-"""Time limit, in seconds, if the whole split is declared: without an end by then it may be endless."""
+"""Time limit, in seconds, if the whole split is declared: one without an end may be endless."""
 _COUNTING = 2
 """A split that is too long is counted for its time limit divided by this."""
 _BATCHES = 100

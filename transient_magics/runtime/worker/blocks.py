@@ -59,7 +59,7 @@ _SLOWER = 4.0
 _LEAST = 2.0
 _MOST = 60.0
 _UNKNOWN = 10.0
-"""... within these limits, in seconds; the last one is for blocks before the first from the chief."""
+"""... within these limits, in seconds; the last is the limit before any came from the chief."""
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 300.0
 _CHIEF_SECONDS = 10.0
@@ -165,7 +165,7 @@ class Blocks:
             if leaving:
                 self._cache.close()
 
-    # --- read by the pipeline ------------------------------------------------------------------------
+    # --- read by the pipeline ---------------------------------------------------------------------
     def expect(self, examples: int) -> None:
         """Lease enough blocks for steps of `examples` examples, besides the chunks being read."""
         with self._changed:
@@ -247,7 +247,7 @@ class Blocks:
         self._out.append(chunk)
         return chunk
 
-    # --- leased from the chief -----------------------------------------------------------------------
+    # --- leased from the chief --------------------------------------------------------------------
     def leased(self, blocks: Sequence[LeasedBlock]) -> None:
         """Add the blocks of the chief's answer."""
         with self._changed:
@@ -279,7 +279,7 @@ class Blocks:
         self._request()
 
     def _request(self) -> None:
-        """Report blocks, and request as many as are missing to the bound, unless that is pending."""
+        """Report blocks, and request those that are missing to the bound, unless pending."""
         with self._changed:
             now = time.monotonic()
             missing = max(0, self._bound - len(self._leased))
@@ -310,7 +310,7 @@ class Blocks:
             )
         self._send(lease)
 
-    # --- copied --------------------------------------------------------------------------------------
+    # --- copied -----------------------------------------------------------------------------------
     def _copy(self) -> None:
         """Copy leased blocks, one after the other, until closed: a thread of each connection."""
         stream: Any = None

@@ -50,7 +50,7 @@ _POLL_SECONDS = 0.2
 _GRAPH_AFTER = 15.0
 """Seconds of training before a graph is written: shorter runs do not need it."""
 _WORTH_SECONDS = 60.0
-"""Least seconds of training left that make it worthwhile: few workers join shortly before the end."""
+"""Least seconds of training left that make it worthwhile: few workers join near the end."""
 _IDLE_SECONDS = 60.0
 """Time limit for writing a graph on idle cores only; models of today take eight seconds."""
 _MOST_SECONDS = 900.0
@@ -114,7 +114,7 @@ async def evaluate(
 
 
 def _part_before(folder: RunFolder) -> dict[str, Any]:
-    """Return which part of the dev split the run's last evaluation had; nothing before the first."""
+    """Return the part of the dev split that the last evaluation had; nothing before the first."""
     latest: Mapping[str, Any] | None = None
     for event in jsonl.read(folder.events):
         if event.get("kind") == TrainEvaluated.kind:
@@ -268,7 +268,7 @@ class Shipper:
                 self._settled.set()
 
     async def settled(self) -> None:
-        """Wait until the newest checkpoint is in the bucket or refused, for three minutes at most."""
+        """Wait until the newest checkpoint is in the bucket or refused, at most three minutes."""
         try:
             async with asyncio.timeout(_LAST_SECONDS):
                 await self._settled.wait()
