@@ -28,7 +28,7 @@ from transient_magics.controller.vms.lookup import measured_advice
 from transient_magics.errors import DeclarationError
 from transient_magics.journal.lock import LOCK, take
 from transient_magics.spec import RunSpec
-from transient_magics.spec.measurement import LIFE_SECONDS, MeasureSpec, Sighting, next_look, write_sightings
+from transient_magics.spec.measurement import LIFE_SECONDS, MeasureSpec, Sighting, next_request, write_sightings
 
 OPEN, SHUT = "us-west1-b", "us-east1-c"
 PATIENCE = 180.0
@@ -44,13 +44,13 @@ def spec(**more: object) -> MeasureSpec:
 
 def test_it_looks_at_once_then_as_often_as_was_said_until_its_time_or_its_money_is_over() -> None:
     known = spec()
-    assert next_look(known, [], 1000.0) == (1000.0, "")
+    assert next_request(known, [], 1000.0) == (1000.0, "")
     seen = [Sighting(1000.0, OPEN, given=True, dollars=0.005)]
-    assert next_look(known, seen, 1001.0) == (1600.0, "")
-    assert next_look(known, seen, 1700.0) == (1700.0, ""), "it was late"
-    assert next_look(known, seen, 4600.0) == (0.0, "its time is over")
-    (_, over) = next_look(spec(budget=0.029), seen, 1001.0)
-    assert over == "$0.01 of $0.03 are spent, and another look could cost $0.03"
+    assert next_request(known, seen, 1001.0) == (1600.0, "")
+    assert next_request(known, seen, 1700.0) == (1700.0, ""), "it was late"
+    assert next_request(known, seen, 4600.0) == (0.0, "its time is over")
+    (_, over) = next_request(spec(budget=0.029), seen, 1001.0)
+    assert over == "$0.01 of $0.03 are spent, and another request could cost $0.03"
     assert MeasureSpec.from_dict(json.loads(json.dumps(known.to_dict()))) == known
 
 
@@ -65,7 +65,7 @@ def test_the_budget_holds_whenever_it_is_killed(
     known = spec(zones=names, hourly=dict.fromkeys(names, hourly), budget=budget, max_seconds=1e9)
     seen: list[Sighting] = []
     for there, life in lives:
-        due, over = next_look(known, seen, 0.0)
+        due, over = next_request(known, seen, 0.0)
         if over:
             break
         worst = sum(each.dollars for each in seen) + zones * hourly * LIFE_SECONDS / 3600
@@ -104,14 +104,14 @@ def home() -> Iterator[Path]:
 
 
 def test_mistakes_are_one_sentence_and_nothing_is_begun(home: Path) -> None:
-    assert "Nothing was measured" in str(tm.measure())
+    assert "There are no measurements" in str(tm.measure())
     for values, said in (
         ({}, "needs --zones and --budget"),
-        ({"zones": [OPEN], "budget": 0.001}, "One look into 1 zone could cost"),
+        ({"zones": [OPEN], "budget": 0.001}, "One request in 1 zone may cost"),
         ({"zones": ["us-east1-x"], "budget": 1.0}, "unknown zone"),
         ({"zones": ["us-west3-b"], "budget": 1.0, "gpu": "p100"}, "us-west3-b has no P100"),
         ({"zones": [OPEN], "budget": 1.0, "gpu": "t5"}, "^Unknown GPU 't5'"),
-        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute at least"),
+        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute or more"),
     ):
         with pytest.raises(DeclarationError, match=said):
             tm.measure(**{"gpu": "t4", **values})  # type: ignore[arg-type]
@@ -122,11 +122,11 @@ def test_a_measurement_begins_before_its_process_holds_its_lock_and_says_when_it
     young = spec(declared_at=time.time())
     folder = places.private(places.measurements() / young.name)
     (folder / "spec.json").write_text(json.dumps(young.to_dict()), encoding="utf-8")
-    assert "It begins." in str(tm.measure())
+    assert "It is starting." in str(tm.measure())
     lock = take(folder)
     assert lock is not None
-    assert "It goes on." in str(tm.measure())
-    assert "It is ending." in str(tm.measure(stop=True))
+    assert "It is running." in str(tm.measure())
+    assert "It is stopping." in str(tm.measure(stop=True))
     os.close(lock)
     assert "its process was killed" in str(tm.measure())
     (folder / LOCK).unlink()

@@ -341,10 +341,10 @@ def test_images_must_be_what_the_model_takes(array: numpy.ndarray, error: str | 
     kind = SimpleNamespace(is_integer=True, is_bool=False, as_numpy_dtype=numpy.uint8, name="uint8")
     placeholder = SimpleNamespace(shape=SimpleNamespace(as_list=lambda: [None, None, None, 1]), dtype=kind)
     if error is None:
-        assert serve._fitting("inputs", array, placeholder).shape == (2, 8, 8, 1)
+        assert serve._fit("inputs", array, placeholder).shape == (2, 8, 8, 1)
     else:
         with pytest.raises(TrainingError, match=error):
-            serve._fitting("inputs", array, placeholder)
+            serve._fit("inputs", array, placeholder)
 
 
 @pytest.mark.parametrize(("checkpoint", "step"), [("last", 30), ("best", 20), (10, 10)])
@@ -467,7 +467,7 @@ def test_files_of_packages_go_into_the_runs_folder(
     monkeypatch.setattr(client.cell, "MOST_PACKAGES_BYTES", 100)
     for pip, said in (
         ((str(tiny_wheel),), "larger than"),
-        ((str(tiny_wheel), str(shutil.copy2(tiny_wheel, tmp_path))), f"Two files are called {tiny_wheel.name}"),
+        ((str(tiny_wheel), str(shutil.copy2(tiny_wheel, tmp_path))), f"Two files have the name {tiny_wheel.name}"),
     ):
         with pytest.raises(DeclarationError, match=said):
             client.train(source="", cluster=run.cluster, train_steps=5, pip=pip)

@@ -20,6 +20,7 @@ import os
 import sys
 import tempfile
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,14 @@ def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[st
     if planned and isinstance(trainable, RegisteredModel) and trainable.counts_tokens:
         assumed["tokens"] = 1
     size_of_graph = check_graph(trainable, spec.ps_shards)
-    model: dict[str, Any] = {**size_of_graph, "batch_size": trainable.batch, **assumed}
+    result: dict[str, Any] = {"model": {**size_of_graph, "batch_size": trainable.batch, **assumed}}
     if isinstance(trainable, OwnModel):
-        if trainable.fit and trainable.fit.steps:
-            model["fit_steps"] = trainable.fit.steps
+        if trainable.fit:
+            result["fit"] = asdict(trainable.fit.declaration())
         trainable.check_data()
     if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)
-    return {"model": model}
+    return result
 
 
 def _check_metrics(trainable: Trainable, spec: RunSpec) -> None:
