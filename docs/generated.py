@@ -20,8 +20,9 @@ from transient_magics import errors
 from transient_magics.cli import options
 from transient_magics.cli.option import Option
 from transient_magics.journal import events as of_controller
+from transient_magics.kinds import KINDS, parts
 from transient_magics.protocol import vm_events as of_vms
-from transient_magics.protocol.events import KINDS
+from transient_magics.protocol.events import kinds
 
 _WORK = options.work_commands()
 _CORE = {command.name: (verb,) for verb, command in _WORK.items() if not command.research}
@@ -154,10 +155,11 @@ def _events() -> Iterator[str]:
     yield ""
     yield "The lines of `journal.jsonl`, as `cluster.events()` gives them. Each has `seq`, `time` (nanoseconds since"
     yield "1970, UTC) and `kind` besides its own fields. A version that does not know a kind keeps and ignores it."
-    for title, module in (("Of the controller", of_controller), ("Of the VMs", of_vms)):
+    of_work = [(f"Of {KINDS[kind]}s", module) for kind, module in parts("events").items()]
+    for title, module in (("Of the controller", of_controller), ("Of the VMs", of_vms), *of_work):
         yield from ("", f"## {title}")
-        for kind in sorted(kind for kind, event in KINDS.items() if event.__module__ == module.__name__):
-            event = KINDS[kind]
+        for kind in sorted(kind for kind, event in kinds().items() if event.__module__ == module.__name__):
+            event = kinds()[kind]
             yield from ("", f"### `{kind}`", "", inspect.getdoc(event) or "", "")
             fields = [each for each in dataclasses.fields(event) if each.name not in ("seq", "time")]
             if fields:

@@ -16,12 +16,13 @@ from transient_magics.client import Cluster, Job, Run, Study, commands, launch
 from transient_magics.client.following.cluster import watch
 from transient_magics.client.following.follower import follower
 from transient_magics.errors import ClusterError, NameTakenError, TrainingError
-from transient_magics.journal import ClusterState, Event, JobState, Journal, events
+from transient_magics.journal import ClusterState, Event, Journal, events
 from transient_magics.panels.display import Display
 from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.cluster_commands import Delete
-from transient_magics.protocol.job import JobSpec
 from transient_magics.spec import ClusterSpec
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.jobs.state import JobState
 
 DELETED: tuple[Event, ...] = (
     events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "make").to_dict()),
@@ -124,7 +125,7 @@ def test_a_declaration_that_was_overtaken_moves_no_living_cluster_away(
         return take_lock(name)
 
     monkeypatch.setattr(launch, "_try_lock", overtaken)
-    with pytest.raises(NameTakenError, match="There is a cluster re already"):
+    with pytest.raises(NameTakenError, match="The cluster re exists already"):
         launch.make(client.specify(client.Declaration("cpux2", name="re")))
     assert Cluster("re").state.phase == "ready"
     assert len(list(places.past().iterdir())) == 1
@@ -142,7 +143,7 @@ def test_an_automatic_name_that_was_just_taken_is_passed_over(home: Path, monkey
     monkeypatch.setattr(launch, "make", overtaken)
     assert client.declare(client.Declaration("cpux2")).name == "cpux2-2"
     monkeypatch.setattr(launch, "make", overtaken)
-    with pytest.raises(NameTakenError, match="There is a cluster named already"):
+    with pytest.raises(NameTakenError, match="The cluster named exists already"):
         client.declare(client.Declaration("cpux2", name="named"))
 
 

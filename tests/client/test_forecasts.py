@@ -24,9 +24,11 @@ from transient_magics.catalog.published import stand_ins
 from transient_magics.cli import program
 from transient_magics.client.forecaster import Forecaster
 from transient_magics.errors import ClusterError
-from transient_magics.journal import Journal, RunState, events
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.journal import Journal, RunState
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.works.studies.configurations import Part, StudyPreview
+from transient_magics.works.studies.spec import StudySpec
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
 MONEY = r"\$\d+\.\d+"
@@ -50,7 +52,7 @@ def training(
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told), encoding="utf-8")
     last = history[-1]
     if over:
-        ended = events.TrainFinished(run="run-1", step=times * rows[-1]["step"], loss=0.1)
+        ended = TrainFinished(run="run-1", step=times * rows[-1]["step"], loss=0.1)
         history.append(replace(ended, seq=last.seq + 1, time=last.time + 1))
     with Journal(folder / "journal.jsonl") as journal:
         for event in history:

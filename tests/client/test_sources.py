@@ -32,8 +32,9 @@ from transient_magics.planner.run_records import CROSSING, Observation, Record
 from transient_magics.planner.search import Search
 from transient_magics.planner.speeds.throughput import Waits
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.studies.configurations import Part, StudyPreview
+from transient_magics.works.studies.spec import StudySpec
 
 EMULATED = 8
 """Steps per second of four emulated workers; those of the project are a fourth as fast."""

@@ -19,11 +19,11 @@ from transient_magics.controller.works import Comes, Never, Waits
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, Journal, events, now, read, replay
 from transient_magics.protocol import layout
-from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec
 from transient_magics.works.studies import turn
 from transient_magics.works.studies.configurations import StudyPreview
 from transient_magics.works.studies.sampling import point
+from transient_magics.works.studies.spec import StudySpec
 
 DECLARED: dict[str, Any] = {
     "source": "model = None", "train_steps": 10, "objective": "max accuracy", "seed": 1, "name": "m", "over": "lr=1,2",
@@ -128,7 +128,7 @@ def test_without_a_cluster_each_configuration_has_its_own(started: list[str]) ->
             "29 configurations need clusters of their own",
         ),
         ({"max_hours": 9999.0}, "Compute Engine ends VMs after"),
-        ({"max_hours": 0.0}, "--max-hours must be above 0"),
+        ({"max_hours": 0.0}, "--max-hours must be greater than 0"),
     ],
 )
 def test_what_cannot_be_on_clusters_of_its_own_is_refused(

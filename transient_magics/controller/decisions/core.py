@@ -386,7 +386,9 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
         return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
     if _is_busy(state):
         return ""
-    if last := next((work.name for work in state.works.values() if work.ends_cluster), ""):
+    if last := next(
+        (work.name for work in state.works.values() if work.over and work.has_cluster_alone), ""
+    ):
         return f"{last} is over"
     run = state.run
     if run and run.spec.when_done == "cluster":

@@ -31,7 +31,7 @@ from ...cli.options.shared import (
     wait_until,
 )
 from ...cli.options.work import Code, WorkCommand, with_included
-from ...protocol.bag.spec import BagSpec, parse_until
+from .spec import BagSpec, parse_until
 
 if TYPE_CHECKING:
     from .handle import Bag

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from ...controller.artifacts import Artifact, look_for_room
 from ...controller.remote_controller.result_sync import Sync
-from ...journal import JobState
-from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
-from ...protocol.job import MOST_KEPT_BYTES
-from ...runtime.files.archive import look_through, newest, numbers, overlay, path_of
+from ...runtime.files.archive import MOST_KEPT_BYTES, check, newest, numbers, overlay, path_of
+from .events import JobKept, JobPacked
+from .state import JobState
 
 MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
 """Limit on an archive in bytes: the folder that a job keeps, and the names of its files."""
@@ -29,7 +28,7 @@ def archive(event: JobPacked | JobKept) -> Artifact:
     """Return the archive that an event reports, with its digest; it has regular files only."""
     file = f"{layout.JOBS}/{event.job}/{layout.KEPT}/{layout.archive(event.number)}"
     return Artifact(
-        f"folder of {event.job}", (file,), MOST_ARCHIVE, event.digest, event.bytes, look_through
+        f"folder of {event.job}", (file,), MOST_ARCHIVE, event.digest, event.bytes, check
     )
 
 

@@ -35,22 +35,32 @@ from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
 from ...errors import ForeignError, RoomError
-from ...journal import Event, JobState, events, now
+from ...journal import Event, now
 from ...protocol import agent_commands, layout
-from ...protocol.job import JobSpec
-from ...protocol.vm_events import from_job
 from ...remote import Connection
 from ...runtime.files.archive import newest, path_of
 from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
+from .events import (
+    JobBegan,
+    JobExited,
+    JobGpuUnused,
+    JobInterrupted,
+    JobPacked,
+    JobStarted,
+    JobUnkept,
+    from_job,
+)
 from .on_vm.task import JobTask
+from .spec import JobSpec
+from .state import JobState
 
 _ROOM_SECONDS = 5.0
 """Time between attempts to copy an archive while this machine's disk is full."""
 _OUTPUT_SECONDS = 20.0
 """Limit on copying the rest of the output once a command has ended."""
 _OUTPUT_SECONDS_AT_NOTICE = 1.0
-"""The same limit on a VM that is about to leave: the next attempt begins only after that."""
+"""This limit on a VM that is about to leave: the next attempt begins only after that."""
 
 
 class Jobs(Works[JobSpec]):
@@ -71,7 +81,7 @@ class Jobs(Works[JobSpec]):
 
     def tick(self, tick: Tick) -> None:
         """Apply what is due for each job, and conduct its command on its VMs."""
-        for name in [job.name for job in self.state.active_jobs]:
+        for name in [job.name for job in self.state.active(JobState)]:
             job = self._job(name)
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
                 continue  # a task gathers them
@@ -91,14 +101,14 @@ class Jobs(Works[JobSpec]):
         name = job.name
         match decision:
             case Begin(vms):
-                began = events.JobBegan(job=name, attempt=job.attempt + 1, vms=vms)
+                began = JobBegan(job=name, attempt=job.attempt + 1, vms=vms)
                 self.recorder.record(began)
             case StopOn(vm):
                 tasks.do(f"end {name} on {vm}", partial(self.end_on, job, vm))
             case Warn(vm, seconds):
                 tasks.do(f"warn {name} on {vm}", partial(self._warn, job, vm, seconds))
             case Interrupt(reason, failed):
-                interrupted = events.JobInterrupted(
+                interrupted = JobInterrupted(
                     job=name, attempt=job.attempt, reason=reason, failed=failed
                 )
                 self.recorder.record(interrupted)
@@ -108,7 +118,7 @@ class Jobs(Works[JobSpec]):
                 self.ended(name, state, reason)
 
     def _conduct_ranks(self, job: JobState, tasks: Tasks) -> None:
-        """Keep one task for each rank of the attempt until its command has ended or its VM is gone."""
+        """Keep one task for each rank of the attempt while its VM lives and its command runs."""
         for rank, vm in enumerate(job.vms):
             key = f"job {job.name}, attempt {job.attempt} on {vm}"
             vm_state = self.state.vms.get(vm)
@@ -250,20 +260,20 @@ class _Rank(OnVm):
         job = self._job
         record = self._jobs.recorder.record
         match event:
-            case events.JobStarted() if self.vm not in job.started:
+            case JobStarted() if self.vm not in job.started:
                 record(event)
-            case events.JobPacked() if event.number > job.packed.get(self._rank, 0):
+            case JobPacked() if event.number > job.packed.get(self._rank, 0):
                 # Ranks are compared by the time at which they saved: none may name a later one.
                 await self._fetch_archive(replace(event, saved=min(event.saved, now())))
-            case events.JobUnkept() if event.reason != job.unkept:
+            case JobUnkept() if event.reason != job.unkept:
                 # Only rank 0 packs all the time, so only it can report that all is kept again.
                 if event.reason or self._rank == 0:
                     record(event)
-            case events.JobGpuUnused():
+            case JobGpuUnused():
                 is_unused = event.seconds > 0
                 if is_unused != (self.vm in job.gpu_unused):
                     record(event)
-            case events.JobExited():
+            case JobExited():
                 await self._fetch_rest_of_output(event)
                 record(self._timed(event))
                 return True
@@ -271,7 +281,7 @@ class _Rank(OnVm):
                 pass
         return False
 
-    def _timed(self, exited: events.JobExited) -> events.JobExited:
+    def _timed(self, exited: JobExited) -> JobExited:
         """Return the event with the time that `decide` compares.
 
         After a notice the VM has a limited time to leave. That time begins now, when a controller
@@ -285,7 +295,7 @@ class _Rank(OnVm):
     async def _end_unread(self) -> None:
         """End the command of a VM whose events are not read any more, and record its end."""
         await self._jobs.end_on(self._job, self.vm)
-        exited = events.JobExited(
+        exited = JobExited(
             job=self.name,
             attempt=self._attempt,
             rank=self._rank,
@@ -300,7 +310,7 @@ class _Rank(OnVm):
 
     # Archives of the folder that the job keeps
 
-    async def _fetch_archive(self, packed: events.JobPacked) -> None:
+    async def _fetch_archive(self, packed: JobPacked) -> None:
         """Copy an archive here. If the VM no longer has it, a newer one follows."""
         archive = artifacts.archive(packed)
         part_suffix = f"-{self._rank}"
@@ -321,7 +331,7 @@ class _Rank(OnVm):
                 self.note(f"Refused the folder of {self.name} from {self.vm}: {error}")
                 return
 
-    async def _keep(self, packed: events.JobPacked, path: Path) -> None:
+    async def _keep(self, packed: JobPacked, path: Path) -> None:
         """Put an archive into the job's folder, combined with what other ranks packed."""
         async with self._jobs.archive_lock(self.name):
             job = self._job
@@ -338,7 +348,7 @@ class _Rank(OnVm):
     async def _follow_output(self) -> None:
         await follow(self._output, self._jobs.directory, self._source)
 
-    async def _fetch_rest_of_output(self, exited: events.JobExited) -> None:
+    async def _fetch_rest_of_output(self, exited: JobExited) -> None:
         """Copy the output that has not arrived yet, within a time limit.
 
         After that, the output ends with the last lines that came with the exit.

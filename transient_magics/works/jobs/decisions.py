@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...journal import ClusterState, JobState, VmState
-from ...journal.events import JobExited
+from ...journal import ClusterState, VmState
 from ...spec import ClusterSpec, render_duration
+from .events import JobExited
+from .state import JobState
 
 END_AHEAD_SECONDS = 60.0
 """Jobs stop this long before the limits of a cluster end it, so that the folders that they keep

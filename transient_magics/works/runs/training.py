@@ -27,7 +27,13 @@ from ...errors import CloudError, ForeignError, RemoteError, RoomError, Training
 from ...journal import Event, RunState, VmState, events, now, read
 from ...protocol import jsonl, layout
 from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
-from ...protocol.vm_events import from_chief
+from ...protocol.vm_events import (
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainProgress,
+    from_chief,
+)
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
@@ -389,7 +395,7 @@ class Training:
         step = max(run.step, run.checkpoint_step or 0)
         seconds = now() - run.started_at if run.started_at else 0.0
         self._end(
-            events.TrainFinished(
+            TrainFinished(
                 run=self.name,
                 step=step,
                 loss=run.loss,
@@ -413,7 +419,7 @@ class Training:
 
     def fail(self, reason: str) -> None:
         """End the run as failed. `reason`: one sentence."""
-        self._end(events.TrainFailed(run=self.name, reason=reason))
+        self._end(TrainFailed(run=self.name, reason=reason))
 
     def give_up(self, vm: str, role: str, output: str) -> bool:
         """Return whether to replace a VM on which a process keeps ending; else the run fails.
@@ -568,9 +574,9 @@ class Training:
     def _note(self, event: Event) -> None:
         self._shipments.note(event)
         match event:
-            case events.TrainProgress() if event.steps_per_second > 0:
+            case TrainProgress() if event.steps_per_second > 0:
                 self._given_up.clear()
-            case events.TrainEvaluated():
+            case TrainEvaluated():
                 self._results.metrics = dict(event.metrics)
             case _:
                 pass

@@ -16,11 +16,13 @@ from pathlib import Path
 
 from ...controller.remote_controller.result_sync import Sync
 from ...files import write_atomically
-from ...journal import StudyState, now
-from ...journal.declared import declared_study
+from ...journal import now
+from ...journal.declared import read_declaration
 from ...protocol import layout
 from ...protocol.run import Value
 from ...spec import run_store
+from .spec import StudySpec
+from .state import StudyState
 
 
 def make(
@@ -44,7 +46,9 @@ def make(
     store
         The run's place in a bucket; None without a bucket.
     """
-    spec = declared_study(directory, study).run_of(number, repeat, params)
+    spec = read_declaration(directory, "study", study, StudySpec.from_dict).run_of(
+        number, repeat, params
+    )
     spec = replace(spec, token=secrets.token_hex(16), declared_at=now(), store=store)
     target = directory / layout.RUNS / spec.name
     if target.exists():
@@ -74,7 +78,7 @@ class StudySync(Sync[StudyState]):
             for trial in study.trials.values():
                 if name not in trial.runs or not self.folder(study.name).is_dir():
                     continue
-                spec = declared_study(directory, study.name)
+                spec = read_declaration(directory, "study", study.name, StudySpec.from_dict)
                 if name in spec.run_names(trial.number) and spec.tries(trial.params):
                     repeat = spec.run_names(trial.number).index(name)
                     store = run_store(self.home.spec, name)

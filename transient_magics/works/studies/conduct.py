@@ -19,19 +19,21 @@ from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Turn, Works, refuse_when_ending
 from ...errors import ClusterError
-from ...journal import RunState, StudyState, events
+from ...journal import RunState, events
 from ...journal.declared import forget_brought, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Command, ExtendStudy
 from ...protocol.names import is_name
 from ...protocol.run import Value
-from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, run_store
 from ..runs.conduct import Runs
 from . import turn
 from .artifacts import make
 from .decisions import Decision, DeclareRun, EndStudy, FinishTrial, StartTrial, StopRun, decide
+from .events import StudyAsked, StudyExtended, StudyTold
 from .sampling import OptunaSampler, missing, point, random_point
+from .spec import StudySpec
+from .state import StudyState
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +119,7 @@ class Studies(Works[StudySpec]):
             )
         if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
             raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
-        self.recorder.record(events.StudyExtended(study=name, trials=trials, request=request))
+        self.recorder.record(StudyExtended(study=name, trials=trials, request=request))
 
     def tick(self, tick: Tick) -> None:
         """Carry out the decisions about all studies."""
@@ -131,7 +133,7 @@ class Studies(Works[StudySpec]):
     def _carry_out(self, name: str, decision: Decision, tasks: Tasks) -> None:
         match decision:
             case FinishTrial():
-                ended = events.StudyTold(
+                ended = StudyTold(
                     study=name,
                     trial=decision.trial,
                     state=decision.state,
@@ -212,7 +214,7 @@ class Studies(Works[StudySpec]):
 
     def _begin(self, name: str, number: int, params: Mapping[str, Value]) -> None:
         runs = self.state.of(StudyState)[name].spec.run_names(number)
-        self.recorder.record(events.StudyAsked(study=name, trial=number, params=params, runs=runs))
+        self.recorder.record(StudyAsked(study=name, trial=number, params=params, runs=runs))
 
     def _try_to_make(self, study: StudyState, number: int, repeat: int) -> None:
         """Make the folder of a run.

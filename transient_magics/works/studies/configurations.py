@@ -12,12 +12,13 @@ from ...catalog import ACCELERATORS, region
 from ...catalog.published import stand_in_words
 from ...client import text
 from ...client.declaring import Declaration, specify
-from ...client.planning.study_plans import Expectations, Expected
 from ...errors import DeclarationError
 from ...protocol.machines import parse_machines, render_machines
 from ...protocol.names import LONGEST_NAME
-from ...protocol.study import StudySpec, count_points
+from ...protocol.space import count_points
 from ...spec import ClusterSpec, parse_groups, render_duration, render_money
+from .plans import Expectations, Expected
+from .spec import StudySpec
 
 _TAKES = [field.name for field in fields(Expected)]
 MOST = 100

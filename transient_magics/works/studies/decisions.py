@@ -14,12 +14,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ...controller.decisions.ledger import has_place, has_room
-from ...journal import ClusterState, RunState, StudyState, TrialState
+from ...controller.decisions.ledger import has_room
+from ...journal import ClusterState, RunState
 from ...journal.cost import charged
 from ...protocol.machines import parse_machines
 from ...spec import render_duration, render_money
 from .sampling import point
+from .seats import has_place
+from .state import StudyState, TrialState
 
 FIRST = 3
 """Failed trials after which the study ends, because the next ones would fail, too.

@@ -24,12 +24,13 @@ from ...client.lookup import clusters
 from ...client.new_work import NewWork
 from ...errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
 from ...protocol import layout
-from ...protocol.study import Dimension, StudySpec, count_points, parse_space
+from ...protocol.space import Dimension, count_points, parse_space
 from ...spec import parse_name
 from ...spec.namespace import refusal
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
 from .handle import Study
 from .sampling import missing
+from .spec import StudySpec
 
 _TRIALS = 20
 _ATTEMPTS = 20

@@ -15,23 +15,18 @@ from ...client.cluster_handle import Cluster
 from ...client.following.cluster import until_home
 from ...client.handle import Handle
 from ...client.lookup import find_work
+from ...client.results.comparison import frame_of
 from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs, now
+from ...journal import ClusterState, Cost, RunState, costs, now
 from ...kinds import load
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
-from ...protocol.study import StudySpec
 from ..runs.handle import Run
 from .optuna_study import optuna_study
-from .trials import (
-    Configurations,
-    best_of,
-    best_so_far,
-    configurations,
-    frame_of,
-    parameter_columns,
-)
+from .spec import StudySpec
+from .state import StudyState, TrialState
+from .trials import Configurations, best_of, best_so_far, configurations, parameter_columns
 
 if TYPE_CHECKING:
     import optuna

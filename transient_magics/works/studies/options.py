@@ -21,8 +21,9 @@ from ...cli.options.shared import (
 )
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...protocol.run import SETTINGS, choices
-from ...protocol.study import StudySpec, parse_space
+from ...protocol.space import parse_space
 from ..runs.options import OF_DEADLINES, check_train, settings_option, train
+from .spec import StudySpec
 
 if TYPE_CHECKING:
     from .configurations import StudyPreview
@@ -88,7 +89,15 @@ def study() -> tuple[Option, ...]:
             max_hours("end the study after this time"),
         ),
     )
-    left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
+    left_out = {option.name for option in own} | {
+        "spec",
+        "keep_cluster",
+        "project",
+        "resume",
+        "prep",
+        "settings",
+        *OF_DEADLINES,
+    }
     settings = {name: meaning for name, meaning in SETTINGS.items() if name not in OF_DEADLINES}
     shared = [
         option

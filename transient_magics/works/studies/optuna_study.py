@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...client.results.comparison import evaluated
 from ...errors import ClusterError
-from ...journal import ClusterState, StudyState, TrialState
+from ...journal import ClusterState
 from .sampling import STATES, distributions, for_optuna
+from .state import StudyState, TrialState
 from .trials import runs_of, value_of
 
 if TYPE_CHECKING:

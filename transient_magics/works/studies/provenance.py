@@ -8,19 +8,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...controller.trust import Sieve
-from ...journal import Event, StudyState, events
-from ...journal.declared import declared_study, was_asked
+from ...journal import Event, events
+from ...journal.declared import read_declaration, was_asked
 from ...protocol.cluster_commands import ExtendStudy
 from ...protocol.literals import same
+from .events import StudyAsked, StudyExtended
 from .sampling import point
+from .spec import StudySpec
+from .state import StudyState
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
     """Count a study as this machine has it."""
-    return replace(event, spec=declared_study(sieve.directory, event.work).to_dict())
+    return replace(
+        event,
+        spec=read_declaration(sieve.directory, "study", event.work, StudySpec.from_dict).to_dict(),
+    )
 
 
-def asked(sieve: Sieve, event: events.StudyAsked) -> Event | None:
+def asked(sieve: Sieve, event: StudyAsked) -> Event | None:
     """Count a trial if it is the next one, in the space, and at the point of its number, if any."""
     study = sieve.state.of(StudyState).get(event.study)
     if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
@@ -33,7 +39,7 @@ def asked(sieve: Sieve, event: events.StudyAsked) -> Event | None:
     return event
 
 
-def extended(sieve: Sieve, event: events.StudyExtended) -> Event | None:
+def extended(sieve: Sieve, event: StudyExtended) -> Event | None:
     """Count further trials that were requested from this machine, once."""
     study = sieve.state.of(StudyState).get(event.study)
     command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
@@ -43,4 +49,4 @@ def extended(sieve: Sieve, event: events.StudyExtended) -> Event | None:
     return None
 
 
-RULES = {events.StudyAsked: asked, events.StudyExtended: extended}
+RULES = {StudyAsked: asked, StudyExtended: extended}

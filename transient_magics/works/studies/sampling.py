@@ -19,10 +19,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DeclarationError, install_extra
-from ...journal import RunState, StudyState, TrialState
+from ...journal import RunState
 from ...protocol.literals import same, value_text
 from ...protocol.run import Value
-from ...protocol.study import Dimension, StudySpec
+from ...protocol.space import Dimension
+from .spec import StudySpec
+from .state import StudyState, TrialState
 
 if TYPE_CHECKING:
     import optuna

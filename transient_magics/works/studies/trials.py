@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from ...client import text
 from ...client.results.comparison import frame_of, parameter_columns, revocations
-from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
+from ...journal import ClusterState, Cost, RunState, costs
 from ...kinds import load
 from ...protocol.measures.objective import Objective
 from ...protocol.measures.step_parts import part_words
 from ...protocol.run import Value
+from .state import StudyState, TrialState
 
 if TYPE_CHECKING:
     import pandas

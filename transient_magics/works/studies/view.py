@@ -13,7 +13,7 @@ from typing import Any
 
 from ...client import focus, text
 from ...client.results.comparison import evaluated
-from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
+from ...journal import ClusterState, Cost, RunState, costs
 from ...panels.snapshot.axes import thinned
 from ...panels.snapshot.contract import parameter, sound
 from ...panels.static.markup import COLOURS, FAINT, FONT, escape, row, table
@@ -22,6 +22,7 @@ from .handle import Plot
 from .handle import Study as StudyHandle
 from .picture import study_html, study_plot
 from .snapshot import Point, Study, TrialLine
+from .state import StudyState, TrialState
 from .trials import (
     Configurations,
     TrialRow,

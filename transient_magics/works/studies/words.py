@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...client.text.words import count, number, params_words
-from ...journal import ClusterState, Cost, Event, StudyState, events
+from ...journal import ClusterState, Cost, Event, events
 from ...protocol.checks import plain
 from ...protocol.run import Value
+from .events import StudyAsked, StudyExtended, StudyTold
+from .state import StudyState
 
 QUIET = ("study.asked",)
 _ENDED_AS = {
@@ -84,16 +86,16 @@ def _params_words(params: Mapping[str, Value]) -> str:
 def event_words(event: Event) -> str:
     """Return what happened to a study; empty for other events."""
     match event:
-        case events.StudyAsked():
+        case StudyAsked():
             return f"{event.study} has trial {event.trial}{_params_words(event.params)}"
-        case events.StudyTold():
+        case StudyTold():
             words = f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}"
             if event.value is not None:
                 words += f", {number(event.value)}"
             if event.reason and not event.reason.startswith(event.state):
                 words += f": {event.reason}"
             return words
-        case events.StudyExtended():
+        case StudyExtended():
             return f"study {event.study} has {count(event.trials, 'trial')} more"
         case events.WorkStopping(of="study"):
             return f"study {event.work} ended{f': {event.reason}' if event.reason else ''}"
