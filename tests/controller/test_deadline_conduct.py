@@ -23,7 +23,7 @@ from transient_magics.deadlines.situation import Situation
 from transient_magics.errors import ClusterError
 from transient_magics.journal import Journal, RunState, bill, events, read, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.wishes import wish
+from transient_magics.panels.actions import find_action
 from transient_magics.works.runs import deadlines as conduct
 from transient_magics.works.runs.deadlines import Deadlines
 from transient_magics.works.runs.words import outlook_facts
@@ -186,8 +186,8 @@ def test_the_page_agrees_to_the_proposal_that_it_shows() -> None:
 
     agreed: list[int] = []
     asked: Any = Asked()
-    found = wish(asked, None, {"do": "agree", "run": "run-1", "number": 7})
+    found = find_action(asked, None, {"do": "agree", "run": "run-1", "number": 7})
     assert found
     found.do()
     assert agreed == [7]
-    assert wish(asked, None, {"do": "agree", "run": "run-1", "number": "7"}) is None
+    assert find_action(asked, None, {"do": "agree", "run": "run-1", "number": "7"}) is None

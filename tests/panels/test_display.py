@@ -155,7 +155,7 @@ def test_the_page_hears_that_it_was_heard(journal: Path) -> None:
     display, page = displayed(journal)
     (panel,) = widgets_of(page)
     display.ask({"do": "revoke", "worker": "worker-1", "asked": "page 7"})
-    eventually(lambda: panel.view.get("heard") == "page 7")
+    eventually(lambda: panel.view.get("received") == "page 7")
 
 
 @pytest.mark.slow
