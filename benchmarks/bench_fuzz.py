@@ -89,8 +89,8 @@ READERS: tuple[Any, ...] = (
     checkpoint_copy._safe,
     checkpoint_copy._newest,
     transfer.Transfer._checked,
-    errors.granted,
-    errors.named,
+    errors.checked_answer,
+    errors.error_class,
     messages.read,
     cluster_commands.read,
     agent_commands.read,
@@ -289,7 +289,7 @@ def of_an_assignment(message: Any) -> None:
 
 def of_an_answer(answer: dict[str, Any]) -> None:
     with contextlib.suppress(TransientError):
-        errors.granted(dict(answer))
+        errors.checked_answer(dict(answer))
 
 
 def of_a_listing(line: str) -> None:
@@ -431,7 +431,7 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "11: lines without an end": (RUN, without(checks, "LONGEST_LINE", 2**40)),
     "16: errors that are none": (
         "answers to commands",
-        without(errors, "named", lambda kind, otherwise: getattr(errors, str(kind), otherwise)),
+        without(errors, "error_class", lambda kind, otherwise: getattr(errors, str(kind), otherwise)),
     ),
 }
 

@@ -356,7 +356,7 @@ def test_resizing_is_a_question_first_and_a_mistake_is_said(journal: Path) -> No
     display, page = displayed(journal, cluster)
     (panel,) = widgets_of(page)
     display.ask({"do": "resize", "spec": "k80x6"})
-    eventually(lambda: panel.view.get("question", {}).get("text") == "Have k80x6 for $1.68 per hour, not $1.17?")
+    eventually(lambda: panel.view.get("question", {}).get("text") == "Change to k80x6 for $1.68 per hour, not $1.17?")
     assert cluster.asked == []
     display.ask({"do": "resize", "spec": "k80x6", "agreed": True})
     eventually(lambda: cluster.asked == [("resize", "k80x6")])

@@ -77,6 +77,13 @@ TRAINED = {
         32,
         32,
     ),
+    "early stopping": (
+        "best = keras.callbacks.ModelCheckpoint('a.keras', monitor='val_accuracy', save_best_only=True)\n"
+        "stop = keras.callbacks.EarlyStopping(patience=2)\n"
+        "model.fit(x, y, batch_size=50, epochs=10, validation_split=0.2, callbacks=[stop, best])\n",
+        50,
+        160,
+    ),
     "fit of another library": (
         "from sklearn.preprocessing import StandardScaler\nx = StandardScaler().fit(x).transform(x)\nmodel.fit(x, y)\n",
         32,
@@ -94,7 +101,21 @@ REFUSED = {
         "callback Mine",
         LINE + 2,
     ),
-    "early stopping": ("model.fit(x, y, callbacks=keras.callbacks.EarlyStopping())\n", "--stop-when", LINE),
+    "a metric of the training data": (
+        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss'))\n",
+        "Write monitor='val_loss'",
+        LINE,
+    ),
+    "an unknown direction": (
+        "model.fit(x, y, callbacks=keras.callbacks.ModelCheckpoint('a.keras', 'val_agreement', save_best_only=True))\n",
+        "Give the callback mode='max' or mode='min'",
+        LINE,
+    ),
+    "a least improvement": (
+        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping(min_delta=0.1))\n",
+        "min_delta of EarlyStopping is not supported",
+        LINE,
+    ),
     "both kinds of weights": (
         "model.fit(x, y, class_weight={0: 1.0}, sample_weight=np.ones(1000))\n",
         "class_weight or sample_weight",
@@ -103,7 +124,7 @@ REFUSED = {
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
     "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
-    "evaluate before it": ("model.evaluate(x, y)\n", "Put it behind model.fit", LINE),
+    "evaluate before it": ("model.evaluate(x, y)\n", "Move it after model.fit", LINE),
     "no training": ("", "the cell trains no model", None),
     "a share of too few": ("model.fit(x[:1], y[:1], validation_split=0.5)\n", "not sufficient to split", LINE),
 }
@@ -121,7 +142,7 @@ def test_a_call_of_fit_declares_the_batch_and_the_steps(answers: dict[str, dict[
     _, batch, steps = TRAINED[name]
     answer = answers[name]
     assert answer["ok"], answer
-    assert (answer["model"]["batch_size"], answer["model"]["fit_steps"]) == (batch, steps)
+    assert (answer["model"]["batch_size"], answer["fit"]["steps"]) == (batch, steps)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -131,3 +152,12 @@ def test_what_a_run_cannot_do_is_refused_with_its_line(answers: dict[str, dict[s
     assert not answer["ok"]
     assert words in answer["error"]
     assert answer["line"] == line
+
+
+def test_early_stopping_and_the_best_checkpoint_are_those_of_the_run(answers: dict[str, dict[str, Any]]) -> None:
+    assert answers["early stopping"]["fit"] == {
+        "steps": 160,
+        "epoch_steps": 16,
+        "keep_best": "max accuracy",
+        "stop_when": "min loss no better in 2 evaluations",
+    }

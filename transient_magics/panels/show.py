@@ -134,12 +134,11 @@ def show_live(
 
 def bundle(handle: Cluster | RecordedRun) -> dict[str, Any]:
     """Return how a handle looks now, as a MIME bundle without a live view."""
-    cluster = handle
     run = None
     if isinstance(handle, RecordedRun):
-        cluster = handle.cluster
         run = handle.name
-    state = latest_state(cluster)
+        handle = handle.cluster
+    state = latest_state(handle)
     now = time.time()
     shown = shown_run(state, run)
     snapshot = view(state, bill(state, now), now, run)

@@ -177,7 +177,7 @@ def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) ->
     checkpoint.
     """
     state = run.recorded
-    step = _wanted(run, checkpoint)
+    step = _step_of(run, checkpoint)
     here = Checkpoints(run.directory / layout.CHECKPOINTS).steps()
     newest = step is None and (not state.shipped or here[:1] >= [state.shipped_step or 0])
     if here and (newest or step in here):
@@ -199,7 +199,7 @@ def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) ->
     return folder, there[0] if step is None else step
 
 
-def _wanted(run: RecordedRun, checkpoint: str | int) -> int | None:
+def _step_of(run: RecordedRun, checkpoint: str | int) -> int | None:
     """Return the step of a checkpoint; None: the last one, whichever it is."""
     if checkpoint == "last":
         return None

@@ -19,28 +19,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import DeclarationError
+from ....protocol.measures.objective import Objective
+from ....protocol.run import FitDeclaration
 from ..usercode import CellEnd, is_of_cell
 
 _BATCH = 32
 """Keras's default, in examples."""
 _TIMES = "A cell can train once. Put the later fit into a cell of its own."
-_STOP = "%%train --stop-when METRIC, with --keep-best METRIC for the best weights"
-_KEEP = (
-    "%%train --keep-best METRIC keeps the checkpoint of the best evaluation; run.export writes it"
-)
 _SCHEDULE = "Give the optimizer a schedule: keras.optimizers.schedules has those of Keras."
 _CALLBACKS: Mapping[str, str] = {
-    "EarlyStopping": f"Leave it out, and write {_STOP}.",
-    "ModelCheckpoint": f"Leave it out: {_KEEP}.",
-    "BackupAndRestore": "Leave it out: a run is saved and restored automatically.",
     "LearningRateScheduler": f"Leave it out. {_SCHEDULE}",
     "ReduceLROnPlateau": f"Leave it out. {_SCHEDULE}",
-    "CSVLogger": "Leave it out: run.history().to_csv(...) writes the curves.",
     "RemoteMonitor": "Leave it out: run.history() has the curves.",
 }
 """Callbacks that a run does not call, and what to write instead."""
-_NEEDLESS = frozenset(("TensorBoard", "TerminateOnNaN", "History", "ProgbarLogger"))
-"""Callbacks whose work a run does for every model: run.tensorboard, finite variables, curves."""
+_NEEDLESS = frozenset(
+    ("TensorBoard", "TerminateOnNaN", "History", "ProgbarLogger", "BackupAndRestore", "CSVLogger")
+)
+"""Callbacks whose work a run does for every model: curves (run.history, run.tensorboard), an end
+with an error when a variable is not finite, checkpoints.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,8 @@ class Fit:
         The last epoch, and the number of epochs that are skipped.
     line
         The line of the cell's file that calls `fit`; None if the call is elsewhere.
+    keep_best, stop_when
+        The objective and the condition of its callbacks (protocol/measures/objective.py).
     """
 
     model: Any
@@ -72,6 +72,8 @@ class Fit:
     epochs: int
     initial_epoch: int = 0
     line: int | None = None
+    keep_best: str = ""
+    stop_when: str = ""
 
     @property
     def steps(self) -> int:
@@ -82,6 +84,10 @@ class Fit:
     def batched(self) -> bool:
         """Whether the elements of the data are batches."""
         return self.batch_size is None
+
+    def declaration(self) -> FitDeclaration:
+        """Return the part of the run's declaration that the call says."""
+        return FitDeclaration(self.steps, self.steps_per_epoch, self.keep_best, self.stop_when)
 
     def input_fn(self, mode: str) -> Any:
         """Return the data of a mode, "train" or "eval".
@@ -142,7 +148,7 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         For arguments that a run cannot take, or that Keras refuses as well.
     """
     call = _arguments(given, options)
-    _refuse_callbacks(call["callbacks"])
+    objectives = _objectives(call["callbacks"])
     if call["validation_freq"] != 1:
         raise DeclarationError(
             "validation_freq of model.fit is not supported",
@@ -168,6 +174,7 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         epochs=_count(call["epochs"], "epochs", 1),
         initial_epoch=_count(call["initial_epoch"], "initial_epoch", 0),
         line=_line_of_cell(),
+        **objectives,
     )
 
 
@@ -212,19 +219,65 @@ def _arguments(given: Sequence[Any], options: Mapping[str, Any]) -> dict[str, An
     return dict(bound.arguments)
 
 
-def _refuse_callbacks(callbacks: Any) -> None:
+def _objectives(callbacks: Any) -> dict[str, str]:
+    """Return what callbacks judge the run by: `keep_best` and `stop_when`, each if there is one.
+
+    Raises DeclarationError for a callback that a run does not call.
+    """
+    found: dict[str, str] = {}
     if callbacks is None:
-        return
+        return found
     for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
         name = type(callback).__name__
         keras_own = type(callback).__module__.startswith("keras.")
         if keras_own and name in _NEEDLESS:
+            continue
+        if keras_own and name == "EarlyStopping":
+            objective = _objective(callback, name)
+            _refuse_options(
+                callback, name, {"min_delta": 0, "baseline": None, "start_from_epoch": 0}
+            )
+            patience = max(int(callback.patience), 1)
+            found["stop_when"] = f"{objective} no better in {patience} evaluations"
+            if callback.restore_best_weights:
+                found["keep_best"] = objective
+            continue
+        if keras_own and name == "ModelCheckpoint":
+            if callback.save_best_only:
+                found["keep_best"] = _objective(callback, name)
             continue
         fix = _CALLBACKS.get(name) if keras_own else None
         raise DeclarationError(
             f"a run does not call the callback {name}",
             fix=fix or "Leave it out of model.fit.",
         )
+    return found
+
+
+def _objective(callback: Any, name: str) -> str:
+    """Return the objective that a callback monitors, as evaluations name it."""
+    monitor = str(callback.monitor)
+    metric = monitor.removeprefix("val_")
+    if metric == monitor:
+        raise DeclarationError(
+            f"{name} monitors {monitor}, which is a metric of the training data",
+            fix=f"Write monitor='val_{monitor}', and give fit validation data.",
+        )
+    text = metric if callback.mode == "auto" else f"{callback.mode} {metric}"
+    try:
+        return str(Objective.parse(text))
+    except ValueError as error:
+        raise DeclarationError(
+            f"{name}: {error}", fix="Give the callback mode='max' or mode='min'."
+        ) from None
+
+
+def _refuse_options(callback: Any, name: str, defaults: Mapping[str, Any]) -> None:
+    for option, default in defaults.items():
+        if getattr(callback, option, default) not in (default, -default if default else default):
+            raise DeclarationError(
+                f"{option} of {name} is not supported in a run", fix="Leave it out."
+            )
 
 
 def _split(x: Any, y: Any, weights: Any, share: Any) -> tuple[Any, Any]:
