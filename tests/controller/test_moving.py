@@ -15,12 +15,12 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import Relocation, relocated, specify
 from transient_magics.client.text import event_words, phase_words
 from transient_magics.controller.decisions.core import (
-    Arrive,
+    CancelMove,
     Decision,
     DeleteVm,
+    FinishMove,
     RequestVm,
     Situation,
-    Stay,
     decide,
 )
 from transient_magics.controller.decisions.relocation import CAPACITY_SECONDS, meant, patience
@@ -79,9 +79,9 @@ class World:
                     self.happens(requested(rented_as, each))
                 case DeleteVm():
                     self.happens(events.VmDeleted(vm=each.vm, reason=each.reason))
-                case Arrive():
+                case FinishMove():
                     self.happens(events.ClusterRelocated(leaves=each.leaves, transferred=2**20, dollars=0.01))
-                case Stay():
+                case CancelMove():
                     self.happens(events.ClusterStayed(reason=each.why))
                 case _:
                     pass
@@ -128,7 +128,7 @@ def test_whole_new_vms_come_before_any_of_the_old_goes_and_then_the_old_go() -> 
         assert world.round() == [], "not all of them are there"
     assert {vm.name for vm in world.state.serving} == old
     world.comes("worker-2")
-    assert world.round() == [Arrive(tuple(sorted(old)), save=True)]
+    assert world.round() == [FinishMove(tuple(sorted(old)), save=True)]
     assert {vm.name for vm in world.state.serving} == {"ps-1", "worker-2", "worker-3"}
     assert {each.vm for each in world.round() if isinstance(each, DeleteVm)} == old
     world.is_whole()
@@ -149,10 +149,10 @@ def test_nobody_is_handed_over_before_all_is_prepared_and_that_is_not_waited_for
 
     assert decided("ps-1", "worker-3") == []
     assert decided("worker-3") == []
-    assert [type(each) for each in decided("worker-0")] == [Arrive], "one that is left anyway"
+    assert [type(each) for each in decided("worker-0")] == [FinishMove], "one that is left anyway"
     world.now += patience(world.state.relocation.spec)  # type: ignore[union-attr]
     (stay,) = decided("worker-3")
-    assert isinstance(stay, Stay)
+    assert isinstance(stay, CancelMove)
     assert "had not all ready within" in stay.why
 
 
@@ -162,7 +162,7 @@ def test_another_gpu_leaves_the_parameter_server_where_it_is_and_saves_nothing()
     world.round()
     for vm in ("worker-2", "worker-3"):
         world.comes(vm)
-    assert world.round() == [Arrive(("worker-0", "worker-1"), save=False)]
+    assert world.round() == [FinishMove(("worker-0", "worker-1"), save=False)]
     world.all_come()
     world.is_whole()
     assert "ps-0" in {vm.name for vm in world.state.living}
@@ -173,10 +173,10 @@ def test_another_parameter_server_is_the_same_act() -> None:
     world.move("", servers=2)
     assert [each.vm for each in world.round() if isinstance(each, RequestVm)] == ["ps-1"]
     world.comes("ps-1")
-    assert world.round() == [Arrive((), save=True)]
+    assert world.round() == [FinishMove((), save=True)]
     world.is_whole()
     world.move("", servers=1)
-    assert world.round() == [Arrive(("ps-1",), save=True)]
+    assert world.round() == [FinishMove(("ps-1",), save=True)]
     world.all_come()
     world.is_whole()
 
@@ -199,7 +199,7 @@ def test_where_nobody_gives_the_vms_it_stays_and_what_had_come_goes(cause: str, 
     if after:
         (again,) = [each.vm for each in world.round() if isinstance(each, RequestVm)]
         world.happens(events.VmRefused(vm=again, reason="no capacity.", cause=cause))
-    (stay,) = [each for each in world.round() if isinstance(each, Stay)]
+    (stay,) = [each for each in world.round() if isinstance(each, CancelMove)]
     assert stay.why == "a VM that it needs there cannot be had: no capacity"
     assert event_words(events.ClusterStayed(reason="no")) == "the cluster stays where it is: no"
     world.all_come()
@@ -234,7 +234,7 @@ def test_without_the_old_parameter_server_the_move_goes_on_from_what_was_saved_b
     assert not [each for each in world.round() if isinstance(each, RequestVm)], "nothing is rented here any more"
     for vm in ("ps-1", "worker-2", "worker-3"):
         world.comes(vm)
-    assert world.round() == [Arrive(("worker-0", "worker-1"), save=False)]
+    assert world.round() == [FinishMove(("worker-0", "worker-1"), save=False)]
 
 
 MISHAPS = st.sampled_from(["come", "refuse", "revoke", "fail", "wait", "lose server", "round", "round"])

@@ -351,13 +351,13 @@ def test_a_vm_that_boots_again_is_not_silent_before_it_answers(tmp_path: Path, a
         fleet = Fleet(tmp_path, recorder, cast(Access, None), cast(Tasks, None), lambda *_: None, lambda _: None)
         at = time.monotonic()
         fleet._lost(NAME)
-        fleet._silence.asked(at + 100, at + 100.1, answered=True)
-        assert fleet.silent() == ([NAME] if answered else [])
+        fleet._silent.polled(at + 100, at + 100.1, answered=True)
+        assert fleet.given_up() == ([NAME] if answered else [])
         for name in ("ps-0", "worker-0"):
             fleet._lost(name)
-        fleet._silence.asked(at + 200, at + 200.1, answered=True)
-        assert fleet.silent() == [], "of those that answered before none does"
-        assert fleet._silence.closed
+        fleet._silent.polled(at + 200, at + 200.1, answered=True)
+        assert fleet.given_up() == [], "of those that answered before none does"
+        assert fleet._silent.path_closed
 
 
 def test_a_start_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

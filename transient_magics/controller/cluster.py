@@ -49,18 +49,18 @@ from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store
 from ..version import VERSION
 from .commands import PATIENCE, serve, still_looking
 from .decisions.core import (
-    Arrive,
     BeginDeletion,
+    CancelMove,
     DeleteVm,
+    FinishMove,
     HandOver,
+    ReportReady,
     RequestVm,
     SaveAhead,
     Situation,
-    Stay,
     StayHere,
-    TellReady,
     decide,
-    wanted,
+    places_now,
 )
 from .decisions.machine_change import asked
 from .decisions.shrink_policy import MEASURES, leaving
@@ -274,7 +274,7 @@ class Controller:
             self._tasks.do("poll", fleet.poll)
             self._tasks.do("write", recorder.keep_writing)
             if controller_vm():
-                self._tasks.do("journal", fleet.keep_journal)
+                self._tasks.do("journal", fleet.backup_journal)
                 self._tasks.do("copies", lambda: self._keep_copies(fleet))
             while not self._state.over and self._state.seat == controller_vm():
                 recorder.changed.clear()
@@ -289,8 +289,8 @@ class Controller:
                 self._reclaims.look(self._tasks, fleet, at)
                 self._note_agreement()
                 self._carry_out(fleet, self._situation(at, access, fleet))
-                fleet.keep_links()
-                fleet.keep_changing()
+                fleet.update_links()
+                fleet.advance_machine_changes()
                 self._tick_works(at)
                 if self._state.phase == "deleting" and not self._state.living:
                     await self._keep_copies(fleet, once=True)
@@ -335,7 +335,7 @@ class Controller:
             self._saved_ahead,
             ahead=now() - at,
             answering=fleet.answering,
-            silent=fleet.silent(),
+            silent=fleet.given_up(),
             here=controller_vm(),
             isolated=access.isolated,
             unprepared=unprepared,
@@ -355,7 +355,7 @@ class Controller:
                     self._saved_ahead = True
                     for works in self._works.values():
                         works.save_ahead()
-                case TellReady():
+                case ReportReady():
                     seconds = now() - self._state.declared_at
                     self._recorder.record(
                         events.ClusterReady(workers=decision.workers, seconds=seconds)
@@ -364,7 +364,7 @@ class Controller:
                     self._hand_over(fleet, decision.vm)
                 case StayHere():
                     self._recorder.note("seat", decision.why)
-                case Arrive() | Stay():
+                case FinishMove() | CancelMove():
                     self._mover.carry_out(decision, fleet, self._tasks)
                 case RequestVm():
                     pass  # all of them were asked for at once
@@ -391,7 +391,7 @@ class Controller:
 
     def _worker_slots(self, now: float) -> dict[int, str]:
         """The places of workers, each with its GPU."""
-        places = wanted(Situation(now, self._state))
+        places = places_now(Situation(now, self._state))
         return {place.slot: place.accelerator for place in places if place.role == WORKER}
 
     def _agent_line(self, vm: str, line: AgentLine) -> None:
