@@ -352,7 +352,7 @@ def _estimates(quadratic: Quadratic, count: int, between: int) -> tuple[list[tup
         signals.append(quadratic.signal)
         made = None
         while made is None:
-            made = probe.look(quadratic, {})
+            made = probe.measure(quadratic, {})
             quadratic.step(1)  # its own step
         found.append((number / count, made.signal, made.noise))
         quadratic.step(between * quadratic.workers)

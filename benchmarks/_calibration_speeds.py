@@ -34,7 +34,6 @@ from _calibration import (
 
 from transient_magics.catalog import ACCELERATORS, ZONES, PriceList
 from transient_magics.catalog.published import WAVES
-from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.journal import Event, RunState, costs, events, replay
 from transient_magics.planner import simulate as simulation
 from transient_magics.planner.choices import Choice
@@ -45,7 +44,9 @@ from transient_magics.planner.plan import Plan, make_plan
 from transient_magics.planner.ranges import middle
 from transient_magics.planner.run_records import Record
 from transient_magics.planner.speeds.workloads import PUBLISHED, Workload
+from transient_magics.protocol.vm_events import TrainStarted, WorkerJoined, WorkerLeft
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, parse_groups
+from transient_magics.works.studies.plans import hours_until_trained
 
 NETWORKS = ("cmdare/resnet-15", "cmdare/resnet-32", "cmdare/shake-shake-small", "cmdare/shake-shake-big")
 CLUSTER = "k80x4"
@@ -350,7 +351,7 @@ def journal_of(course: Course, hours: float, steps: int) -> list[Event]:
             found.append((joined, events.VmReady(vm=f"worker-{vm}")))
             active = len(number)
             number[vm] = len(number)
-            joins = events.WorkerJoined(run="run-1", worker=f"worker-{vm}", number=number[vm], active=active + 1)
+            joins = WorkerJoined(run="run-1", worker=f"worker-{vm}", number=number[vm], active=active + 1)
             found.append((joined, joins))
         there[place] = vm
 
@@ -365,7 +366,7 @@ def journal_of(course: Course, hours: float, steps: int) -> list[Event]:
         for place, (old, new) in enumerate(zip(before, stretch.vms, strict=True)):
             if old is not None and new != old and stretch.begin <= hours:
                 gone = f"worker-{old}"
-                left = events.WorkerLeft(run="run-1", worker=gone, number=number[old], reason="revoked", active=3)
+                left = WorkerLeft(run="run-1", worker=gone, number=number[old], reason="revoked", active=3)
                 found += [(stretch.begin, left), (stretch.begin, events.VmRevoked(vm=gone, signal="notice"))]
                 later = (each for each in course.stretches if each.begin >= stretch.begin)
                 following = next(each for each in later if each.vms[place] not in (None, old))
@@ -377,7 +378,7 @@ def journal_of(course: Course, hours: float, steps: int) -> list[Event]:
 
 
 def found_in_order(found: Sequence[tuple[float, Event]], hours: float) -> list[Event]:
-    first = [(0.0, events.TrainStarted(run="run-1", step=0))]
+    first = [(0.0, TrainStarted(run="run-1", step=0))]
     past = sorted((each for each in [*found, *first] if each[0] <= hours), key=lambda each: each[0])
     return [
         replace(event, time=int((BEGAN + 3600 * at) * 1e9), seq=number) for number, (at, event) in enumerate(past, 1)

@@ -54,7 +54,7 @@ value = some.recursive(
     lambda inner: some.lists(inner, max_size=4) | some.dictionaries(some.sampled_from(WORDS), inner, max_size=3),
     max_leaves=6,
 )
-KINDS = sorted({*events.KINDS, *AGENT})
+KINDS = sorted({*events.kinds(), *AGENT})
 FIELDS: dict[str, list[Any]] = {
     "run": [*["run-1"] * 8, "run-2", "../../x", 7],
     "worker": ["worker-0", ""],
@@ -85,7 +85,7 @@ FIELDS: dict[str, list[Any]] = {
 }
 GOOD = {
     name: [True] if "bool" in str(each.type) else ["text"] if re.search("str|Name", str(each.type)) else [1]
-    for cls in (*events.KINDS.values(), *vm_events._OF_AGENT.values())
+    for cls in (*events.kinds().values(), *vm_events._OF_AGENT.values())
     for name, each in cls.__dataclass_fields__.items()
 }
 SPEC_FIELDS = {name: [each] for name, each in SPEC.to_dict().items()}
@@ -103,7 +103,7 @@ def said(draw: Any, kinds: frozenset[str] | None = None) -> bytes:
     if way == 1:
         return json.dumps(draw(value)).encode()
     kind = draw(some.sampled_from(sorted(kinds or CHIEF | AGENT | {"work.declared"}) if way > 5 else KINDS))
-    cls = events.KINDS.get(kind) or vm_events._OF_AGENT[kind]
+    cls = events.kinds().get(kind) or vm_events._OF_AGENT[kind]
     told: dict[str, Any] = {"kind": draw(some.just(kind) | value) if way == 2 else kind, "time": NOW}
     for name in (each.name for each in fields(cls)):
         told[name] = draw(

@@ -23,15 +23,15 @@ from _common import own_home, say
 from transient_magics import client
 from transient_magics.client import Declaration
 from transient_magics.journal import Event, costs, events, replay
-from transient_magics.journal.bags.state import DeclaredBag
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Bathtub, LifetimeModel
 from transient_magics.planner.lifetimes.sources import published_lifetimes
-from transient_magics.protocol.bag.events import BagResult, BagStarted
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags.block_average import block_mean
+from transient_magics.works.bags.events import BagResult, BagStarted
 from transient_magics.works.bags.plans import POLICIES, BagRow, bag_plan
 from transient_magics.works.bags.policy.simulate import Bag, Courses, on_demand, simulate
+from transient_magics.works.bags.state import DeclaredBag
 from transient_magics.works.bags.surrogate.active_learning import Speedup, propose
 from transient_magics.works.bags.surrogate.cube import Cube, sobol
 from transient_magics.works.bags.surrogate.model import Kind, Result, Surrogate, learn

@@ -33,7 +33,7 @@ from transient_magics.controller.metering import Metering
 from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
 from transient_magics.panels import view
 from transient_magics.protocol.measures.step_parts import step_parts
-from transient_magics.protocol.vm_events import TrafficCounted
+from transient_magics.protocol.vm_events import TrafficCounted, TrainProgress, TrainStarted, WorkerJoined
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 
@@ -76,10 +76,10 @@ def grown(count: int) -> ClusterState:
         ]  # fmt: skip
     history += [
         events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 10**6}),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
     ]
     history += [
-        events.WorkerJoined(run="run-1", worker=name, number=number, active=number + 1)
+        WorkerJoined(run="run-1", worker=name, number=number, active=number + 1)
         for number, name in enumerate(names[1:])
     ]
     return replay(history)
@@ -115,7 +115,7 @@ def simulated(counts: list[int]) -> None:
     states = {n: grown(n) for n in counts}
     metering = {n: metered(state) for n, state in states.items()}
     now = time.time()
-    progress = events.TrainProgress(run="run-1", step=10, loss=1.0, steps_per_second=9.0, active=1)
+    progress = TrainProgress(run="run-1", step=10, loss=1.0, steps_per_second=9.0, active=1)
     parts: dict[str, Callable[[int], object]] = {
         "decisions of a second": lambda n: decide(Situation(now, states[n])),
         "leases of a second": lambda n: leases(states[n], dict.fromkeys(range(n - 1), "k80")),

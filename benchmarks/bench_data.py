@@ -122,7 +122,7 @@ class Source:
 
         def hear(lease: Lease) -> None:
             with self._lock:
-                answer = self.lending.asked(number, lease)
+                answer = self.lending.grant(number, lease)
             made.leased(answer.blocks)
 
         made = Blocks(self.address, TOKEN, folder, cache, hear, bucket)
@@ -146,19 +146,19 @@ def ours(source: Source, place: Path, epochs: int) -> None:
     size = source.index.bytes
     worker = source.worker(1, f"{int(SHARE * size / 1000)}KB:memory", place)
     for epoch in range(epochs):
-        began, before = time.monotonic(), source.lending.told
-        while source.lending.told.epochs <= epoch:
+        began, before = time.monotonic(), source.lending.summary
+        while source.lending.summary.epochs <= epoch:
             worker.used(_next(worker))
-        told = source.lending.told
+        told = source.lending.summary
         part = (told.fetched_bytes - before.fetched_bytes) / size
         took = time.monotonic() - began
         say(f"never evicting, epoch {epoch + 1}", took, "s", more=_of(part))
         source.rate = source.rate if epoch else told.fetched_bytes / took  # what it carries
-    told = source.lending.told
+    told = source.lending.summary
     later = (told.fetched_bytes / size - 1) / (epochs - 1)
     say("  bytes from the source in a later epoch, of all", later, "", f"{1 - SHARE:.2f}, and what is read ahead")
     worker.close(leaving=True)
-    source.lending.lost(1, "worker-1")
+    source.lending.release(1, "worker-1")
 
 
 def used_last(source: Source, epochs: int) -> None:
@@ -249,11 +249,11 @@ def started_again(source: Source, place: Path) -> None:
         for number in (1, 2):
             source.lending, began = Lending("bench", source.index, 3, None, 0.0), time.monotonic()
             worker = source.worker(number, cache, folder)
-            while not source.lending.told.epochs:
+            while not source.lending.summary.epochs:
                 worker.used(_next(worker))
             took = time.monotonic() - began
             worker.close(leaving=number == 2)
-        part = _of(source.lending.told.fetched_bytes / source.index.bytes)
+        part = _of(source.lending.summary.fetched_bytes / source.index.bytes)
         say(f"never evicting, in {where}: killed and started again, an epoch", took, "s", more=part)
     print("a page cache stays with its VM (not measured): nothing is lost; on a new VM nothing of any of these is left")
 
@@ -297,7 +297,7 @@ def straight(source: Source, place: Path, samples: int) -> None:
                 began, computed = time.monotonic(), time.process_time()
                 _first_epoch(source, workers, direct, _made(place / f"first-{sample}-{workers}-{direct}"))
                 took[workers, direct].append(time.monotonic() - began)
-                told = source.lending.told
+                told = source.lending.summary
                 cpu[direct].append((time.process_time() - computed) / told.fetched_bytes * 1e9)
                 if direct:
                     shares.append(told.straight_bytes / told.fetched_bytes)
@@ -313,7 +313,7 @@ def straight(source: Source, place: Path, samples: int) -> None:
 
 def _first_epoch(source: Source, workers: int, direct: bool, folder: Path) -> None:
     def reads(worker: Blocks) -> None:
-        while not source.lending.told.epochs:
+        while not source.lending.summary.epochs:
             if chunk := worker.next(0.2, _NEVER):
                 worker.used(chunk)
 
@@ -345,15 +345,15 @@ def killed(source: Source, place: Path) -> None:
     begun = _next(two)  # in its steps when it is killed
     read.update(begun.numbers)
     two.close(leaving=False)
-    lending.lost(2, "worker-2")
-    while not lending.told.epochs:
+    lending.release(2, "worker-2")
+    while not lending.summary.epochs:
         chunk = _next(one)
-        if lending.told.epochs:
+        if lending.summary.epochs:
             break
         read.update(chunk.numbers)
         one.used(chunk)
     one.close(leaving=True)
-    told, again = lending.told, sum(read[number] > 1 for number in begun.numbers)
+    told, again = lending.summary, sum(read[number] > 1 for number in begun.numbers)
     say("a kill in mid-epoch: blocks leased once more", told.again, "", f"<= {told.bound}, the bound")
     say("  of them had been in its steps in part", again, "", more=f"of {told.blocks} blocks")
     say("  blocks that nobody read", sum(not read[number] for number in range(told.blocks)), "", "0")

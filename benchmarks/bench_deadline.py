@@ -72,6 +72,7 @@ from transient_magics.deadlines.situation import LACKS, LASTS
 from transient_magics.errors import PlanError
 from transient_magics.journal import Event, bill, events, replay
 from transient_magics.planner.deadlines.cost import GRID, Chains, Open, published
+from transient_magics.protocol.vm_events import TrainMade, WorkerJoined
 from transient_magics.works.runs.deadline_situation import seen
 
 HERE = ROOT.parent / "shared" / "data" / "availability"
@@ -425,7 +426,7 @@ def live(trace: Trace, seed: int) -> Lived:
                            finish_by=DEADLINE_HOURS, eval_batches=1)  # fmt: skip
         run.wait(1800)
         state, history = cluster.state, cluster.events()
-        [made] = [each for each in history if isinstance(each, events.TrainMade)]
+        [made] = [each for each in history if isinstance(each, TrainMade)]
         acts = [each for each in history if isinstance(each, events.DeadlineActed)]
         known = state.of(RunState)[run.name].deadline
         line = state.spec.price("cpu", ZONE)
@@ -452,7 +453,7 @@ def _starts(history: list[Event], run: str) -> tuple[float, float]:
     state = replay(each for each in history if each.seq < act.seq)
     names = {each.vm for each in history if isinstance(each, events.VmRequested) and each.role == "worker"
              and each.provisioning_model == "standard" and each.seq < then}  # fmt: skip
-    joined = [each.at for each in history if isinstance(each, events.WorkerJoined) and each.worker in names]
+    joined = [each.at for each in history if isinstance(each, WorkerJoined) and each.worker in names]
     return seen(state, state.of(RunState)[run], act.at).begin, max(joined, default=act.at) - act.at
 
 

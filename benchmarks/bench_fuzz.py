@@ -61,6 +61,8 @@ from transient_magics.protocol import (
 from transient_magics.remote import following, transfer
 from transient_magics.runtime.files import manifest
 from transient_magics.spec import ClusterSpec, WorkerGroup
+from transient_magics.works.dask.events import _OF_DASK, from_dask
+from transient_magics.works.jobs.events import _OF_JOB, from_job
 from transient_magics.works.runs import checkpoint_copy
 
 GOAL = 0.95
@@ -205,13 +207,13 @@ def of_a_vm(line: bytes) -> None:
 
 def of_work(line: bytes) -> None:
     with contextlib.suppress(ValueError):
-        event = vm_events.from_job(line, "job-1", 1, 0, NOW, NOW)
+        event = from_job(line, "job-1", 1, 0, NOW, NOW)
         assert event.values["job"] == "job-1", "another job"
         assert event.values["attempt"] == 1, "another attempt"
         assert event.values.get("rank", 0) == 0, "another rank"
     for schedules in (True, False):
         with contextlib.suppress(ValueError):
-            event = vm_events.from_dask(line, "dask-1", "worker-0", schedules, NOW, NOW)
+            event = from_dask(line, "dask-1", "worker-0", schedules, NOW, NOW)
             assert event.values["dask"] == "dask-1", "another Dask cluster"
             assert event.values.get("vm", "worker-0") == "worker-0", "another VM"
 
@@ -359,7 +361,7 @@ ODD = [
 ]
 TARGETS: dict[str, tuple[Any, Callable[[Any], None]]] = {
     "lines of chief and agent": (said(), of_a_vm),
-    "lines of jobs and of Dask": (said(frozenset({*vm_events._OF_JOB, *vm_events._OF_DASK})), of_work),
+    "lines of jobs and of Dask": (said(frozenset({*_OF_JOB, *_OF_DASK})), of_work),
     "lines of a journal": (said(), of_a_journal),
     "metrics": (rows(), of_metrics),
     "blocks of bytes": (rows() | some.binary(max_size=300), of_lines),
@@ -393,14 +395,14 @@ def without(module: Any, name: str, instead: Any) -> Any:
 
 
 ATTACKS: dict[str, tuple[str, Any]] = {
-    "1: any event decides for the controller": (RUN, without(vm_events, "_OF_CHIEF", events.KINDS)),
+    "1: any event decides for the controller": (RUN, without(vm_events, "_OF_CHIEF", events.kinds())),
     "1: events of another run": (
         RUN,
         without(vm_events, "from_chief", lambda line, _, *when: events.taken(line, vm_events._OF_CHIEF, "a VM", *when)),
     ),
     "1: events of another job": (
         "lines of jobs and of Dask",
-        without(vm_events, "from_job", lambda line, *_: events.taken(line, vm_events._OF_JOB, "a VM", NOW, NOW)),
+        without(vm_events, "from_job", lambda line, *_: events.taken(line, _OF_JOB, "a VM", NOW, NOW)),
     ),
     "1: moments of another age": (RUN, without(events, "_DAY", 2**80)),
     "2: names of runs that lead elsewhere": ("lines of a journal", without(names, "_NAME", ANYTHING)),

@@ -32,7 +32,8 @@ from _common import card, own_home, parser_of, run_measures, say, say_all
 
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Job
-from transient_magics.journal import JobState, events
+from transient_magics.works.dask.events import DaskLeft
+from transient_magics.works.jobs.state import JobState
 
 STEP_SECONDS = 0.1
 SCRIPT = f"""
@@ -275,7 +276,7 @@ def added(ours: Any, rounds: int) -> tuple[list[float], list[float]]:
     return plain_times, own_times
 
 
-def revoked_tasks(cluster: Cluster, dask: Any, tasks: int, times: int) -> tuple[int, int, list[events.DaskLeft]]:
+def revoked_tasks(cluster: Cluster, dask: Any, tasks: int, times: int) -> tuple[int, int, list[DaskLeft]]:
     """Tasks that were lost, executions more than there are tasks, and how workers left, with so many revocations."""
     mark = cluster.state.seq
     with tempfile.TemporaryDirectory() as place:
@@ -293,7 +294,7 @@ def revoked_tasks(cluster: Cluster, dask: Any, tasks: int, times: int) -> tuple[
         right = sum(int.from_bytes(each[:4], "big") in range(tasks) for each in results)
         done = len(made.read_text(encoding="utf-8").splitlines())
         time.sleep(3.0)  # until the last of what VMs tell is here
-    left = [each for each in cluster.events("dask") if each.seq > mark and isinstance(each, events.DaskLeft)]
+    left = [each for each in cluster.events("dask") if each.seq > mark and isinstance(each, DaskLeft)]
     return tasks - right, done - tasks, left
 
 

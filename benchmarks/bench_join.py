@@ -64,6 +64,7 @@ from transient_magics import client, emulator
 from transient_magics.client import Cluster, Declaration, Run
 from transient_magics.journal import ClusterState, Event, events, metrics
 from transient_magics.protocol.run import Cache
+from transient_magics.protocol.vm_events import TrainCheckpoint, TrainStarted
 
 PACE = 0.8
 """Seconds of a step, so that the two who train leave the cores to the one who comes."""
@@ -333,9 +334,9 @@ def moved(cluster: Cluster, run: Run, zone: str) -> dict[str, float]:
     told = [each for each in cluster.events() if each.seq > mark]
     new = {vm.name: vm for vm in cluster.state.serving}
     ready = max(vm.ready_at for vm in new.values())
-    started = _first(told, events.TrainStarted)
+    started = _first(told, TrainStarted)
     relocated = _first(told, events.ClusterRelocated)
-    saved = [each for each in told if isinstance(each, events.TrainCheckpoint) and each.at <= relocated.at][-1]
+    saved = [each for each in told if isinstance(each, TrainCheckpoint) and each.at <= relocated.at][-1]
     rows = [row for row in metrics.read(run.directory / "metrics.jsonl") if row["steps"] and row["time"] / 1e9 > began]
     first = {vm: min(row["time"] / 1e9 for row in rows if row["worker"] == vm) for vm in new if vm.startswith("worker")}
     before = [row["step"] for row in rows if row["worker"] in old]

@@ -35,6 +35,7 @@ from transient_magics import client
 from transient_magics.client import Cluster, Declaration
 from transient_magics.journal import ClusterState, Event, Journal, events
 from transient_magics.panels import assets
+from transient_magics.protocol.vm_events import TrainCheckpoint, WorkerJoined, WorkerLeft
 
 TIMED = """
 import time, sys
@@ -278,11 +279,9 @@ def storm(lab: Lab, folder: Path, seconds: float, rate: int = 1000) -> None:
 def _event(number: int) -> Any:
     kinds = [
         lambda: stories.progress(number, 4),
-        lambda: events.WorkerJoined(run="run-1", worker=f"worker-{number % 4}", number=number, active=4),
-        lambda: events.WorkerLeft(
-            run="run-1", worker=f"worker-{number % 4}", number=number - 1, active=3, reason="lost"
-        ),
-        lambda: events.TrainCheckpoint(run="run-1", step=number, path=f"checkpoints/model.ckpt-{number}"),
+        lambda: WorkerJoined(run="run-1", worker=f"worker-{number % 4}", number=number, active=4),
+        lambda: WorkerLeft(run="run-1", worker=f"worker-{number % 4}", number=number - 1, active=3, reason="lost"),
+        lambda: TrainCheckpoint(run="run-1", step=number, path=f"checkpoints/model.ckpt-{number}"),
     ]
     return kinds[number % 4]()
 

@@ -63,7 +63,8 @@ from _peers import IMPORTS, PEERS, Coordinator
 
 from transient_magics import client, emulator
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.journal import ClusterState, events, metrics
+from transient_magics.journal import ClusterState, metrics
+from transient_magics.protocol.vm_events import TrainCheckpoint, TrainStarted
 
 WORKERS = 3
 EVERY = 60.0
@@ -416,7 +417,7 @@ def kill_the_server(cluster: Cluster, run: Run) -> Restart:
     os.kill(process(cluster, "ps-0", "parameter_server"), signal.SIGKILL)
     cluster.follow(lambda _: len(cluster.events("train.started")) > starts, 120)
     started = cluster.events("train.started")[-1]
-    assert isinstance(started, events.TrainStarted)
+    assert isinstance(started, TrainStarted)
     first: dict[str, float] = {}
     while len(first) < WORKERS:
         if time.time() > at + 120:
@@ -426,7 +427,7 @@ def kill_the_server(cluster: Cluster, run: Run) -> Restart:
             first.setdefault(row["worker"], row["time"] / 1e9)
     made = max(row["step"] for row in rows_between(run, 0, at))
     saved = [event.step for event in cluster.events("train.checkpoint")
-             if isinstance(event, events.TrainCheckpoint) and event.at < at][-1]  # fmt: skip
+             if isinstance(event, TrainCheckpoint) and event.at < at][-1]  # fmt: skip
     return Restart(started.at - at, max(first.values()) - at, made - saved, made - started.step)
 
 

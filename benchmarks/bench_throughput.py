@@ -76,9 +76,10 @@ from scipy import stats
 from transient_emulator.vms.machine import OPERATION_THREADS
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Run
-from transient_magics.journal import events, metrics
+from transient_magics.journal import metrics
 from transient_magics.planner.deflation import shrunk
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.vm_events import TrainCheckpoint
 
 TURN = 1.0
 NETWORK_NAMES = ("tiny", "large", "resnet32")
@@ -462,7 +463,7 @@ def checkpoint(options: argparse.Namespace) -> None:
         ended = time.time()
         saves = [
             event for event in cluster.events("train.checkpoint")
-            if isinstance(event, events.TrainCheckpoint) and began < event.time / 1e9 < ended
+            if isinstance(event, TrainCheckpoint) and began < event.time / 1e9 < ended
         ]  # fmt: skip
         rows = rows_between(run, began, ended)
         saving, quiet = [], []

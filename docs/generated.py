@@ -20,21 +20,24 @@ from transient_magics import errors
 from transient_magics.cli import options
 from transient_magics.cli.option import Option
 from transient_magics.journal import events as of_controller
+from transient_magics.kinds import KINDS, parts
 from transient_magics.protocol import vm_events as of_vms
-from transient_magics.protocol.events import KINDS
+from transient_magics.protocol.events import kinds
+
+_WORK = options.work_commands()
+_CORE = {command.name: (verb,) for verb, command in _WORK.items() if not command.research}
+_RESEARCH = {command.name: (verb,) for verb, command in _WORK.items() if command.research}
 
 _PAGES = {
     "cluster": ("declare", *options.CLUSTER_VERBS),
     "work": ("work", "stop"),
+    **_CORE,
     "train": ("train", "export", "tensorboard"),
-    "sweep": ("study",),
-    "job": ("job",),
-    "bag": ("bag",),
     "plan": ("plan",),
     "doctor": ("doctor", "catalog", *(f"image {verb}" for verb in options.IMAGE_VERBS)),
     "weather": ("weather",),
     "deflate": ("deflate",),
-    "stalls": ("stalls",),
+    **_RESEARCH,
     "measure": ("measure",),
     "lifetimes": ("lifetimes",),
 }
@@ -43,41 +46,22 @@ _PAGES = {
 _GUIDES = {
     "cluster": "clusters",
     "work": "clusters",
-    "train": "training",
-    "sweep": "sweeps",
-    "job": "jobs",
-    "bag": "bags",
     "plan": "planning",
     "doctor": "google-cloud",
     "weather": "emulator",
     "deflate": "deflation",
-    "stalls": "stalls",
     "measure": "lifetimes",
     "lifetimes": "lifetimes",
+    **{command.name: command.guide for command in _WORK.values()},
 }
-"""The page that explains the commands of a page of the reference."""
+"""The page that explains the commands of a page of the reference; empty for none."""
 
+_MAGICS = ("work", "stop", "plan", "weather", "deflate", "measure", "lifetimes", "doctor")
 _LINES = {
     "declare": "%transient_cluster",
     **{verb: f"%transient_cluster {verb}" for verb in options.CLUSTER_VERBS},
-    "train": "%%train",
-    "study": "%%sweep",
-    "job": "%%job",
-    "bag": "%%bag",
-    **{
-        verb: f"%transient_{verb}"
-        for verb in (
-            "work",
-            "stop",
-            "plan",
-            "weather",
-            "deflate",
-            "stalls",
-            "measure",
-            "lifetimes",
-            "doctor",
-        )
-    },
+    **{verb: f"%transient_{command.name}" if command.research else command.magic for verb, command in _WORK.items()},
+    **{verb: f"%transient_{verb}" for verb in _MAGICS},
     **{f"image {verb}": f"%transient_image {verb}" for verb in options.IMAGE_VERBS},
     **{verb: f"transient {verb}" for verb in ("catalog", "export", "tensorboard")},
 }
@@ -141,7 +125,7 @@ def _commands(verbs: tuple[str, ...], guide: str) -> Iterator[str]:
     """The page of a command and its sub-commands: an anchor and an index entry for each option."""
     for number, verb in enumerate(verbs):
         yield from ("", f"{'##' if number else '#'} `{_LINES[verb]}`", "", _cell(_described(verb)), "")
-        if not number:
+        if guide and not number:
             yield from (f"Guide: [](../{guide}.md).", "")
         program = re.sub(r"^%+(transient_)?", "transient ", _LINES[verb])  # Sphinx takes no "%" in a program's name
         yield from ("```{program} " + program, "```")
@@ -171,10 +155,11 @@ def _events() -> Iterator[str]:
     yield ""
     yield "The lines of `journal.jsonl`, as `cluster.events()` gives them. Each has `seq`, `time` (nanoseconds since"
     yield "1970, UTC) and `kind` besides its own fields. A version that does not know a kind keeps and ignores it."
-    for title, module in (("Of the controller", of_controller), ("Of the VMs", of_vms)):
+    of_work = [(f"Of {KINDS[kind]}s", module) for kind, module in parts("events").items()]
+    for title, module in (("Of the controller", of_controller), ("Of the VMs", of_vms), *of_work):
         yield from ("", f"## {title}")
-        for kind in sorted(kind for kind, event in KINDS.items() if event.__module__ == module.__name__):
-            event = KINDS[kind]
+        for kind in sorted(kind for kind, event in kinds().items() if event.__module__ == module.__name__):
+            event = kinds()[kind]
             yield from ("", f"### `{kind}`", "", inspect.getdoc(event) or "", "")
             fields = [each for each in dataclasses.fields(event) if each.name not in ("seq", "time")]
             if fields:

@@ -23,6 +23,7 @@ from transient_magics import client
 from transient_magics.client import text
 from transient_magics.errors import TransientError
 from transient_magics.journal import ClusterState, Event, RunState, bill, events
+from transient_magics.protocol.vm_events import TrainProgress
 
 HERE = Path(__file__).resolve().parent
 
@@ -85,7 +86,7 @@ def _run(path: Path, out: Path, began: float) -> int:
 
 def _tell(began: float, state: ClusterState, new: list[Event]) -> None:
     for event in new:
-        if isinstance(event, events.TrainProgress):
+        if isinstance(event, TrainProgress):
             run = state.of(RunState)[event.run]
             loss = "" if event.loss is None else f"  loss {event.loss:.3f}"
             _say(

@@ -76,7 +76,7 @@ MAY: dict[str, dict[str, Rows | str]] = {
     "transient_magics/client/planning/lifetimes.py": {"90% BAND": ALIVE},
     "transient_magics/works/bags/static.py": {"90% intervals held": COUNTED},
     "transient_emulator/weather/words.py": {"(nine of ten)": SETTING},
-    "transient_magics/cli/options/weather.py": {"nine of ten within 50ms..400ms": SETTING},
+    "transient_magics/cli/options/weather.py": {"50ms..400ms for nine of ten": SETTING},
     "widgets/bag.js": {"90% held": COUNTED},
 }
 """By file, passages that may be said as they are written there, and why: the stored rows that show that an interval

@@ -14,6 +14,7 @@ from tests.notebooks import notebook_of, runner_of
 DOCS = Path(__file__).parent.parent / "docs"
 
 SHOWN = {
+    "move-from-fit": [r"^45\d$", r"accuracy.: 0\.\d+", r"^4810$"],
     "spend-less": [r"ended after \d+ of 3000 steps", r"start-up", r"is deleted"],
     "close-the-laptop": [r"at step \d+", r"^6\d\d 0\.\d+"],
     "resume": [r"^20\d$", r"first step of its own: 20\d", r"last step: 30\d", r"^0\.\d+"],

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.processes import until
-from transient_magics.journal.bags.fold import fold
-from transient_magics.journal.bags.state import BagState
 from transient_magics.planner.lifetimes.parametric import Bathtub
 from transient_magics.protocol import layout
-from transient_magics.protocol.bag import events as b
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.works.bags import events as b
 from transient_magics.works.bags.driver.decisions import Core, Lifetimes, age_hours, batch, end, job_seconds
+from transient_magics.works.bags.fold import fold
 from transient_magics.works.bags.policy.placement import Free, Survival
+from transient_magics.works.bags.spec import BagSpec
+from transient_magics.works.bags.state import BagState
 from transient_magics.works.bags.surrogate.active_learning import LEAST_JUDGED
 
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 12, surrogate="none")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transient_magics.errors import PlanError
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags.surrogate.cube import all_inside, inside
 from transient_magics.works.bags.surrogate.model import Surrogate, learn
 from transient_magics.works.bags.surrogate.section import sections

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.errors import PlanError
-from transient_magics.protocol.bag.events import BagLearnt
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags.block_average import block_mean
+from transient_magics.works.bags.events import BagLearnt
 from transient_magics.works.bags.storage import _ENTRY, pack_surrogate, read_arrays, unpack_surrogate
 from transient_magics.works.bags.surrogate import model
 from transient_magics.works.bags.surrogate.active_learning import (

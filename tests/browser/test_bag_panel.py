@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, expect
 from tests.panels.bag_story import BagStory, specification
 from transient_magics.journal import bill
 from transient_magics.panels import view
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags.view import sections as bags
 
 from .bare import asked, bare

@@ -25,9 +25,9 @@ from transient_magics.client.declaring.runs import specified
 from transient_magics.controller.decisions.core import RequestVm
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import DeclarationError
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.spec import RunSpec
+from transient_magics.works.bags.spec import BagSpec
 
 TRAIN = "--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000 "
 
@@ -383,8 +383,8 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--resume run-1 --no-check --when-done workers --pace .2 --finish-by 18:00 --max-cost $5 --set confidence=0.9 "
         "--gpus t4,l4 --zones us-east1-c,us-east1-d --adapt ask --wait -o run"
     )
-    besides = ["--param", "--prep", "--backup-workers"]
-    assert unnamed("train", line) == besides, "which take a cell's own model, no --cache, and --mode sync"
+    besides = ["--keep-cluster", "--project", "--param", "--prep", "--backup-workers", "--max-hours"]
+    assert unnamed("train", line) == besides, "which take SPEC, a cell's own model, no --cache, and --mode sync"
     assert parse("train", split(TRAIN + "--prep 'CPU x2'")).values["prep"] == "cpux2"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")
@@ -502,7 +502,8 @@ def test_a_study_takes_its_own_options_and_those_of_its_runs() -> None:
     }  # fmt: skip
     passed_on = {each.name for each in options.declared("train")} - {each.name for each in options.declared("study")}
     alone = {"finish_by", "gpus", "zones", "adapt"}  # with a cluster for itself
-    assert passed_on == {"resume", "prep", *alone}, "all other options of a run hold for those of a study"
+    own_cluster = {"spec", "keep_cluster", "project"}
+    assert passed_on == {"resume", "prep", *alone, *own_cluster}, "all other options of a run hold for those of a study"
     with pytest.raises(DeclarationError, match="Unknown setting 'confidence'"):
         parse("study", split(f"{own} --train-steps 100 --set confidence=0.9"))
     for line, said in (
@@ -728,7 +729,7 @@ def test_cells_and_terminals_have_one_act_for_each_verb() -> None:
         ("k80x1,k80", "k80x1 is there twice (--on). --repeat 5 trains each point five times."),
         (
             "k80x2@us-west1-b",
-            "'k80x2@us-west1-b' names a zone, and a configuration takes its workers wherever they are",
+            "'k80x2@us-west1-b' names a zone, but a configuration uses workers of any zone",
         ),
         ("k80x0", "a count is from 1 to 1000, not 0 (--on)"),
     ],

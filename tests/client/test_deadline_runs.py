@@ -81,7 +81,7 @@ def test_what_is_promised_is_said_before_and_which_limit_wins(sent: list[Command
     run = begin(declared(max_cost=20.0), max_cost=5.0)
     said = text.declared_words("run", run.declared, time.time())
     assert said.startswith("Its deadline is ")
-    assert "capacity and quota are not guaranteed" in said
+    assert "capacity or quota may be lacking" in said
     assert said.endswith("If $5.00 is not enough, the cost limit wins and the run is late.")
     spec = RunSpec(name="r", train_steps=1, finish_by=time.time() + 60, adapt="ask")
     asked = text.declared_words("run", spec, time.time())

@@ -16,12 +16,13 @@ from transient_magics.client import Cluster, Job, Run, Study, commands, launch
 from transient_magics.client.following.cluster import watch
 from transient_magics.client.following.follower import follower
 from transient_magics.errors import ClusterError, NameTakenError, TrainingError
-from transient_magics.journal import ClusterState, Event, JobState, Journal, events
+from transient_magics.journal import ClusterState, Event, Journal, events
 from transient_magics.panels.display import Display
 from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.cluster_commands import Delete
-from transient_magics.protocol.job import JobSpec
 from transient_magics.spec import ClusterSpec
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.jobs.state import JobState
 
 DELETED: tuple[Event, ...] = (
     events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "make").to_dict()),

@@ -14,7 +14,7 @@ from transient_magics.client import specify
 from transient_magics.errors import ClusterError, TransientError
 from transient_magics.journal import Event, Journal, events
 from transient_magics.protocol import layout
-from transient_magics.protocol.job import JobSpec
+from transient_magics.works.jobs.spec import JobSpec
 
 
 def declared(name: str, job: str = "job-1", *, over: bool = False) -> None:

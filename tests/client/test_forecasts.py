@@ -24,9 +24,11 @@ from transient_magics.catalog.published import stand_ins
 from transient_magics.cli import program
 from transient_magics.client.forecaster import Forecaster
 from transient_magics.errors import ClusterError
-from transient_magics.journal import Journal, RunState, events
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.journal import Journal, RunState
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.works.studies.configurations import Part, StudyPreview
+from transient_magics.works.studies.spec import StudySpec
 
 CLOCK = r"\d\d:\d\d(:\d\d)?"
 MONEY = r"\$\d+\.\d+"
@@ -50,7 +52,7 @@ def training(
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told), encoding="utf-8")
     last = history[-1]
     if over:
-        ended = events.TrainFinished(run="run-1", step=times * rows[-1]["step"], loss=0.1)
+        ended = TrainFinished(run="run-1", step=times * rows[-1]["step"], loss=0.1)
         history.append(replace(ended, seq=last.seq + 1, time=last.time + 1))
     with Journal(folder / "journal.jsonl") as journal:
         for event in history:
@@ -169,9 +171,9 @@ def test_a_studys_dry_run_says_hours_and_dollars_where_runs_of_its_model_were_me
     (longer,) = preview(80_000).rows
     assert longer["hours"] / row["hours"] == pytest.approx(2, rel=0.1)
     said = str(preview(40_000))
-    assert "hours and dollars are for as long as Spot capacity lasts:" in said.splitlines()[0]
+    assert "hours and dollars hold while Spot capacity lasts:" in said.splitlines()[0]
     assert re.search(r"; about \d+ h( \d+ min)? \(\d+ h.* to \d+ h.*\), \$\d+\.\d+ \(\$\d.* to \$\d.*\)", said), said
-    assert "Hours are by what this model's runs were measured at" in said
+    assert "Hours are estimated from measured runs of this model" in said
     unknown = preview(40_000, model="another")
     assert unknown.rows[0]["hours"] is None
-    assert "no run of this model here tells it" in str(unknown)
+    assert "No run of this model was measured" in str(unknown)

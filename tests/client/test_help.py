@@ -31,15 +31,18 @@ def cells(markup: str) -> list[list[str]]:
 def test_the_help_of_a_run_lists_every_option_once_in_titled_groups_and_research_last() -> None:
     text = str(arguments.explain(["train"], notebook=True))
     titles = [title for title, _ in grouped(declared("train"))]
-    assert titles == ["Cluster", "Data and model", "Steps and batches", "Evaluation", "Checkpoints",
+    assert titles == ["Arguments", "Cluster", "Data and model", "Steps and batches", "Evaluation", "Checkpoints",
                       "Deadlines and cost", "Research"]  # fmt: skip
     places = [text.index(f"\n{title}:\n") for title in titles]
     assert places == sorted(places)
     for option in declared("train"):
-        assert len(re.findall(rf"\n  {re.escape(option.flags[0])}(?![\w-])", text)) == 1, option.flags
+        shown = option.flags[0] if option.flags[0].startswith("-") else option.metavar
+        assert len(re.findall(rf"\n  {re.escape(shown)}(?![\w-])", text)) == 1, option.flags
     assert "--damping" not in text[: places[-1]]
     assert "how many of the last checkpoints to keep (default: 5)" in text
-    assert "how many steps, over all workers (default: as the cell's model.fit declares)" in text
+    assert "number of steps of all workers together (default: as the cell's model.fit declares)" in " ".join(
+        text.split()
+    )
 
 
 @pytest.mark.parametrize("verb", ["declare", "train", "study", "job", "bag", "stalls", "plan", "weather", "doctor"])
@@ -52,7 +55,7 @@ def test_a_notebook_shows_names_meanings_and_defaults_in_columns() -> None:
     rows = cells(html)
     assert rows[0] == ["option", "what it does", "default"]
     assert ["--keep N", "how many of the last checkpoints to keep", "5"] in rows
-    assert ["--train-steps N", "how many steps, over all workers", "as the cell's model.fit declares"] in rows
+    assert ["--train-steps N", "number of steps of all workers together", "as the cell's model.fit declares"] in rows
     assert ["Research"] in rows
     shown = [row[0] for row in rows if len(row) == 3]
     assert len(shown) == 1 + len(declared("train"))
@@ -98,8 +101,8 @@ def test_help_and_version_answer_in_a_terminal(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("cell", "shown"),
     [
-        ("%%train -h", "usage: %%train [options]"),
-        ("\n  %%train -h", "usage: %%train [options]"),
+        ("%%train -h", "usage: %%train [SPEC] [options]"),
+        ("\n  %%train -h", "usage: %%train [SPEC] [options]"),
         ("%%transient_plan -h", "usage: %%transient_plan [SPEC] [options]"),
         ("%transient_help", "Magics of transient_magics"),
         ("%transient_help cluster resize", "usage: %transient_cluster resize NAME SPEC [options]"),

@@ -22,18 +22,21 @@ from transient_magics.client.planning import workloads
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.files import write_atomically
 from transient_magics.journal import Event, Journal, events, lock
-from transient_magics.journal.bags import events as e
 from transient_magics.protocol import layout
-from transient_magics.protocol.bag import events as b
-from transient_magics.protocol.bag.spec import BagSpec
 from transient_magics.protocol.measures.step_parts import packed
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainEvaluated, TrainFinished, TrainStarted
+from transient_magics.works.bags import events as b
+from transient_magics.works.bags import events as e
 from transient_magics.works.bags import handle as handle_of_bags
 from transient_magics.works.bags.handle import Bag
+from transient_magics.works.bags.spec import BagSpec
 from transient_magics.works.bags.storage import pack_surrogate
 from transient_magics.works.bags.surrogate.model import learn
+from transient_magics.works.studies.events import StudyAsked, StudyTold
 from transient_magics.works.studies.handle import Study
+from transient_magics.works.studies.spec import StudySpec
 
 RUN = RunSpec("run-1", 10, eval_steps=10)
 STUDY = StudySpec("s", RUN, "max accuracy", parse_space("lr=0.1,0.2"), trials=2, sampler="grid")
@@ -78,8 +81,8 @@ def test_who_waits_for_a_run_has_all_of_its_metrics(cluster: Cluster, tmp_path: 
     run = Run("run-1", cluster)
     happen(
         cluster, events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token()),
-        events.TrainStarted(run="run-1", step=0),
-        events.TrainFinished(run="run-1", step=10),
+        TrainStarted(run="run-1", step=0),
+        TrainFinished(run="run-1", step=10),
     )  # fmt: skip
     coming = later(lambda: come(run))
     assert run.wait(60).step == 10
@@ -93,10 +96,10 @@ def test_who_waits_for_a_study_has_the_metrics_of_its_trials(cluster: Cluster) -
     trial = Run(STUDY.run_name(0), cluster)
     happen(
         cluster, events.WorkDeclared(of="study", work="s", spec=STUDY.to_dict()),
-        events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial.name,)),
+        StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial.name,)),
         events.WorkDeclared(of="run", work=trial.name, spec=RUN.without_token()),
-        events.TrainStarted(run=trial.name, step=0), events.TrainFinished(run=trial.name, step=10),
-        events.StudyTold(study="s", trial=0, state="complete", value=0.9),
+        TrainStarted(run=trial.name, step=0), TrainFinished(run=trial.name, step=10),
+        StudyTold(study="s", trial=0, state="complete", value=0.9),
         events.WorkStopping(work="s", of="study", reason="its limit"),
     )  # fmt: skip
     coming = later(lambda: come(trial))
@@ -114,7 +117,7 @@ def test_a_trace_is_the_one_that_was_asked_for_and_not_that_of_last_time(
     happen(
         cluster,
         events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token()),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
     )
     trace = run.directory / layout.trace_of("worker-3")
     trace.parent.mkdir(parents=True)
@@ -142,9 +145,9 @@ def test_a_plan_looks_again_at_a_run_of_which_not_all_was_here(cluster: Cluster)
     run = Run("run-1", cluster)
     happen(
         cluster, events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token()),
-        events.TrainStarted(run="run-1", step=0),
-        events.TrainEvaluated(run="run-1", step=10, metrics={"accuracy": 0.5}),
-        events.TrainFinished(run="run-1", step=10),
+        TrainStarted(run="run-1", step=0),
+        TrainEvaluated(run="run-1", step=10, metrics={"accuracy": 0.5}),
+        TrainFinished(run="run-1", step=10),
     )  # fmt: skip
     run.directory.mkdir(parents=True)
     (run.directory / layout.CELL).touch()

@@ -20,12 +20,14 @@ from transient_magics.client import Cluster, Job, commands, text
 from transient_magics.client.declaring import specify
 from transient_magics.client.following import cluster as home
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import Event, JobState, Journal, events, lock
+from transient_magics.journal import Event, Journal, events, lock
 from transient_magics.protocol import layout
-from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime.files.archive import pack
 from transient_magics.spec import CONTROLLER, WORKER
-from transient_magics.works.jobs.view import Drawn
+from transient_magics.works.jobs.events import JobBegan, JobExited, JobKept, JobStarted
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.jobs.state import JobState
+from transient_magics.works.jobs.view import JobView
 from transient_magics.works.jobs.words import job_words
 
 SPEC = JobSpec("job-1", "python train.py", keep="out")
@@ -40,7 +42,7 @@ RENTED = events.VmRequested(
     vm="worker-0", role=WORKER, slot=0, zone="z", accelerator="", machine_type="e2-standard-2",
     provisioning_model="spot", hourly=0.02, on_demand_hourly=0.06,
 )  # fmt: skip
-BEGAN = events.JobBegan(job="job-1", attempt=1, vms=("worker-0",))
+BEGAN = JobBegan(job="job-1", attempt=1, vms=("worker-0",))
 
 
 def job_with(*history: Event, purpose: str = "training") -> Job:
@@ -57,7 +59,7 @@ def job_with(*history: Event, purpose: str = "training") -> Job:
 
 def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
     with own_home():
-        job = job_with(BEGAN, events.JobStarted(job="job-1", attempt=1, rank=0))
+        job = job_with(BEGAN, JobStarted(job="job-1", attempt=1, rank=0))
         (job.directory / layout.OUTPUT).mkdir(parents=True)
         for attempt, said in ((2, "<b>two</b>\x1b[2J\n"), (10, "ten\n"), (1, "one\n")):
             (job.directory / layout.OUTPUT / layout.output(attempt, 0)).write_text(said, encoding="utf-8")
@@ -65,10 +67,10 @@ def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
         assert str(job.output()) == "one\n<b>two</b>\x1b[2J\nten\n", "in the order of attempts"
         assert str(job.output(1)) == "ten"
         assert str(job) == "job-1: running on worker-0 (attempt 1)."
-        shown = Drawn(job)._repr_html_()
+        shown = JobView(job)._repr_html_()
         assert "<b>two</b>" not in shown
         assert "&lt;b&gt;two" in shown
-        assert "\x1b" not in shown + repr(Drawn(job))
+        assert "\x1b" not in shown + repr(JobView(job))
         assert "job-1  running on worker-0 (attempt 1)" in text.status(job.cluster.state, job.cluster.cost(), 0.0)
         read: dict[str, int] = {}
         assert len(list(job.blocks(read))) == 3
@@ -80,32 +82,30 @@ def test_a_job_says_how_it_does_and_what_it_said_steers_nothing() -> None:
 def test_what_it_keeps_is_fetched_whole_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with own_home():
         job = job_with(BEGAN)
-        with pytest.raises(ClusterError, match="nothing of it is here yet"):
+        with pytest.raises(ClusterError, match="no archive of its folder has arrived yet"):
             job.fetch(tmp_path / "got")
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "model").write_text("weights", encoding="utf-8")
         (job.directory / layout.KEPT).mkdir(parents=True)
         packed = pack(tmp_path / "out", job.directory / layout.KEPT / layout.archive(3))
         with Journal(job.cluster.directory / layout.JOURNAL) as journal:
-            journal.append(events.JobKept(
+            journal.append(JobKept(
                 job="job-1", attempt=1, number=3, files=packed.files, bytes=packed.bytes, digest=packed.digest
             ))  # fmt: skip
         assert (job.fetch(tmp_path / "got") / "model").read_text(encoding="utf-8") == "weights"
-        with pytest.raises(ClusterError, match="cannot be made"):
+        with pytest.raises(ClusterError, match="cannot be created"):
             job.fetch(tmp_path / "got")
         assert "7 bytes kept" in str(job)
 
 
-def kept(job: Job, said: str, number: int) -> events.JobKept:
+def kept(job: Job, said: str, number: int) -> JobKept:
     """Have what it keeps here, as an archive, and the word of it."""
     folder = job.directory.parent / f"of {number}"
     folder.mkdir(parents=True)
     (folder / "model").write_text(said, encoding="utf-8")
     (job.directory / layout.KEPT).mkdir(parents=True, exist_ok=True)
     packed = pack(folder, job.directory / layout.KEPT / layout.archive(number))
-    return events.JobKept(
-        job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest
-    )
+    return JobKept(job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest)
 
 
 def later(do: Callable[[], object]) -> threading.Timer:
@@ -121,7 +121,7 @@ def test_who_waits_for_a_job_has_what_it_left_though_it_comes_after_the_word_of_
         job = job_with(*SEATED, BEGAN)
         lock.take(job.cluster.directory)  # the program that follows the controller elsewhere is this test
         (job.directory / layout.OUTPUT).mkdir(parents=True)
-        output, exited = job.directory / layout.OUTPUT / layout.output(1, 0), events.JobExited(
+        output, exited = job.directory / layout.OUTPUT / layout.output(1, 0), JobExited(
             job="job-1", attempt=1, rank=0, code=0, seconds=1.0, noticed=False, reason="", tail="works\ndone at 312"
         )  # fmt: skip
         output.write_text("begins\nworks\n", encoding="utf-8")
@@ -241,7 +241,7 @@ def test_nothing_trains_on_a_cluster_for_jobs(verb: Callable[..., object]) -> No
 def test_how_jobs_end_in_words() -> None:
     job = JobState("job-1", SPEC, attempt=3, vms=("worker-4",), phase="running", interruptions=2)
     assert job_words(job) == "begins on worker-4 (attempt 3, after 2 revocations)"
-    assert job_words(replace(job, vms=())).startswith("waits for 1 worker to go on")
+    assert job_words(replace(job, vms=())).startswith("waits for 1 worker to continue")
     assert job_words(replace(job, phase="failed", reason="its command ended with code 3")) == (
         "failed: its command ended with code 3"
     )

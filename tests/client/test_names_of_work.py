@@ -21,7 +21,7 @@ from transient_magics.journal import Journal, events
 from transient_magics.kinds import KINDS
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Declare
-from transient_magics.protocol.job import JobSpec
+from transient_magics.works.jobs.spec import JobSpec
 
 NAMES = [*KINDS]
 

@@ -133,8 +133,8 @@ def test_a_traced_step_makes_no_run_slow() -> None:
         for second in range(60):
             late = 7 if second > 20 else 0  # so many tenths of a second went into traced steps
             line = {"steps": 10 - late, "samples": 10 - late, "compute_seconds": (10 - late) / 10}
-            alarm.heard("worker-0", {**line, "traced_seconds": late / 10 if traced else 0.0}, float(second))
-            said.append(alarm.look(["worker-0"], float(second)))
+            alarm.add_metrics("worker-0", {**line, "traced_seconds": late / 10 if traced else 0.0}, float(second))
+            said.append(alarm.check(["worker-0"], float(second)))
         return [each for each in said if isinstance(each, Slow)]
 
     assert told(traced=False), "as slow as that it would be told"

@@ -29,6 +29,17 @@ from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
 from transient_magics.protocol import jsonl
 from transient_magics.protocol.measures.step_parts import EXPOSED
+from transient_magics.protocol.vm_events import (
+    TrainBest,
+    TrainCheckpoint,
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainProgress,
+    TrainShipped,
+    TrainStarted,
+    TrainUnevaluated,
+)
 from transient_magics.runtime.programs import serve
 from transient_magics.works.studies import trials
 
@@ -86,9 +97,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]
         (1, events.VmReady(vm="worker-0")),
         (2, events.WorkDeclared(of="run", work="run-0", spec={"train_steps": 9})),
         (9, events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 90})),
-        (10, events.TrainStarted(run="run-1", step=0)),
-        (11, events.TrainProgress(run="run-1", step=10, loss=2.0, steps_per_second=8.0, active=2)),
-        (12, events.TrainProgress(run="run-0", step=70, loss=7.0)),
+        (10, TrainStarted(run="run-1", step=0)),
+        (11, TrainProgress(run="run-1", step=10, loss=2.0, steps_per_second=8.0, active=2)),
+        (12, TrainProgress(run="run-0", step=70, loss=7.0)),
         (13, events.VmRevoked(vm="worker-1", signal="notice")),
     )
     other = {"steps": 4, "samples": 128, "compute_seconds": 1.0, "wait_seconds": 0.2, "learning_rate_divisor": 1.0}
@@ -100,19 +111,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[client.Run]
 def test_an_evaluation_that_failed_says_why_and_what_was_measured_before_stays(run: client.Run) -> None:
     with pytest.raises(TrainingError, match="has not been evaluated yet"):
         run.evaluate()
-    happen(run, (40, events.TrainUnevaluated(run=run.name, step=1100, reason="ValueError: no dev split")))
+    happen(run, (40, TrainUnevaluated(run=run.name, step=1100, reason="ValueError: no dev split")))
     with pytest.raises(TrainingError, match="could not be evaluated at step 1,100: ValueError: no dev split"):
         run.evaluate()
-    happen(run, (50, events.TrainEvaluated(run=run.name, step=1200, metrics={"accuracy": 0.5})))
-    happen(run, (60, events.TrainUnevaluated(run=run.name, step=1300, reason="ValueError: no dev split")))
+    happen(run, (50, TrainEvaluated(run=run.name, step=1200, metrics={"accuracy": 0.5})))
+    happen(run, (60, TrainUnevaluated(run=run.name, step=1300, reason="ValueError: no dev split")))
     assert run.evaluate() == {"accuracy": 0.5}
 
 
 def test_metrics_of_a_part_of_the_dev_split_say_so(run: client.Run) -> None:
-    part = events.TrainEvaluated(
+    part = TrainEvaluated(
         run=run.name, step=20, metrics={"accuracy": 0.5}, examples=300, complete=False, of=1000, drawn=300, among=1000
     )
-    whole = events.TrainEvaluated(run=run.name, step=30, metrics={"accuracy": 0.6}, examples=1000)
+    whole = TrainEvaluated(run=run.name, step=30, metrics={"accuracy": 0.6}, examples=1000)
     happen(run, (40, part))
     assert run.evaluate() == {"accuracy": 0.5}
     assert (repr(run.evaluate()), run.evaluate().part) == (
@@ -134,7 +145,7 @@ def test_a_worker_is_lost_by_the_run_that_had_it_when_its_notice_came(run: clien
         (15, events.VmRunning(vm="worker-5", address="")),
         (16, events.ClusterLeased(ports={"run-1": 0}, workers={"5": "run-1"})),
         (50, events.VmPreemptionNotice(vm="worker-5")),
-        (60, events.TrainFinished(run="run-1", step=90, loss=0.25)),
+        (60, TrainFinished(run="run-1", step=90, loss=0.25)),
         (61, events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 90})),
         (62, events.ClusterLeased(ports={"run-2": 0}, workers={"5": "run-2"})),
     )
@@ -149,7 +160,7 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
     assert list(run.evaluations().columns) == ["step", "time"]
     for second, step, accuracy in ((40, 30, 0.5), (50, 60, 0.75), (60, 90, 0.625)):
         metrics = {"accuracy": accuracy, "loss": 1 / step}
-        happen(run, (second, events.TrainEvaluated(run=run.name, step=step, metrics=metrics)))
+        happen(run, (second, TrainEvaluated(run=run.name, step=step, metrics=metrics)))
     place: dict[str, Any] = {"role": "worker", "slot": 5, "zone": "z", "accelerator": "k80", "machine_type": "m"}
     priced: dict[str, Any] = {"provisioning_model": "spot", "hourly": 36.0, "on_demand_hourly": 99.0}
     happen(
@@ -157,9 +168,9 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
     )
     happen(run, (5, events.VmReady(vm="worker-5")))
     happen(run, (10, events.ClusterLeased(ports={"run-1": 0}, workers={"5": "run-1"})))
-    happen(run, (61, events.TrainBest(run=run.name, step=60, metric="accuracy", value=0.75, path="checkpoints/x")))
+    happen(run, (61, TrainBest(run=run.name, step=60, metric="accuracy", value=0.75, path="checkpoints/x")))
     happen(run, (65, events.VmRevoked(vm="worker-5", signal="notice", stopping=START + 65 * 10**9)))
-    happen(run, (70, events.TrainFinished(run=run.name, step=90, loss=0.25, reason="no better")))
+    happen(run, (70, TrainFinished(run=run.name, step=90, loss=0.25, reason="no better")))
     frame = run.evaluations()
     assert list(frame.columns) == ["step", "time", "accuracy", "loss"]
     assert list(frame["accuracy"]) == [0.5, 0.75, 0.625]
@@ -192,7 +203,7 @@ def test_evaluations_are_a_table_and_runs_stand_beside_each_other(
     assert "accuracy of evaluations, 0.5 to 0.75, steps 30 to 90" in drawn
     assert ElementTree.fromstring(panels.runs_html(client.runs())).find(".//svg") is None
     assert "Best" not in f"{both}{drawn}", "one run alone was evaluated"
-    happen(run, (80, events.TrainEvaluated(run="run-0", step=70, metrics={"accuracy": 0.875, "loss": 9.0})))
+    happen(run, (80, TrainEvaluated(run="run-0", step=70, metrics={"accuracy": 0.875, "loss": 9.0})))
     assert str(client.compare(*client.runs())).endswith("\nBest: run-0, accuracy 0.875 at step 70.")
     parsed = ElementTree.fromstring(panels.comparison_html(both))
     assert [each.text for each in parsed.findall(".//g/title")][-1] == "run-0: 0.875 at 70", "it is marked"
@@ -233,9 +244,9 @@ def test_tensorflow_reads_what_is_written_for_tensorboard_in_several_goes(run: c
     measure(run, row("worker-0", 14, 20))
     happen(
         run,
-        (15, events.TrainFinished(run="run-1", step=90, loss=0.5)),
+        (15, TrainFinished(run="run-1", step=90, loss=0.5)),
         (16, events.VmRevoked(vm="worker-0", signal="ssh")),
-        (17, events.TrainEvaluated(run="run-1", step=90, metrics={"accuracy": 0.75})),
+        (17, TrainEvaluated(run="run-1", step=90, metrics={"accuracy": 0.75})),
     )
     for _ in range(2):
         assert main(["tensorboard", "run-1", str(folder), "--cluster", "demo"]) == 0
@@ -283,8 +294,8 @@ def test_a_checkpoint_in_a_bucket_is_the_runs_only_in_its_own_place(run: client.
     (run.directory / "run.json").write_text(
         json.dumps({"train_steps": 9, "store": "gs://results/c/run-1"}), encoding="utf-8"
     )
-    shipped = events.TrainShipped(run="run-1", step=9, path=place)
-    happen(run, (50.0, shipped), (51.0, events.TrainFinished(run="run-1", step=9)))
+    shipped = TrainShipped(run="run-1", step=9, path=place)
+    happen(run, (50.0, shipped), (51.0, TrainFinished(run="run-1", step=9)))
     assert run.wait(10).checkpoint == (place if place.startswith("gs://results/") else None)
 
 
@@ -359,7 +370,7 @@ def test_predict_decode_and_export_use_the_checkpoint_that_is_asked_for(
     for saved_step in (10, 20, 30):
         (checkpoints / f"model.ckpt-{saved_step}.index").touch()
         (checkpoints / f"model.ckpt-{saved_step}.data-00000-of-00001").touch()
-    best = events.TrainBest(run=run.name, step=20, metric="accuracy", value=0.75, path="checkpoints/model.ckpt-20")
+    best = TrainBest(run=run.name, step=20, metric="accuracy", value=0.75, path="checkpoints/model.ckpt-20")
     happen(run, (40, best))
 
     run.predict([[1.0]], checkpoint=checkpoint)
@@ -492,7 +503,7 @@ def test_a_run_that_is_over_says_what_it_does_not_have(
 ) -> None:
     monkeypatch.setenv("TRANSIENT_MAGICS_EMULATOR", calm)  # a forecast asks it how fast time passes
     (run.directory / "cell.py").write_text("", encoding="utf-8")
-    happen(run, (20, events.TrainFailed(run=run.name, reason="no model is registered as 'resnt'")))
+    happen(run, (20, TrainFailed(run=run.name, reason="no model is registered as 'resnt'")))
     with pytest.raises(TrainingError, match=r"^run-1 was not evaluated \(demo\)\.$"):
         run.evaluate()
     with pytest.raises(TrainingError, match=r"^run-1 has no checkpoint \(demo\)\.$"):
@@ -512,7 +523,7 @@ def test_a_place_that_cannot_be_written_is_one_sentence(run: client.Run, tmp_pat
 def test_going_on_to_where_a_run_already_is_is_refused(run: client.Run) -> None:
     (run.directory / "checkpoints").mkdir()
     (run.directory / "checkpoints" / "model.ckpt-80.index").write_text("", encoding="utf-8")
-    happen(run, (20, events.TrainCheckpoint(run=run.name, step=80, path="checkpoints/model.ckpt-80")))
+    happen(run, (20, TrainCheckpoint(run=run.name, step=80, path="checkpoints/model.ckpt-80")))
     said = r"^run-1 of demo has made 80 steps already.*\(--train-steps\).*more than 80"
     with pytest.raises(DeclarationError, match=said):
         client.train(source="", cluster=run.cluster, train_steps=80, resume=run.name)

@@ -32,8 +32,9 @@ from transient_magics.planner.run_records import CROSSING, Observation, Record
 from transient_magics.planner.search import Search
 from transient_magics.planner.speeds.throughput import Waits
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.studies.configurations import Part, StudyPreview
+from transient_magics.works.studies.spec import StudySpec
 
 EMULATED = 8
 """Steps per second of four emulated workers; those of the project are a fourth as fast."""
@@ -207,7 +208,7 @@ def test_where_a_broken_file_leaves_out_a_figure_its_error_takes_the_place(home:
     error = f"What earlier runs measured cannot be read: KeyError: 'observations' ({store.path}). Delete that file."
     spec = stories.declaration("new", 40, project="my-project")
     assert error in str(foreseen(Preview(spec)))
-    assert f"How long it takes is not known. {error}" in str(searched(spec))
+    assert f"The duration is unknown. {error}" in str(searched(spec))
     with pytest.raises(StoreError, match="Delete that file"):
         _needed(spec, NEXT, "", 7200)
     run = tm.cluster("real").run("run-real")

@@ -10,12 +10,12 @@ import pytest
 from tests.panels.stories import requested
 from tests.planner.test_stalls import step, told
 from transient_magics.journal import ClusterState, RunState, Works, bill, events, replay
-from transient_magics.journal.events import TrainMeasured
 from transient_magics.journal.power import Stretch
 from transient_magics.panels import view
 from transient_magics.protocol.machines import WHOLE, Share
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.vm_events import TrainMeasured, TrainStarted
 from transient_magics.works.runs.stalls.report import Report, report, terms
 from transient_magics.works.runs.stalls.view import stalls_html
 
@@ -110,7 +110,7 @@ def test_measures_are_no_news_that_crowd_out_what_happened_on_the_cluster() -> N
     taken = [replace(each, run=run.name) for each in told([step()] * 5, WORKERS)]
     begun = [
         events.WorkDeclared(of="run", work=run.name, spec=run.spec.to_dict()),
-        events.TrainStarted(run=run.name, step=0),
+        TrainStarted(run=run.name, step=0),
     ]
     after = replay([*begun, *taken], replace(state, works=Works()))
     said = [each["text"] for each in view(after, bill(after, 1.0), 1.0)["events"]]

@@ -16,11 +16,13 @@ from tests.panels.study_story import STEPS, StudyStory, specification
 from transient_magics import client, panels
 from transient_magics.client import focus, text
 from transient_magics.errors import ClusterError, DeclarationError, TransientError
-from transient_magics.journal import Cost, Journal, RunState, StudyState, bill, costs, events, replay
-from transient_magics.protocol.study import parse_space
+from transient_magics.journal import Cost, Journal, RunState, bill, costs, events, replay
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.studies import trials
+from transient_magics.works.studies.events import StudyExtended
 from transient_magics.works.studies.optuna_study import optuna_study
-from transient_magics.works.studies.sampling import Twin
+from transient_magics.works.studies.sampling import OptunaSampler
+from transient_magics.works.studies.state import StudyState
 from transient_magics.works.studies.view import picture, plot_html, table_html
 from transient_magics.works.studies.view import sections as studies_of
 from transient_magics.works.studies.words import study_words
@@ -177,7 +179,7 @@ def test_what_happens_to_a_study_is_told_in_events() -> None:
     told = {text.event_words(event) for event in STORY.history}
     assert {"study search was declared", "trial 2 of search failed: its loss is no number"} <= told
     assert any(each.startswith("trial 1 of search was pruned, 0.7") for each in told)
-    more = text.event_words(events.StudyExtended(study="search", trials=20))
+    more = text.event_words(StudyExtended(study="search", trials=20))
     assert more == "study search has 20 trials more"
 
 
@@ -354,7 +356,7 @@ def test_values_of_any_type_come_from_the_journal_into_tables_frames_panels_and_
     made = optuna_study([(again, study)])
     assert {repr(trial.params["layers"]) for trial in made.trials} == {"'[64, 32]'", "'(8,)'"}
     assert {trial.params["batchnorm"] for trial in made.trials} == {True, False}
-    twin = Twin(study.spec)
+    twin = OptunaSampler(study.spec)
     twin.catch_up(study, again.of(RunState))
     for _ in range(4):
         assert study.spec.tries(twin.propose()), "the values of the declaration, not Optuna's"

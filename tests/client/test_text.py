@@ -12,12 +12,34 @@ from transient_magics.client.declaring import specify
 from transient_magics.client.text import event_words, group_words, grouped
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.journal import RunState, bill, events, replay
+from transient_magics.protocol.vm_events import (
+    TrainBest,
+    TrainCheckpoint,
+    TrainData,
+    TrainDetour,
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainMeasured,
+    TrainOrder,
+    TrainProgress,
+    TrainRecovered,
+    TrainReread,
+    TrainShipped,
+    TrainSlow,
+    TrainStarted,
+    TrainUnevaluated,
+    TrainUnsaved,
+    WorkerBatchResized,
+    WorkerLeft,
+)
+from transient_magics.works.jobs.events import JobUnkept
 from transient_magics.works.runs.words import work_words
 
 
 def test_a_slow_run_is_told_with_what_is_likely_to_hold_it_up() -> None:
     def words(bottleneck: str, **named: Any) -> str:
-        return event_words(events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck=bottleneck, **named))
+        return event_words(TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck=bottleneck, **named))
 
     assert words("worker", worker="worker-2") == "run-1 runs at 60% of its workers' best speed: worker-2 is slow"
     assert "the parameter server has no CPU to spare" in words("parameter server")
@@ -57,14 +79,14 @@ def test_a_slow_run_and_a_save_or_evaluation_that_failed_are_told_for_as_long_as
     beginning = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 200}),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
     ]
-    slow = events.TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck="worker", worker="worker-2")
-    failed = events.TrainUnevaluated(run="run-1", step=1050, reason="ValueError: no dev split")
-    unsaved = events.TrainUnsaved(run="run-1", step=1060, reason="No space left on device")
-    saved = events.TrainCheckpoint(run="run-1", step=1070, path="checkpoints/model.ckpt-1070")
-    recovered = events.TrainRecovered(run="run-1", speed=158.0, expected=160.0)
-    evaluated = events.TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9})
+    slow = TrainSlow(run="run-1", speed=96.0, expected=160.0, bottleneck="worker", worker="worker-2")
+    failed = TrainUnevaluated(run="run-1", step=1050, reason="ValueError: no dev split")
+    unsaved = TrainUnsaved(run="run-1", step=1060, reason="No space left on device")
+    saved = TrainCheckpoint(run="run-1", step=1070, path="checkpoints/model.ckpt-1070")
+    recovered = TrainRecovered(run="run-1", speed=158.0, expected=160.0)
+    evaluated = TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9})
 
     def status(*more: events.Event) -> str:
         state = replay([*beginning, *more])
@@ -74,7 +96,7 @@ def test_a_slow_run_and_a_save_or_evaluation_that_failed_are_told_for_as_long_as
     assert "could not be evaluated at step 1,050: ValueError: no dev split" in status(failed)
     assert "not saved since step 1,060: No space left on device" in status(unsaved)
     assert "not saved" not in status(unsaved, saved)
-    for after in ((slow, recovered), (slow, events.TrainStarted(run="run-1", step=5)), (failed, evaluated)):
+    for after in ((slow, recovered), (slow, TrainStarted(run="run-1", step=5)), (failed, evaluated)):
         assert "slow:" not in status(*after)
         assert "could not be evaluated" not in status(*after)
     assert event_words(recovered) == "run-1 is as fast as its workers allow again"
@@ -82,7 +104,7 @@ def test_a_slow_run_and_a_save_or_evaluation_that_failed_are_told_for_as_long_as
 
 
 def test_an_evaluation_says_of_how_many_examples_it_is_and_what_is_no_number() -> None:
-    part = events.TrainEvaluated(
+    part = TrainEvaluated(
         run="run-1", step=1100, metrics={"accuracy": 0.9}, batches=100, examples=12800, complete=False,
         undefined=("loss",),
     )  # fmt: skip
@@ -93,21 +115,21 @@ def test_an_evaluation_says_of_how_many_examples_it_is_and_what_is_no_number() -
     ]
     state = replay([*begin, part])
     assert "evaluation: accuracy 0.9, loss nan (the first 12,800 examples)" in text.status(state, bill(state, 1.0), 1.0)
-    whole = events.TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9}, batches=3, examples=360)
+    whole = TrainEvaluated(run="run-1", step=1100, metrics={"accuracy": 0.9}, batches=3, examples=360)
     assert event_words(whole) == "run-1 evaluated at step 1,100: accuracy 0.9 (all 360 examples)"
     drawn = replace(part, of=50_000, drawn=12_800, among=50_000)
     assert "evaluation: accuracy 0.9, loss nan (12,800 of 50,000 examples)" in text.status(
         state := replay([*begin, drawn]), bill(state, 1.0), 1.0
     )
-    best = events.TrainBest(run="run-1", step=9, metric="accuracy", value=0.5, seen="2 of 3 examples")
+    best = TrainBest(run="run-1", step=9, metric="accuracy", value=0.5, seen="2 of 3 examples")
     assert event_words(best) == "run-1 has its best accuracy at step 9, 0.5 (2 of 3 examples)"
-    order = events.TrainOrder(run="run-1", reason="input_fn's dataset has no end")
+    order = TrainOrder(run="run-1", reason="input_fn's dataset has no end")
     assert event_words(order) == "run-1: input_fn's dataset has no end"
     assert "input_fn's dataset has no end" in text.status(state := replay([*begin, order]), bill(state, 1.0), 1.0)
 
 
 def test_how_a_run_reads_its_data_is_told() -> None:
-    told = events.TrainData(
+    told = TrainData(
         run="run-1", blocks=1011, records=18_600, bytes=2_100_000_000, epochs=3, bound=26, again=20, hits=1930,
         misses=1400, saved_bytes=4_100_000_000, fetched_bytes=2_900_000_000, straight_bytes=2_610_000_000,
         waited_seconds=12.4,
@@ -115,7 +137,7 @@ def test_how_a_run_reads_its_data_is_told() -> None:
     begin = [
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 200}),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
     ]
     state = replay([*begin, told])
     assert (
@@ -123,16 +145,16 @@ def test_how_a_run_reads_its_data_is_told() -> None:
         "from caches, 4.1 GB saved; 1,400 blocks copied, 2.9 GB (90% straight from the bucket), each byte 1.4 times; "
         "20 blocks read again; 12 s waited for records"
     ) in text.status(state, bill(state, 1.0), 1.0)
-    lost = events.TrainReread(run="run-1", worker="worker-2", blocks=20, bound=26)
-    detour = events.TrainDetour(run="run-1", worker="worker-1", reason="the VM may not use the bucket")
+    lost = TrainReread(run="run-1", worker="worker-2", blocks=20, bound=26)
+    detour = TrainDetour(run="run-1", worker="worker-1", reason="the VM may not use the bucket")
     assert event_words(detour) == (
         "run-1 reads records through ps-0, not directly from the bucket: the VM may not use the bucket (worker-1)"
     )
     assert event_words(lost) == "run-1 reads the 20 blocks of worker-2 again (26 at most)"
 
 
-def resized(worker: str, old: int, new: int, reason: str) -> events.WorkerBatchResized:
-    return events.WorkerBatchResized(run="run-1", worker=worker, old=old, new=new, reason=reason)
+def resized(worker: str, old: int, new: int, reason: str) -> WorkerBatchResized:
+    return WorkerBatchResized(run="run-1", worker=worker, old=old, new=new, reason=reason)
 
 
 @pytest.mark.parametrize(
@@ -184,17 +206,17 @@ def test_nothing_that_is_said_of_a_cluster_steers_a_terminal() -> None:
     history = [
         events.ClusterDeclared(spec=specify(Declaration("v100x6", name="c")).to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}),
-        events.TrainStarted(**run, step=0),
-        events.TrainUnsaved(**run, step=1, reason=_STEERING),
-        events.TrainUnevaluated(**run, step=1, reason=_STEERING),
-        events.TrainEvaluated(**run, step=1, metrics={_STEERING: 1.0}),
-        events.TrainShipped(**run, step=1, path=_STEERING),
-        events.TrainSlow(**run, speed=1, expected=2, bottleneck=_STEERING),
+        TrainStarted(**run, step=0),
+        TrainUnsaved(**run, step=1, reason=_STEERING),
+        TrainUnevaluated(**run, step=1, reason=_STEERING),
+        TrainEvaluated(**run, step=1, metrics={_STEERING: 1.0}),
+        TrainShipped(**run, step=1, path=_STEERING),
+        TrainSlow(**run, speed=1, expected=2, bottleneck=_STEERING),
         events.WorkDeclared(of="job", work="job-1", spec={"name": "job-1", "command": "x", "declared_at": 1.0}),
-        events.JobUnkept(**job, attempt=1, reason=_STEERING),
+        JobUnkept(**job, attempt=1, reason=_STEERING),
         events.ControllerTrouble(what=_STEERING),
-        events.WorkerLeft(**run, worker="worker-0", number=1, active=0, reason=_STEERING),
-        events.TrainFailed(**run, reason=_STEERING),
+        WorkerLeft(**run, worker="worker-0", number=1, active=0, reason=_STEERING),
+        TrainFailed(**run, reason=_STEERING),
         events.ClusterDeleting(reason=_STEERING),
     ]
     history = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
@@ -217,7 +239,7 @@ def test_what_the_cluster_meets_is_told_in_words() -> None:
     assert event_words(events.ClusterResized(spec=spec)) == "the cluster becomes v100x6"
     named = events.ClusterResized(spec=spec, gives_up=("worker-7", "worker-2"))
     assert event_words(named) == "the cluster becomes v100x6, without worker-7, worker-2"
-    measured = events.TrainMeasured(
+    measured = TrainMeasured(
         run="stalls-1", measure="S3", repeat=2, examples=32, bytes=0, straggler=0.0,
         seconds={"worker-0": 0.2, "worker-1": 0.203}, steps={"worker-0": 20, "worker-1": 20},
     )  # fmt: skip
@@ -233,8 +255,8 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
         events.ClusterDeclared(spec=specify(Declaration("k80x2", name="c")).to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 200}),
         events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 100}),
-        events.TrainStarted(run="run-1", step=0),
-        events.TrainProgress(run="run-1", step=50, loss=1.0, steps_per_second=5.0),
+        TrainStarted(run="run-1", step=0),
+        TrainProgress(run="run-1", step=50, loss=1.0, steps_per_second=5.0),
     ]
     state = replay(history)
     shown = text.status(state, bill(state, 1.0), 1.0)
@@ -250,12 +272,12 @@ def test_of_several_runs_the_one_that_trains_is_told_first_and_the_others_wait_f
         shown = text.status(behind, bill(behind, 1.0), 1.0)
         assert said in shown
         assert "run-3  waits behind run-2" in shown
-    finished = replay([*history, events.TrainFinished(run="run-1", step=202)])
+    finished = replay([*history, TrainFinished(run="run-1", step=202)])
     assert work_words(finished.of(RunState)["run-1"], None).startswith(
         "finished at step 200 of 200 (2 more were under way)"
     )
     assert text.event_words(finished.recent[-1]) == "run-1 finished at step 202", "which is that of its checkpoint"
-    state = replay([*history, events.TrainFinished(run="run-1", step=200)])
+    state = replay([*history, TrainFinished(run="run-1", step=200)])
     assert work_words(state.of(RunState)["run-1"], None).startswith("finished at step 200 of 200, ")
     assert "run-2  waits for its first step" in text.status(state, bill(state, 1.0), 1.0)
 

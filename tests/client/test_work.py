@@ -18,16 +18,17 @@ from transient_magics.cli import program
 from transient_magics.client import commands
 from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
-from transient_magics.journal import Cost, DaskState, Event, Journal, RunState, bill, events
+from transient_magics.journal import Cost, Event, Journal, RunState, bill, events
 from transient_magics.panels import view
 from transient_magics.panels.wishes import wish
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Command, Stop
-from transient_magics.protocol.dask.versions import versions
-from transient_magics.protocol.vm_events import DaskServing
 from transient_magics.spec import ClusterSpec
 from transient_magics.works.bags.view import sections as bags
 from transient_magics.works.dask import handle as connection
+from transient_magics.works.dask.events import DaskServing
+from transient_magics.works.dask.on_vm.versions import versions
+from transient_magics.works.dask.state import DaskState
 from transient_magics.works.studies.view import sections as studies
 
 WORK: dict[str, tuple[str, type[tm.Handle]]] = {

@@ -372,7 +372,7 @@ def test_records_are_made_once_by_vms_that_cannot_replace_them(client: storage.C
     assert shared_records.get(place, "digits", tmp_path / "three") == 1
     assert (tmp_path / "three" / "digits-train-00000-of-00001").read_text(encoding="utf-8") == "one"
     manifest = "digits.records.json"
-    with pytest.raises(TrainingError, match="somebody else was faster"):
+    with pytest.raises(TrainingError, match="another process wrote it first"):
         place.write_json(manifest, {"folder": "poison/", "files": []}, 0)
     for attack in (lambda: place.delete(manifest), lambda: place.write_json("text.records.json", {}, 0)):
         with pytest.raises(TrainingError, match="may not use the bucket"):

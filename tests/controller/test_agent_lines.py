@@ -27,7 +27,7 @@ from transient_magics.controller.vms.boots import Boots
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.link import Link
 from transient_magics.journal import Journal, bill, events, read, replay
-from transient_magics.protocol.vm_events import TrafficCounted, from_agent
+from transient_magics.protocol.vm_events import TrafficCounted, TrainStarted, WorkerJoined, from_agent
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 from transient_magics.spec.cluster import place
 from transient_magics.works.runs.conduct import Runs
@@ -320,8 +320,8 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
     with in_charge(cluster) as controller:
         for run in ("s-0", "s-1"):
             controller._recorder.record(events.WorkDeclared(of="run", work=run, spec={"name": run, "train_steps": 9}))
-            controller._recorder.record(events.TrainStarted(run=run, step=0))
-        controller._recorder.record(events.WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
+            controller._recorder.record(TrainStarted(run=run, step=0))
+        controller._recorder.record(WorkerJoined(run="s-1", worker="worker-0", number=0, active=1))
         leased = {"0": "s-1", str(place(0, 1)): "s-0", "1": "own"}
         controller._recorder.record(events.ClusterLeased(ports={"s-0": 0, "s-1": 1, "own": 2}, workers=leased))
         runs = conducted_runs(controller, cluster)

@@ -18,6 +18,7 @@ from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.link import Link, Work
 from transient_magics.controller.works import Tick
 from transient_magics.journal import RunState, events
+from transient_magics.protocol.vm_events import TrainFinished, TrainMade, TrainProgress, TrainStarted, WorkerJoined
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.runs.training import Training
 
@@ -63,21 +64,21 @@ async def test_a_run_makes_ready_beside_the_last_steps_of_another_and_has_the_vm
             training._checked = True
             runs._trainings[name] = training
         runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
-        record(events.TrainStarted(run="a", step=0))
-        record(events.WorkerJoined(run="a", worker="worker-0", number=0, active=1))
+        record(TrainStarted(run="a", step=0))
+        record(WorkerJoined(run="a", worker="worker-0", number=0, active=1))
         assert links["worker-0"].ahead == {"a": False}
         told = {"loss": 1.0, "samples_per_second": 1.0, "active": 1}
-        record(events.TrainProgress(run="a", step=50, steps_per_second=10.0, **told))
+        record(TrainProgress(run="a", step=50, steps_per_second=10.0, **told))
         for _ in range(2):  # once its parameter server is asked for it is known where its workers will find it
             runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
         assert links["worker-0"].ahead == {"a": False, "b": True}
         assert controller._state.leases == {0: "a"}
         if stopped:
-            record(events.TrainFinished(run="b", step=0, stopped=True))
+            record(TrainFinished(run="b", step=0, stopped=True))
             runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
             assert links["worker-0"].ahead == {"a": False}
             return
-        record(events.TrainMade(run="a", step=100))
+        record(TrainMade(run="a", step=100))
         runs.tick(Tick(cast(Tasks, None), time.time(), lambda: {0: "k80"}))
         assert links["worker-0"].ahead == {"b": False}
         assert cast("Link", links["ps-0"]).runs == {"a", "b"}

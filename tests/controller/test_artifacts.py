@@ -12,8 +12,8 @@ import pytest
 from transient_magics.controller import artifacts
 from transient_magics.controller.artifacts import Artifact, bring
 from transient_magics.errors import ForeignError, RoomError
-from transient_magics.protocol.bag.events import BagResult
 from transient_magics.works.bags import artifacts as of_bags
+from transient_magics.works.bags.events import BagResult
 
 NEW = b"new"
 FILE = Artifact("result", ("jobs/job-1/result",), most=10, digest=hashlib.sha256(NEW).hexdigest())

@@ -21,20 +21,23 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
 from transient_magics.errors import ConnectionLostError, ForeignError, JournalError
-from transient_magics.journal import ClusterState, DaskState, DeclaredBag, Event, Journal, events, fold, replay
-from transient_magics.journal.bags import events as e
+from transient_magics.journal import ClusterState, Event, Journal, events, fold, replay
 from transient_magics.protocol import layout
-from transient_magics.protocol.bag import events as b
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.names import is_name
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags import artifacts as of_bags
 from transient_magics.works.bags import conduct
+from transient_magics.works.bags import events as b
+from transient_magics.works.bags import events as e
 from transient_magics.works.bags.conduct import Bags, _Follower
 from transient_magics.works.bags.decisions import MOST_DRIVERS, Begin, End, EndDask, Stop, dask_name, decide
+from transient_magics.works.bags.spec import BagSpec
+from transient_magics.works.bags.state import DeclaredBag
 from transient_magics.works.dask.conduct import Dasks
+from transient_magics.works.dask.events import DaskBegan, DaskClosed
+from transient_magics.works.dask.spec import DaskSpec
+from transient_magics.works.dask.state import DaskState
+from transient_magics.works.jobs.spec import JobSpec
 
 Block = list[tuple[int, bytes]]
 SPEC = BagSpec("bag-1", parse_space("x=0:1"), 2, spare=0.0, max_cost=1.0, max_hours=2.0)
@@ -127,12 +130,12 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     bag = state.of(DeclaredBag)["bag-1"]
     assert (bag.phase, bag.dasks, len(bag.state.counted)) == ("running", ("bag-1-1",), 2)
     assert state.needs_workers_alone
-    assert state.active_bags == [bag]
+    assert state.active(DeclaredBag) == [bag]
     assert bag.heard == 10 * 10**9 + 10**9
     with pytest.raises(JournalError, match="there is no job 7"):
         fold(state_of(*dask(1)), b.BagStarted(bag="bag-1", job=7, attempt=1, vm="worker-0", age=0.0))
     over = state_of(*dask(1), *COMPUTED, events.WorkEnded(work="bag-1", of="bag", state="finished", reason="done"))
-    assert over.active_bags == []
+    assert over.active(DeclaredBag) == []
     assert over.of(DeclaredBag)["bag-1"].over
 
 
@@ -371,8 +374,8 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
 
     link = SimpleNamespace(connection=connection)
     for event in (
-        *dask(1), events.DaskBegan(dask="bag-1-1", vm="ps-0"),
-        events.DaskClosed(dask="bag-1-1", reason="its bag is over"),
+        *dask(1), DaskBegan(dask="bag-1-1", vm="ps-0"),
+        DaskClosed(dask="bag-1-1", reason="its bag is over"),
         *([events.WorkStopping(work="bag-1", of="bag", reason="it was stopped")] if stopped else []),
         events.WorkEnded(work="bag-1-1", of="dask", state="finished", reason="its bag is over"),
     ):  # fmt: skip

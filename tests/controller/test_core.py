@@ -23,6 +23,7 @@ from transient_magics.controller.decisions.core import (
     decide,
 )
 from transient_magics.journal import ClusterState, Event, events, replay
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 START = 1_000_000.0
@@ -287,7 +288,7 @@ def test_a_cluster_that_is_deleted_waits_for_its_run_to_bring_its_checkpoint_hom
     story = Story().all_ready().happens(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 9}))
     story.happens(events.ClusterDeleting(reason="asked by the user"))
     assert story.decisions() == []
-    story.happens(events.TrainFinished(run="run-1", step=5, stopped=True))
+    story.happens(TrainFinished(run="run-1", step=5, stopped=True))
     assert len(story.decisions()) == 3
 
 

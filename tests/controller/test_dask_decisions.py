@@ -14,14 +14,15 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.client.text import screens
 from transient_magics.controller.decisions.ledger import leases
-from transient_magics.journal import ClusterState, DaskState, Event, bill, events, replay
+from transient_magics.journal import ClusterState, Event, bill, events, replay
 from transient_magics.protocol import layout
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.dask.versions import mismatch, versions
-from transient_magics.protocol.job import JobSpec
-from transient_magics.protocol.vm_events import from_dask
 from transient_magics.works.dask import certificates
 from transient_magics.works.dask.decisions import END_SECONDS, Begin, End, Stop, decide, parts
+from transient_magics.works.dask.events import DaskBegan, DaskClosed, DaskCrashed, DaskLeft, DaskServing, from_dask
+from transient_magics.works.dask.on_vm.versions import mismatch, versions
+from transient_magics.works.dask.spec import DaskSpec
+from transient_magics.works.dask.state import DaskState
+from transient_magics.works.jobs.spec import JobSpec
 
 AT = 1_800_000_000
 NOBODY = frozenset[str]()
@@ -75,9 +76,9 @@ def test_it_begins_on_the_first_parameter_server_and_ends_with_it() -> None:
     assert decide(state.of(DaskState)["dask-1"], state, NOBODY, AT) == [], "it has no workers yet"
     state = leased(state)
     assert decide(state.of(DaskState)["dask-1"], state, NOBODY, AT) == [Begin("ps-0")]
-    state = after(state, events.DaskBegan(dask="dask-1", vm="ps-0"))
+    state = after(state, DaskBegan(dask="dask-1", vm="ps-0"))
     assert [vm.name for vm in parts(state.of(DaskState)["dask-1"], state)] == ["ps-0"], "its scheduler first"
-    serving = events.DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
+    serving = DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
     state = after(state, serving, events.VmPreemptionNotice(vm="worker-1", noticed=AT * 10**9))
     dask = state.of(DaskState)["dask-1"]
     assert [vm.name for vm in parts(dask, state)] == ["ps-0", "worker-0", "worker-1"], "also one that just leaves"
@@ -88,18 +89,18 @@ def test_it_begins_on_the_first_parameter_server_and_ends_with_it() -> None:
     [stop] = decide(gone.of(DaskState)["dask-1"], gone, NOBODY, AT)
     assert isinstance(stop, Stop)
     assert stop.state == "failed"
-    crashed = after(state, events.DaskCrashed(dask="dask-1", vm="ps-0", reason="signal 9"))
+    crashed = after(state, DaskCrashed(dask="dask-1", vm="ps-0", reason="signal 9"))
     assert decide(crashed.of(DaskState)["dask-1"], crashed, NOBODY, AT) == [
         Stop("its scheduler ended: signal 9", "failed")
     ]
-    alone = after(state, events.DaskClosed(dask="dask-1", reason="its client is gone"))
+    alone = after(state, DaskClosed(dask="dask-1", reason="its client is gone"))
     assert decide(alone.of(DaskState)["dask-1"], alone, NOBODY, AT) == [Stop("its client is gone")]
 
 
 def test_its_vms_are_free_when_they_say_so_or_a_while_later() -> None:
     state = leased(cluster())
-    serving = events.DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
-    state = after(state, events.DaskBegan(dask="dask-1", vm="ps-0"), serving,
+    serving = DaskServing(dask="dask-1", port=8786, dashboard=0, versions=VERSIONS)
+    state = after(state, DaskBegan(dask="dask-1", vm="ps-0"), serving,
                   events.WorkStopping(
                       work="dask-1", of="dask", reason="its client was closed", state="finished"
                   ))  # fmt: skip
@@ -117,9 +118,9 @@ def test_a_vm_tells_what_is_its_own() -> None:
 
     about = AT * 10**9
     left = line(kind="dask.left", worker="worker-1", seconds=1.0, moved=1, moved_bytes=8, lost=0, interrupted=0)
-    assert isinstance(from_dask(left, "dask-1", "ps-0", True, about, about), events.DaskLeft)
+    assert isinstance(from_dask(left, "dask-1", "ps-0", True, about, about), DaskLeft)
     crashed = line(kind="dask.crashed", vm="worker-0", reason="memory")
-    assert isinstance(from_dask(crashed, "dask-1", "worker-0", False, about, about), events.DaskCrashed)
+    assert isinstance(from_dask(crashed, "dask-1", "worker-0", False, about, about), DaskCrashed)
     for wrong, vm, schedules in (
         (left, "worker-0", False), (crashed, "worker-1", False), (line(kind="work.ended"), "ps-0", True),
         (line(kind="dask.serving", port=70_000, dashboard=0, versions={}), "ps-0", True),

@@ -18,12 +18,13 @@ from transient_magics.controller.decisions.core import (
     places_now,
 )
 from transient_magics.journal import bill, events
-from transient_magics.journal.bags import events as bags
-from transient_magics.protocol.bag import events as b
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.spec import ClusterSpec, WorkerGroup
+from transient_magics.works.bags import events as b
+from transient_magics.works.bags import events as bags
+from transient_magics.works.bags.spec import BagSpec
+from transient_magics.works.dask.spec import DaskSpec
 
 HOME, BESIDE, FAR = "us-west1-b", "us-west1-a", "us-east1-c"
 PRICES = dict.fromkeys(("k80", "t4", "cpu", "parameter-server", "controller"), PRICE)
@@ -48,7 +49,7 @@ def trains(story: Story, **spec: Any) -> Story:
 
 
 def trained(story: Story, **spec: Any) -> Story:
-    return trains(story, **spec).happens(events.TrainFinished(run="run-1", step=9))
+    return trains(story, **spec).happens(TrainFinished(run="run-1", step=9))
 
 
 def test_all_that_is_declared_is_asked_for_in_this_order_in_these_zones_on_these_terms() -> None:

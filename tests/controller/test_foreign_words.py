@@ -29,24 +29,15 @@ from transient_magics.controller.setup import Setup
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
-from transient_magics.journal import (
-    DaskState,
-    DeclaredBag,
-    JobState,
-    Journal,
-    RunState,
-    bill,
-    declared,
-    events,
-    fold,
-    read,
-    replay,
-    unknown_run,
-)
+from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
 from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
 from transient_magics.protocol.cluster_commands import Resize
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup, cluster_store
+from transient_magics.works.bags.state import DeclaredBag
+from transient_magics.works.dask.state import DaskState
+from transient_magics.works.jobs.state import JobState
 from transient_magics.works.runs import checking
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.runs.training import Training
@@ -189,7 +180,7 @@ def test_what_only_the_journal_tells_of_jobs_and_bags_is_ended_when_a_cluster_is
         journal.append(events.ControllerMoved(vm=""))
     with taken_back(home) as controller:
         state = controller._state
-        assert [each.name for each in state.active_jobs] == ["job-1"]
+        assert [each.name for each in state.active(JobState)] == ["job-1"]
         assert (
             state.of(JobState)["job-2"].reason
             == state.of(DeclaredBag)["bag-1"].reason
@@ -507,7 +498,7 @@ def test_one_bad_line_ends_nobody_and_everything_can_be_deleted(home: Path) -> N
 def test_a_cluster_whose_journal_was_removed_is_what_it_was(home: Path) -> None:
     """Its bill, on which --max-cost depends, and what has ended, so that none of it begins a second time."""
     with Journal(home / "journal.jsonl") as journal:
-        journal.append(events.TrainFinished(run="run-1", step=9))
+        journal.append(TrainFinished(run="run-1", step=9))
     before = client.Cluster("one").state
     (home / "journal.jsonl").unlink()
     state = client.Cluster("one").state
@@ -533,7 +524,7 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
     assert f"its bill begins with ${SPEC.most_hourly / 2:.2f}" in state.trouble
     assert (state.of(RunState)["run-1"].phase, state.of(JobState)["job-1"].phase) == ("failed", "failed")
     assert not state.active_run
-    assert not state.active_jobs
+    assert not state.active(JobState)
     assert "was removed" in state.of(JobState)["job-1"].reason
 
 

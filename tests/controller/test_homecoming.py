@@ -25,10 +25,14 @@ from transient_magics.errors import AgreementError, ConnectionLostError
 from transient_magics.journal import ClusterState, Event, RunState, events, fold
 from transient_magics.journal.declared import declared_run
 from transient_magics.protocol import layout
-from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainCheckpoint, TrainFinished, TrainStarted
 from transient_magics.runtime.files.archive import pack, path_of
+from transient_magics.works.jobs.events import JobKept
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.studies.events import StudyAsked
+from transient_magics.works.studies.spec import StudySpec
 
 SPEC = specify(Declaration("cpux2", name="afar", purpose="jobs"))
 
@@ -110,16 +114,14 @@ class Here:
         return known
 
 
-def kept(folder: Path, number: int) -> events.JobKept:
+def kept(folder: Path, number: int) -> JobKept:
     """An archive of job-1 below the folder, and the word of it."""
     target = path_of(folder / layout.JOBS / "job-1", number)
     target.parent.mkdir(parents=True, exist_ok=True)
     (folder / "out").mkdir(exist_ok=True)
     (folder / "out" / "step").write_text(f"{number}", encoding="utf-8")
     packed = pack(folder / "out", target)
-    return events.JobKept(
-        job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest
-    )
+    return JobKept(job="job-1", attempt=1, number=number, files=packed.files, bytes=packed.bytes, digest=packed.digest)
 
 
 def reached(there: There, directory: Path, group: asyncio.TaskGroup) -> tuple[Here, ResultSync]:
@@ -236,8 +238,8 @@ def declared(folder: Path, *names: str) -> Path:
 
 RUN = RunSpec("s", 10, eval_steps=10)
 DECLARED = events.WorkDeclared(of="run", work="run-1", spec=RUN.without_token())
-STARTED = events.TrainStarted(run="run-1", step=0)
-FINISHED = events.TrainFinished(run="run-1", step=10)
+STARTED = TrainStarted(run="run-1", step=0)
+FINISHED = TrainFinished(run="run-1", step=10)
 
 
 @pytest.mark.slow
@@ -253,7 +255,7 @@ async def test_the_results_of_a_run_come_though_nothing_tells_of_them_again(
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         host = Here(there, group)
         home = ResultSync(directory, SPEC, host)
-        saved = events.TrainCheckpoint(run="run-1", step=10, path="checkpoints/model.ckpt-10")
+        saved = TrainCheckpoint(run="run-1", step=10, path="checkpoints/model.ckpt-10")
         for each in (DECLARED, STARTED, saved):
             host.hears(each)
         if told == "while it is followed":
@@ -363,7 +365,7 @@ async def test_what_runs_left_on_a_vm_that_was_lost_comes_from_the_bucket(tmp_pa
             STARTED,
             FINISHED,
             events.WorkDeclared(of="study", work="s", spec=study.to_dict()),
-            events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial,)),
+            StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=(trial,)),
             events.WorkDeclared(of="run", work=trial, spec=RUN.without_token()),
         ):
             host.hears(each)

@@ -14,9 +14,9 @@ from transient_magics.client.declaring import specify
 from transient_magics.controller.decisions.core import Situation, idle_seconds
 from transient_magics.controller.decisions.ledger import leases
 from transient_magics.errors import JournalError
-from transient_magics.journal import ClusterState, Event, JobState, bill, events, fold, replay
-from transient_magics.protocol.job import JobSpec
+from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.spec import WORKER
 from transient_magics.works.jobs.decisions import (
     LEAVING_SECONDS,
@@ -29,6 +29,9 @@ from transient_magics.works.jobs.decisions import (
     Warn,
     decide,
 )
+from transient_magics.works.jobs.events import JobBegan, JobExited, JobInterrupted, JobStarted
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.jobs.state import JobState
 
 SECOND = 10**9
 
@@ -70,14 +73,14 @@ class Cluster:
             workers = {str(slot): name for slot, name in held.workers.items()}
             self.record(events.ClusterLeased(ports=held.ports, workers=workers))
         made: list[Any] = []
-        for job in self.state.active_jobs:
+        for job in self.state.active(JobState):
             for decision in decide(job, self.state, float(self.time)):
                 made.append(decision)
                 match decision:
                     case Begin():
-                        self.record(events.JobBegan(job=job.name, attempt=job.attempt + 1, vms=decision.vms))
+                        self.record(JobBegan(job=job.name, attempt=job.attempt + 1, vms=decision.vms))
                     case Interrupt():
-                        self.record(events.JobInterrupted(
+                        self.record(JobInterrupted(
                             job=job.name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
                         ))  # fmt: skip
                     case Stopping():
@@ -95,13 +98,13 @@ class Cluster:
 
     def start(self, vm: str, name: str = "job-1") -> None:
         job = self.job(name)
-        self.record(events.JobStarted(job=name, attempt=job.attempt, rank=job.vms.index(vm)))
+        self.record(JobStarted(job=name, attempt=job.attempt, rank=job.vms.index(vm)))
 
     def exit(
         self, vm: str, code: int | None = 0, name: str = "job-1", *, noticed: bool = False, preempted: bool = False
     ) -> None:
         job = self.job(name)
-        self.record(events.JobExited(
+        self.record(JobExited(
             job=name, attempt=job.attempt, rank=job.vms.index(vm), code=code, noticed=noticed, preempted=preempted,
             seconds=1.0,
         ))  # fmt: skip
@@ -156,7 +159,7 @@ def test_a_notice_after_which_the_vm_stays_was_none_and_is_tried_as_often_as_was
         if (job := cluster.job()).vms and not job.exits:
             cluster.exit("worker-0", 0, noticed=True)
     assert (begun, cluster.job().phase, cluster.job().failures) == (2, "failed", 1)
-    assert cluster.job().reason == "its command was told to end, and its VM stayed"
+    assert cluster.job().reason == "its command ended at a notice, and its VM stayed"
 
 
 @pytest.mark.parametrize("notice", [True, False])
@@ -182,7 +185,7 @@ def test_of_several_vms_a_notice_after_which_the_vm_stays_ends_all() -> None:
     assert cluster.look() == [StopOn("worker-1")]
     cluster.exit("worker-1", 0, noticed=True)
     [ended] = cluster.look()
-    assert (ended.state, ended.reason) == ("failed", "its command was told to end, and its VM stayed")
+    assert (ended.state, ended.reason) == ("failed", "its command ended at a notice, and its VM stayed")
 
 
 def test_a_command_that_fails_is_tried_as_often_as_was_said() -> None:
@@ -308,7 +311,7 @@ def test_a_job_waits_behind_a_run_that_has_all_workers_and_a_run_behind_a_job() 
     cluster.declare()
     assert cluster.look() == []
     assert set(cluster.state.leases.values()) == {"run-1"}
-    cluster.record(events.TrainFinished(run="run-1", step=100))
+    cluster.record(TrainFinished(run="run-1", step=100))
     assert cluster.look() == [Begin(("worker-0",))]
     two = RunSpec("run-2", 100, check=False, least_workers=2, most_workers=2).without_token()
     cluster.record(events.WorkDeclared(of="run", work="run-2", spec=two))
@@ -416,17 +419,17 @@ def test_whatever_happens_no_revocation_is_a_failure_all_ends_and_costs_sum_to_t
         cluster.look()
         owners = cluster.state.leases
         assert set(owners.values()) <= {each.name for each in cluster.state.of(JobState).values()}
-        for each in cluster.state.active_jobs:
+        for each in cluster.state.active(JobState):
             had = sum(name == each.name for name in owners.values())
             assert had in (0, each.spec.workers), "all that it wants, or none"
     for _ in range(40):  # nothing more happens: it runs to its end
-        for each in cluster.state.active_jobs:
+        for each in cluster.state.active(JobState):
             for vm in each.vms:
                 if vm not in each.exits and cluster.state.vms[vm].living:
                     told = bool(each.stop) or cluster.state.vms[vm].state == "leaving"
                     cluster.exit(vm, name=each.name, noticed=told)
         cluster.look()
-    assert not cluster.state.active_jobs
+    assert not cluster.state.active(JobState)
     job = cluster.job()
     assert job.failures <= failures
     assert job.phase != "failed" or failures > 0
@@ -439,5 +442,5 @@ def test_an_attempt_on_vms_that_the_cluster_never_had_is_refused() -> None:
     cluster = Cluster()
     cluster.declare(workers=2)
     with pytest.raises(JournalError, match="has no VM ghost"):
-        cluster.record(events.JobBegan(job="job-1", attempt=1, vms=("worker-0", "ghost")))
+        cluster.record(JobBegan(job="job-1", attempt=1, vms=("worker-0", "ghost")))
     assert [type(decision) for decision in cluster.look()] == [Begin]

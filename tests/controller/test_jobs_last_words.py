@@ -23,17 +23,19 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
 from transient_magics.controller.works import Tick
-from transient_magics.journal import ClusterState, Event, JobState, events, fold
+from transient_magics.journal import ClusterState, Event, events, fold
 from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.agent_commands import Begin, End
-from transient_magics.protocol.job import JobSpec
 from transient_magics.remote import Connection, generate_key
 from transient_magics.runtime.files import archive
 from transient_magics.spec import WORKER
 from transient_magics.works.jobs import conduct
 from transient_magics.works.jobs.artifacts import CUT, add_tail
 from transient_magics.works.jobs.conduct import Jobs
+from transient_magics.works.jobs.events import JobBegan, JobInterrupted, JobKept
 from transient_magics.works.jobs.on_vm.task import JobTask
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.jobs.state import JobState
 
 SAID = "begins\nworks\ndone at 208\n"
 
@@ -85,7 +87,7 @@ class Journal:
             self.record(events.VmRunning(vm=vm, address="127.0.0.1"))
             self.record(events.VmReady(vm=vm))
         self.record(events.WorkDeclared(of="job", work="job-1", spec=JobSpec("job-1", "true", workers=ranks).to_dict()))
-        self.record(events.JobBegan(job="job-1", attempt=1, vms=vms))
+        self.record(JobBegan(job="job-1", attempt=1, vms=vms))
 
     def record(self, event: Event) -> None:
         self.recorded.append(event)
@@ -165,7 +167,7 @@ async def test_what_does_not_come_in_time_is_taken_from_the_exit(
     conducted: Conducted, noticed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not noticed:
-        monkeypatch.setattr(conduct, "_LAST_WORDS_SECONDS", 1.0)
+        monkeypatch.setattr(conduct, "_OUTPUT_SECONDS", 1.0)
     assert (await conducted(Silent, noticed)).endswith("works\ndone at 208\n")
 
 
@@ -201,7 +203,7 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     (there / layout.job_events(1)).write_text("what nobody reads\n" * 100, encoding="utf-8")
     told = await told_to_the_vm(tmp_path, journal, lambda _: journal.state.of(JobState)["job-1"].over)
     job = journal.state.of(JobState)["job-1"]
-    assert (job.phase, job.reason) == ("failed", "its VM has told more of it than is taken from one")
+    assert (job.phase, job.reason) == ("failed", "its VM has reported more about it than is read from a VM")
     assert End(kind="job", work="job-1", attempt=1) in told
 
 
@@ -247,9 +249,9 @@ async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_
     (here / layout.KEPT).mkdir(parents=True)
     (here / layout.JOB).write_text(json.dumps(JobSpec("job-1", "true").to_dict()), encoding="utf-8")
     (here / layout.KEPT / layout.archive(2)).write_bytes(b"what it keeps")
-    journal.record(events.JobKept(job="job-1", attempt=1, number=3, files=1, bytes=13, digest="0" * 64))
-    journal.record(events.JobInterrupted(job="job-1", attempt=1, reason="worker-0 was revoked"))
-    journal.record(events.JobBegan(job="job-1", attempt=2, vms=("worker-0",)))
+    journal.record(JobKept(job="job-1", attempt=1, number=3, files=1, bytes=13, digest="0" * 64))
+    journal.record(JobInterrupted(job="job-1", attempt=1, reason="worker-0 was revoked"))
+    journal.record(JobBegan(job="job-1", attempt=2, vms=("worker-0",)))
     told = await told_to_the_vm(tmp_path, journal, bool)
     there = home / layout.job_on_vm("job-1") / layout.KEPT
     assert [path.name for path in there.iterdir()] == [layout.archive(2)]
@@ -286,7 +288,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     monkeypatch.setattr(artifacts, "room", room)
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.of(JobState)["job-1"].exits))
     assert len(set(notes[:3])) == 1, "it says the same as long as it is so"
-    assert notes[0].startswith("The folder of job-1 is not here yet: this machine's disk has no room for ")
+    assert notes[0].startswith("Cannot copy the folder of job-1 yet: this machine's disk has no room for ")
     assert notes[0].endswith("Free some of it.")
     assert notes[3:] == [""]
     archive.unpack(tmp_path / "here" / layout.JOBS / "job-1" / layout.KEPT / layout.archive(1), tmp_path / "again")
@@ -312,13 +314,13 @@ async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_it
         lines.append({"kind": "job.packed", **line, **contents})
         if number == 1:
             shutil.copy(there / layout.KEPT / layout.archive(1), here / layout.KEPT)
-            journal.record(events.JobKept(**about, **contents, packed=number))
+            journal.record(JobKept(**about, **contents, packed=number))
     exited = {"code": 0, "seconds": 1.0, "noticed": False, "reason": "", "tail": ""}
     lines.append({"kind": "job.exited", **line, **exited})
     (there / layout.job_events(1)).write_text("".join(f"{json.dumps(values)}\n" for values in lines), encoding="utf-8")
 
     await told_to_the_vm(tmp_path, journal, lambda _: bool(journal.state.of(JobState)["job-1"].exits))
-    brought = [event.number for event in journal.recorded if isinstance(event, events.JobKept)]
+    brought = [event.number for event in journal.recorded if isinstance(event, JobKept)]
     assert brought == [1, 2], "the first one before its lines are read again"
     assert [path.name for path in (here / layout.KEPT).iterdir()] == [layout.archive(2)]
 
@@ -358,7 +360,7 @@ async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
         (there / layout.job_events(1)).write_text("".join(f"{json.dumps(each)}\n" for each in lines), encoding="utf-8")
         if wrote.taken:
             shutil.copy(there / layout.KEPT / layout.archive(1), here / layout.KEPT)
-            journal.record(events.JobKept(
+            journal.record(JobKept(
                 job="job-1", attempt=1, **contents, rank=rank, packed=1, saved=wrote.saved
             ))  # fmt: skip
     async with AsyncExitStack() as stack:

@@ -17,6 +17,7 @@ from transient_magics.journal import ClusterState, RunState, VmState, Works, eve
 from transient_magics.journal.events import MOST_RUNS
 from transient_magics.journal.state import WorkerState
 from transient_magics.protocol.machines import parse_machines
+from transient_magics.protocol.vm_events import TrainFailed, TrainMade, TrainStarted
 from transient_magics.spec import parse_workers
 
 ANY, ROOM = Server(), Server(memory=10 * GB, link=10e6)
@@ -53,7 +54,7 @@ def stepping(name: str, rate: float) -> RunState:
 
 def made(state: ClusterState, name: str) -> ClusterState:
     """The run has its steps, and is evaluated."""
-    return fold(state, events.TrainMade(run=name, step=9))
+    return fold(state, TrainMade(run=name, step=9))
 
 
 def ending(state: ClusterState, name: str, seconds: float) -> ClusterState:
@@ -149,7 +150,7 @@ def test_a_run_that_has_its_steps_leaves_its_workers_to_the_next_and_stays_on_th
     assert state.leases == {0: "a", 1: "a"}
     state = after(made(state, "a"), 2)
     assert (state.leases, dict(state.ports)) == ({0: "b", 1: "b"}, {"a": 0, "b": 1})
-    lost = after(fold(state, events.TrainStarted(run="a", step=3)), 2)
+    lost = after(fold(state, TrainStarted(run="a", step=3)), 2)
     assert set(lost.leases.values()) == {"a"}, "its parameter server's VM was lost, and its last steps with it"
     assert after(made(lost, "a"), 2).leases == {0: "b", 1: "b"}
 
@@ -282,7 +283,7 @@ def test_a_trial_waits_for_the_check_of_another_that_may_hold_for_it() -> None:
         assert ((to_check(state) or run("")).name or None) == checked
     state = after(cluster(trial("a", lr=0.1), trial("b", lr=0.5)), 2)
     found = fold(state, events.TrainChecked(run="a"))
-    failed = fold(state, events.TrainFailed(run="a", reason="no"))
+    failed = fold(state, TrainFailed(run="a", reason="no"))
     assert [each and each.name for each in map(to_check, (found, failed))] == ["b", "b"]
 
 

@@ -27,10 +27,11 @@ from transient_magics.controller.decisions.relocation import CAPACITY_SECONDS, m
 from transient_magics.controller.vms.machines import requested
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Event, VmState, at_the_end, bill, events, replay
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainStarted
 from transient_magics.spec import ClusterSpec
+from transient_magics.works.bags.spec import BagSpec
+from transient_magics.works.dask.spec import DaskSpec
 
 HOME, THERE = "us-west1-b", "us-east1-c"
 BAG = BagSpec("bag-1", parse_space("x=0:1"), 2, max_cost=1.0, max_hours=2.0)
@@ -50,7 +51,7 @@ class World:
         self.happens(events.ClusterReady(workers=2, seconds=1.0))
         self.happens(
             events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 10**6}),
-            events.TrainStarted(run="run-1", step=0),
+            TrainStarted(run="run-1", step=0),
         )
 
     def happens(self, *told: Event) -> None:

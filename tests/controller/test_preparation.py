@@ -19,6 +19,7 @@ from transient_magics.journal import Journal, RunState, events
 from transient_magics.journal.cost import costs
 from transient_magics.protocol.cluster_commands import Command
 from transient_magics.protocol.machines import parse_preparation, preparation_or_none
+from transient_magics.protocol.vm_events import TrainFinished, TrainProgress
 
 RUN = {"model": "m", "hparams_set": "h", "problem": "p", "train_steps": 1000, "prep": "cpux4", "check": False}
 
@@ -74,7 +75,7 @@ class Prepared(Story):
     def waits(self, share: float, times: int) -> Prepared:
         self.after(20)
         for _ in range(times):
-            self.after(10).happens(events.TrainProgress(run="run-1", step=1, waiting=share))
+            self.after(10).happens(TrainProgress(run="run-1", step=1, waiting=share))
         return self
 
     @property
@@ -157,7 +158,7 @@ def test_they_are_of_one_run_which_pays_for_them_and_go_with_it() -> None:
     assert scaled(story.state) == [Scaled("run-2", (1,), 0.0)]
     cost = costs(story.state, story.after(3600).now)["run-1"]
     assert cost.total > 2.5 * PRICE.hourly, "ps-0, worker-0 and prep-0"
-    story.happens(events.TrainFinished(run="run-1", step=1000))
+    story.happens(TrainFinished(run="run-1", step=1000))
     assert DeleteVm("prep-0", "no longer needed") in story.decisions()
     assert story.state.spec is not None
     assert story.state.spec.most_hourly == pytest.approx(story.state.spec.hourly + 4 * PRICE.hourly)

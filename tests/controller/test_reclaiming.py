@@ -28,6 +28,7 @@ from transient_magics.panels.wishes import wish
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Weibull
 from transient_magics.planner.lifetimes.study import best_known, risk
+from transient_magics.protocol.vm_events import TrainStarted
 from transient_magics.works.runs.conduct import Runs
 
 NAMES = ("worker-0", "worker-1", "worker-2")
@@ -147,7 +148,7 @@ def test_how_slow_one_is_all_runs_that_train_tell(desk: Desk, tmp_path: Path) ->
     rates = {"run-1": {"worker-0": 300, "worker-1": 900}, "run-2": {"worker-2": 30}}
     for run, samples in rates.items():
         desk.recorder.record(events.WorkDeclared(of="run", work=run, spec={"train_steps": 9}))
-        desk.recorder.record(events.TrainStarted(run=run, step=0))
+        desk.recorder.record(TrainStarted(run=run, step=0))
         path = run_folder(tmp_path, run) / "metrics.jsonl"
         path.parent.mkdir(parents=True)
         rows = [{"time": time.time_ns(), "worker": vm, "samples": made, "step": 1} for vm, made in samples.items()]

@@ -18,6 +18,7 @@ from transient_magics.journal import Journal, events, read, replay
 from transient_magics.kinds import KINDS
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Stop
+from transient_magics.protocol.vm_events import TrainFinished
 
 SPEC = declaration("lab", 2)
 
@@ -60,7 +61,7 @@ def test_a_waiting_run_whose_name_is_taken_is_reported_and_never_fails_other_wor
 
 
 ENDED: dict[str, events.Event] = {
-    "run": events.TrainFinished(run="night", step=10),
+    "run": TrainFinished(run="night", step=10),
     "study": events.WorkStopping(work="night", of="study"),
     "job": events.WorkEnded(work="night", of="job", state="finished"),
     "bag": events.WorkEnded(work="night", of="bag", state="finished"),

@@ -16,13 +16,15 @@ from hypothesis import strategies as some
 from tests.controller.test_ledger import ROOM, after, cluster, ending, made, over, run, sized
 from transient_magics.controller.decisions.ledger import AHEAD_SECONDS, has_place, leases
 from transient_magics.controller.tasks import Tasks
-from transient_magics.journal import ClusterState, RunState, StudyState, TrialState, Works, events, fold
+from transient_magics.journal import ClusterState, RunState, Works, events, fold
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.spec.cluster import place, slot_of
 from transient_magics.works.runs import conduct
 from transient_magics.works.runs.conduct import Runs
-from transient_magics.works.studies.decisions import Ask, decide
+from transient_magics.works.studies.decisions import StartTrial, decide
+from transient_magics.works.studies.spec import StudySpec
+from transient_magics.works.studies.state import StudyState, TrialState
 
 SHARED = RunSpec("s", 9, share_input=True)
 
@@ -97,7 +99,7 @@ def _study(name: str, per_vm: int, *runs: str, trials: int = 9) -> StudyState:
 
 def _asks(state: ClusterState, name: str, slots: int) -> bool:
     return any(
-        isinstance(each, Ask)
+        isinstance(each, StartTrial)
         for each in decide(state.of(StudyState)[name], state, dict.fromkeys(range(slots), "k80"), 0)
     )
 

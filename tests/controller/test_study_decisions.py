@@ -26,16 +26,28 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.works import Tick
 from transient_magics.errors import UnknownWorkError
-from transient_magics.journal import ClusterState, Event, Journal, RunState, StudyState, events, fold, read, replay
+from transient_magics.journal import ClusterState, Event, Journal, RunState, events, fold, read, replay
 from transient_magics.journal.declared import run_folder, waiting
 from transient_magics.protocol import layout
 from transient_magics.protocol.machines import parse_machines
 from transient_magics.protocol.run import RunSpec, Value
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import (
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainMade,
+    TrainProgress,
+    TrainStarted,
+    WorkerJoined,
+)
 from transient_magics.spec import ClusterSpec, WorkerGroup, run_store
 from transient_magics.works.studies.conduct import Studies
-from transient_magics.works.studies.decisions import Ask, Declare, End, StopRun, Tell, decide
-from transient_magics.works.studies.sampling import Twin, point, random_point
+from transient_magics.works.studies.decisions import DeclareRun, EndStudy, FinishTrial, StartTrial, StopRun, decide
+from transient_magics.works.studies.events import StudyAsked, StudyExtended, StudyTold
+from transient_magics.works.studies.sampling import OptunaSampler, point, random_point
+from transient_magics.works.studies.spec import StudySpec
+from transient_magics.works.studies.state import StudyState
 
 SECOND = 10**9
 NAMES = ("lr", "units")
@@ -63,7 +75,7 @@ class Simulated:
     def begin(self) -> None:
         """As a controller does that knows the journal only."""
         needs = self.spec.sampler in ("tpe", "gp") or self.spec.pruner != "none"
-        self.twin = Twin(self.spec) if needs else None
+        self.twin = OptunaSampler(self.spec) if needs else None
 
     def record(self, event: Event) -> None:
         self.seq += 1
@@ -78,22 +90,20 @@ class Simulated:
         decisions = decide(self.study, self.state, self.slots, self.time, pruned)
         for decision in decisions:
             match decision:
-                case Tell():
+                case FinishTrial():
                     told = {"state": decision.state, "value": decision.value, "reason": decision.reason}
-                    self.record(events.StudyTold(study="s", trial=decision.trial, **told))
-                case End():
+                    self.record(StudyTold(study="s", trial=decision.trial, **told))
+                case EndStudy():
                     self.record(events.WorkStopping(work="s", of="study", reason=decision.reason))
-                case Ask(trial):
+                case StartTrial(trial):
                     self.record(
-                        events.StudyAsked(
-                            study="s", trial=trial, params=self.point(trial), runs=self.spec.run_names(trial)
-                        )
+                        StudyAsked(study="s", trial=trial, params=self.point(trial), runs=self.spec.run_names(trial))
                     )
-                case Declare(trial, repeat):
+                case DeclareRun(trial, repeat):
                     spec = self.spec.run_of(trial, repeat, self.study.trials[trial].params)
                     self.record(events.WorkDeclared(of="run", work=spec.name, spec=spec.without_token()))
                 case StopRun(run):
-                    self.record(events.TrainFinished(run=run, step=self.state.of(RunState)[run].step, stopped=True))
+                    self.record(TrainFinished(run=run, step=self.state.of(RunState)[run].step, stopped=True))
         return decisions
 
     def point(self, trial: int) -> dict[str, Value]:
@@ -114,13 +124,13 @@ class Simulated:
             at = run.step + 10
             accuracy = self.accuracy(dict(self.study.trials[run.spec.trial].params), at)
             if not run.step:
-                self.record(events.TrainStarted(run=name, step=0))
-            self.record(events.TrainProgress(run=name, step=at, loss=1.0, steps_per_second=1.0))
+                self.record(TrainStarted(run=name, step=0))
+            self.record(TrainProgress(run=name, step=at, loss=1.0, steps_per_second=1.0))
             measured = {} if math.isnan(accuracy) else {"accuracy": accuracy}
             undefined = () if measured else ("accuracy",)
-            self.record(events.TrainEvaluated(run=name, step=at, metrics=measured, undefined=undefined))
+            self.record(TrainEvaluated(run=name, step=at, metrics=measured, undefined=undefined))
             if at >= 100:
-                self.record(events.TrainFinished(run=name, step=at))
+                self.record(TrainFinished(run=name, step=at))
 
     def until_over(self, killed: Callable[[], bool] = lambda: False) -> None:
         for _ in range(2000):
@@ -169,7 +179,7 @@ def test_what_optuna_is_told_is_what_the_journal_says_also_after_a_controllers_d
     there.until_over(lambda: chance.random() < 0.1)
     trials = there.study.trials
     assert list(trials) == list(range(24)), "every number once"
-    again = Twin(spec)
+    again = OptunaSampler(spec)
     again.catch_up(there.study, there.state.of(RunState))
     told = {each.number: (each.params, each.state.name, each.value) for each in again.study.trials}
     names = {"complete": "COMPLETE", "pruned": "PRUNED"}
@@ -191,10 +201,11 @@ def test_a_trial_whose_steps_are_made_is_not_pruned_by_what_was_measured_before(
         there.step()
     trial, run = there.study.trials[0], there.state.of(RunState)["s-0"]
     (told,) = decide(there.study, there.state, there.slots, there.time, {0})
-    assert told == Tell(0, "pruned", run.metrics["accuracy"], f"pruned at step {run.step}")
-    there.record(events.TrainMade(run="s-0", step=100))
+    assert told == FinishTrial(0, "pruned", run.metrics["accuracy"], f"pruned at step {run.step}")
+    there.record(TrainMade(run="s-0", step=100))
     assert not any(
-        isinstance(each, Tell) for each in decide(there.study, there.state, there.slots, there.time, {trial.number})
+        isinstance(each, FinishTrial)
+        for each in decide(there.study, there.state, there.slots, there.time, {trial.number})
     )
 
 
@@ -213,15 +224,13 @@ def test_points_that_fail_at_once_do_not_end_a_study_of_which_another_trains_on(
     ):
         there.step()
     for run in ("s-1", "s-2", "s-3"):
-        there.record(
-            events.TrainFailed(run=run, step=there.state.of(RunState)[run].step, reason="its loss is no number")
-        )
-    there.record(events.TrainProgress(run="s-0", step=99, loss=1.0, steps_per_second=1.0))
+        there.record(TrainFailed(run=run, step=there.state.of(RunState)[run].step, reason="its loss is no number"))
+    there.record(TrainProgress(run="s-0", step=99, loss=1.0, steps_per_second=1.0))
     there.look()
     assert there.study.trials[3].state == "failed"
     there.look()
     assert not there.study.stopping
-    there.record(events.TrainFailed(run="s-0", step=99, reason="its loss is no number"))
+    there.record(TrainFailed(run="s-0", step=99, reason="its loss is no number"))
     while there.look():
         pass
     assert there.study.reason == "its first 4 trials failed: its loss is no number"
@@ -235,15 +244,15 @@ def test_a_limit_in_the_middle_stops_what_trains_and_waits_for_the_last_evaluati
         there.step()
     assert list(there.state.of(RunState)) == ["s-0-0", "s-0-1", "s-1-0", "s-1-1"]
     for run in ("s-0-0", "s-0-1", "s-1-0"):
-        there.record(events.TrainMade(run=run, step=100))
+        there.record(TrainMade(run=run, step=100))
     there.record(events.WorkStopping(work="s", of="study", reason="its limit of $1 is spent"))
     there.look()
     assert [trial.state for trial in there.study.trials.values()] == ["running", "stopped"]
     stops = decide(there.study, there.state, 4, there.time)
     assert stops == [StopRun("s-1-0", save=True), StopRun("s-1-1", save=True)]
     for run in ("s-0-0", "s-0-1"):
-        there.record(events.TrainEvaluated(run=run, step=100, metrics={"accuracy": 0.75}))
-        there.record(events.TrainFinished(run=run, step=100))
+        there.record(TrainEvaluated(run=run, step=100, metrics={"accuracy": 0.75}))
+        there.record(TrainFinished(run=run, step=100))
     there.until_over()
     assert [(trial.state, trial.value) for trial in there.study.trials.values()] == [
         ("complete", 0.75),
@@ -259,8 +268,8 @@ def test_no_worker_idles_while_a_trial_may_begin_and_who_waits_comes_first() -> 
     there.record(
         events.WorkDeclared(of="run", work="mine", spec={"train_steps": 100, "least_workers": 1, "most_workers": 1})
     )
-    there.record(events.TrainFinished(run="s-0", step=100))
-    there.record(events.TrainEvaluated(run="s-0", step=100, metrics={"accuracy": 0.5}))
+    there.record(TrainFinished(run="s-0", step=100))
+    there.record(TrainEvaluated(run="s-0", step=100, metrics={"accuracy": 0.5}))
     while there.look():
         pass
     assert [run.name for run in there.state.turns] == ["s-1", "s-2", "mine"], "no trial of the study waits beside it"
@@ -272,13 +281,13 @@ def test_the_next_trial_is_asked_for_while_the_one_before_makes_its_last_steps_o
         pass
     there.step()
     assert not there.look(), "it has 90 steps to make"
-    there.record(events.WorkerJoined(run="s-0", worker="w", number=0, active=1))
-    there.record(events.TrainProgress(run="s-0", step=90, loss=1.0, steps_per_second=1.0))
+    there.record(WorkerJoined(run="s-0", worker="w", number=0, active=1))
+    there.record(TrainProgress(run="s-0", step=90, loss=1.0, steps_per_second=1.0))
     while there.look():
         pass
     assert [run.name for run in there.state.turns] == ["s-0", "s-1"], "and no third one"
     for name in ("s-0", "s-1"):
-        there.record(events.TrainMade(run=name, step=100))
+        there.record(TrainMade(run=name, step=100))
     there.time += 3600
     while there.look():
         pass
@@ -319,10 +328,10 @@ class Leased(Simulated):
             machines = Counter(self.slots[slot] for slot, owner in held.workers.items() if owner == name)
             assert machines == Counter(parse_machines(run.spec.machines)), "exactly those of its configuration"
             assert run.spec.machines == self.study.trials[run.spec.trial].params["on"]
-            self.record(events.TrainProgress(run=name, step=run.step + 50, loss=1.0, steps_per_second=5.0))
+            self.record(TrainProgress(run=name, step=run.step + 50, loss=1.0, steps_per_second=5.0))
             if run.step:
-                self.record(events.TrainEvaluated(run=name, step=100, metrics={"accuracy": 0.5}))
-                self.record(events.TrainFinished(run=name, step=100))
+                self.record(TrainEvaluated(run=name, step=100, metrics={"accuracy": 0.5}))
+                self.record(TrainFinished(run=name, step=100))
 
 
 @examples(10)
@@ -357,7 +366,7 @@ def test_a_configuration_that_the_cluster_has_no_more_fails_and_the_others_go_on
 
 def test_a_trial_that_fails_is_told_so_and_the_others_go_on_unless_all_of_the_first_fail() -> None:
     there = Simulated(study(trials=4), lambda params, step: float("nan") if params["units"] == 16 else 0.5)
-    there.record(events.StudyAsked(study="s", trial=0, params={"lr": 0.1, "units": 16}, runs=("s-0",)))
+    there.record(StudyAsked(study="s", trial=0, params={"lr": 0.1, "units": 16}, runs=("s-0",)))
     there.until_over()
     assert there.study.trials[0].state == "failed"
     assert there.study.trials[0].reason == "the accuracy of s-0 is not a number"
@@ -381,7 +390,7 @@ def test_a_trial_that_hangs_is_given_up_and_its_run_ended_without_a_checkpoint()
     there.time += 59
     assert there.look() == []
     there.time += 2
-    assert there.look() == [Tell(0, "failed", reason="s-0 made no step for 60 s")]
+    assert there.look() == [FinishTrial(0, "failed", reason="s-0 made no step for 60 s")]
     assert there.look()[0] == StopRun("s-0", save=False)
 
 
@@ -407,7 +416,7 @@ def test_a_trial_whose_worker_is_stopped_and_started_again_does_not_hang() -> No
     there.time += 59
     assert there.look() == []
     there.time += 2
-    assert there.look() == [Tell(0, "failed", reason="s-0 made no step for 60 s")]
+    assert there.look() == [FinishTrial(0, "failed", reason="s-0 made no step for 60 s")]
 
 
 def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
@@ -417,12 +426,12 @@ def test_a_limit_or_its_user_ends_a_study_with_what_is_done_kept() -> None:
     assert there.study.reason == "its limit of 6 min has passed"
     assert 0 < done.count("complete") < 20
     assert set(done) <= {"complete", "stopped"}
-    there.record(events.StudyExtended(study="s", trials=1))
+    there.record(StudyExtended(study="s", trials=1))
     assert (there.study.over, there.study.stop, there.study.stopping_at) == (False, None, 0.0)
     stopped = Simulated(study(), rate)
     stopped.look(), stopped.look(), stopped.step()
-    stopped.record(events.TrainFinished(run="s-0", step=10, stopped=True))
-    assert Tell(0, "stopped", reason="stopped by the user") in stopped.look()
+    stopped.record(TrainFinished(run="s-0", step=10, stopped=True))
+    assert FinishTrial(0, "stopped", reason="stopped by the user") in stopped.look()
     stopped.record(events.WorkStopping(work="s", of="study", reason="stopped by the user"))
     stopped.until_over()
     assert all(run.over for run in stopped.state.of(RunState).values())
@@ -485,12 +494,12 @@ def test_a_trial_that_was_measured_while_no_controller_was_there_is_pruned_by_th
         asyncio.run(settled(studies, recorder, places=6))
         for number in range(5):
             for step in (10, 20):
-                measured = events.TrainEvaluated(run=f"s-{number}", step=step, metrics={"accuracy": 0.9})
+                measured = TrainEvaluated(run=f"s-{number}", step=step, metrics={"accuracy": 0.9})
                 recorder.record(measured)
-            recorder.record(events.TrainFinished(run=f"s-{number}", step=100))
+            recorder.record(TrainFinished(run=f"s-{number}", step=100))
         asyncio.run(settled(studies, recorder, places=6))
         for step in (10, 20):
-            recorder.record(events.TrainEvaluated(run="s-5", step=step, metrics={"accuracy": 0.1}))
+            recorder.record(TrainEvaluated(run="s-5", step=step, metrics={"accuracy": 0.1}))
     journal, recorder, studies = hands(tmp_path)
     with journal:
         stops = asyncio.run(settled(studies, recorder, places=6))
@@ -509,16 +518,16 @@ def test_a_trial_is_drawn_where_the_numerics_of_a_sampler_fail_and_the_next_is_p
     (tmp_path / layout.RUNS).mkdir()
     (folder / layout.CELL).write_text("model = lr", encoding="utf-8")
     (folder / layout.STUDY).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
-    proposals, propose = [0], Twin.propose
+    proposals, propose = [0], OptunaSampler.propose
 
-    def failing(twin: Twin) -> dict[str, Value]:
+    def failing(twin: OptunaSampler) -> dict[str, Value]:
         proposed = propose(twin)  # the study has a trial more
         proposals[0] += 1
         if proposals[0] == 2:
             raise RuntimeError("the factorization could not be completed")
         return proposed
 
-    monkeypatch.setattr(Twin, "propose", failing)
+    monkeypatch.setattr(OptunaSampler, "propose", failing)
     journal, recorder, studies = hands(tmp_path)
     with journal:
         studies.declare_waiting()

@@ -35,30 +35,23 @@ from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.controller.vms.machines import requested, vm_request
 from transient_magics.controller.works import Tick
 from transient_magics.errors import JournalError
-from transient_magics.journal import (
-    ClusterState,
-    Event,
-    JobState,
-    Journal,
-    RunState,
-    StudyState,
-    bill,
-    declared,
-    events,
-    read,
-    replay,
-)
+from transient_magics.journal import ClusterState, Event, Journal, RunState, bill, declared, events, read, replay
 from transient_magics.kinds import KINDS as WORKS
 from transient_magics.panels.snapshot.view import view
 from transient_magics.panels.static.panel import html
 from transient_magics.protocol import events as registry
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import ExtendStudy
-from transient_magics.protocol.events import FACT, INTENTION, KINDS
+from transient_magics.protocol.events import FACT, INTENTION, kinds
 from transient_magics.protocol.literals import CheckedValue
-from transient_magics.protocol.study import StudySpec
+from transient_magics.protocol.vm_events import TrainFinished, TrainProgress, TrainStarted
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.works.jobs.events import JobBegan
+from transient_magics.works.jobs.state import JobState
+from transient_magics.works.studies.events import StudyAsked, StudyExtended, StudyTold
 from transient_magics.works.studies.sampling import point
+from transient_magics.works.studies.spec import StudySpec
+from transient_magics.works.studies.state import StudyState
 
 PRICE = PriceLine("n1-standard-4", 0.256, 0.723, "test")
 KINDS_OF_VMS = ("k80", "parameter-server", "controller", "cpu")
@@ -184,10 +177,10 @@ def plain(name: str, annotation: Any) -> st.SearchStrategy[Any]:
 
 def lines(kind: str) -> st.SearchStrategy[Event | None]:
     """Return events of the kind; None where the values are no such event."""
-    if KINDS[kind] is events.WorkDeclared:
+    if kinds()[kind] is events.WorkDeclared:
         return st.sampled_from(list(WORKS)).flatmap(declarations)
-    hints = typing.get_type_hints(KINDS[kind], include_extras=True)
-    own = {each.name: hints[each.name] for each in fields(KINDS[kind]) if each.name not in ("seq", "time")}
+    hints = typing.get_type_hints(kinds()[kind], include_extras=True)
+    own = {each.name: hints[each.name] for each in fields(kinds()[kind]) if each.name not in ("seq", "time")}
     parts = {name: values(kind, name, annotation) for name, annotation in own.items()}
     return st.fixed_dictionaries(parts).map(lambda found: line(kind, found))
 
@@ -205,11 +198,11 @@ def line(kind: str, found: Mapping[str, object]) -> Event | None:
         return None
 
 
-FORGED = [kind for kind in KINDS if kind not in ("controller.moved", "cluster.deleted", "cluster.taken_back")]
+FORGED = [kind for kind in kinds() if kind not in ("controller.moved", "cluster.deleted", "cluster.taken_back")]
 """The mirror lets none of those three into its copy (`test_foreign_words`)."""
-INTENDED = [kind for kind in FORGED if KINDS[kind].provenance == INTENTION]
+INTENDED = [kind for kind in FORGED if kinds()[kind].provenance == INTENTION]
 INTENTIONS = [
-    *(lines(kind) for kind in INTENDED if KINDS[kind] is not events.WorkDeclared),
+    *(lines(kind) for kind in INTENDED if kinds()[kind] is not events.WorkDeclared),
     *(declarations(of) for of in WORKS),
 ]
 """Every kind of intention; of declarations, that of every kind of work."""
@@ -223,7 +216,7 @@ EVERY = st.tuples(st.tuples(*INTENTIONS), FACTS, st.randoms(use_true_random=Fals
 """Lines of a VM with an intention of every kind, among facts, in any order."""
 BEGUN = [
     events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1"}),
-    events.TrainStarted(run="run-1", step=0),
+    TrainStarted(run="run-1", step=0),
 ]
 
 
@@ -452,7 +445,7 @@ def test_the_fleet_refuses_what_few_lines_of_a_vm_ask_for(written: list[Event]) 
 
 
 def test_each_kind_of_event_says_whether_it_is_a_fact() -> None:
-    assert {cls.provenance for cls in KINDS.values()} == {FACT, INTENTION}
+    assert {cls.provenance for cls in kinds().values()} == {FACT, INTENTION}
     with pytest.raises(TypeError, match="provenance"):
         cast(Callable[..., object], registry.event)("x.made")
 
@@ -545,13 +538,13 @@ def test_vms_that_replace_each_other_in_a_circle_are_drawn(names: tuple[str, ...
 
 
 def test_trials_of_a_vm_count_if_they_are_in_the_space() -> None:
-    good = events.StudyAsked(study="study-1", trial=0, params=PARAMS[0], runs=("study-1-0",))
-    told = events.StudyTold(study="study-1", trial=0, state="complete", value=0.5)
+    good = StudyAsked(study="study-1", trial=0, params=PARAMS[0], runs=("study-1-0",))
+    told = StudyTold(study="study-1", trial=0, state="complete", value=0.5)
     for evil in (
-        events.StudyAsked(study="study-1", trial=1, params=PARAMS[1], runs=("study-1-1",)),
-        events.StudyAsked(study="study-1", trial=1, params=PARAMS[2], runs=("study-1-1",)),
-        events.StudyAsked(study="study-1", trial=1, params=PARAMS[0], runs=("run-2",)),
-        events.StudyExtended(study="study-1", trials=100_000, request="r1"),
+        StudyAsked(study="study-1", trial=1, params=PARAMS[1], runs=("study-1-1",)),
+        StudyAsked(study="study-1", trial=1, params=PARAMS[2], runs=("study-1-1",)),
+        StudyAsked(study="study-1", trial=1, params=PARAMS[0], runs=("run-2",)),
+        StudyExtended(study="study-1", trials=100_000, request="r1"),
     ):
         stands([good, told, evil])
         with folder() as directory:
@@ -570,7 +563,7 @@ def test_a_trial_whose_point_follows_from_its_number_has_no_other_point() -> Non
     for params, trials in ((drawn, 1), (PARAMS[0], 0)):
         with folder() as directory:
             write(directory / layout.STUDIES / "study-2" / layout.STUDY, random.to_dict())
-            asked = events.StudyAsked(study="study-2", trial=0, params=params, runs=("study-2-0",))
+            asked = StudyAsked(study="study-2", trial=0, params=params, runs=("study-2-0",))
             history(directory, [events.WorkDeclared(of="study", work="study-2", spec={}), asked])
             with taken_back(directory) as controller:
                 assert len(controller._state.of(StudyState)["study-2"].trials) == trials
@@ -579,7 +572,7 @@ def test_a_trial_whose_point_follows_from_its_number_has_no_other_point() -> Non
 def test_a_study_stays_extended_if_this_machines_user_has_asked_for_it() -> None:
     with folder() as directory:
         declared.note_asked(directory, ExtendStudy(study="study-1", trials=2, request="r1"))
-        extended = events.StudyExtended(study="study-1", trials=2, request="r1")
+        extended = StudyExtended(study="study-1", trials=2, request="r1")
         history(directory, [extended, replace(extended, trials=7), extended])
         with taken_back(directory) as controller:
             assert controller._state.of(StudyState)["study-1"].wanted == STUDY.trials + 2
@@ -612,13 +605,13 @@ def test_what_a_controller_on_a_vm_did_by_its_orders_survives() -> None:
                 events.VmRequested(vm="worker-1", slot=1, **server),
                 events.VmRunning(vm="worker-1", address="10.0.0.9", vm_id="9"),
                 events.VmReady(vm="worker-1"),
-                events.TrainProgress(run="run-1", step=5, loss=0.5, steps_per_second=1.0),
+                TrainProgress(run="run-1", step=5, loss=0.5, steps_per_second=1.0),
                 events.WorkDeclared(of="run", work="run-2", spec={"train_steps": 9}),
-                events.TrainStarted(run="run-2", step=0),
-                events.TrainFinished(run="run-2", step=9, checkpoint="model.ckpt-9"),
+                TrainStarted(run="run-2", step=0),
+                TrainFinished(run="run-2", step=9, checkpoint="model.ckpt-9"),
                 events.WorkDeclared(of="run", work="brought", spec={"train_steps": 9}),
                 events.WorkDeclared(of="job", work="job-1", spec=JOB),
-                events.JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
+                JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
                 events.WorkEnded(work="job-1", of="job", state="finished"),
             ],
         )

@@ -22,6 +22,7 @@ from transient_magics.journal import ClusterState, Event, RunState, VmState, Wor
 from transient_magics.protocol.agent_commands import Assignment, Command
 from transient_magics.protocol.measures.objective import Best
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.vm_events import TrainFailed, TrainFinished
 from transient_magics.remote import Connection, generate_key
 from transient_magics.runtime.files.checkpoints import Checkpoints
 from transient_magics.works.runs import checking, checkpoint_copy, shipments, training
@@ -196,7 +197,7 @@ async def test_a_stopped_run_ends_with_what_it_saved_last(
     await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     await asyncio.wait_for(run.task, 30)
     ended = run.history[-1]
-    assert isinstance(ended, events.TrainFinished)
+    assert isinstance(ended, TrainFinished)
     assert (ended.step, ended.checkpoint) == (140, "checkpoints/model.ckpt-140")
     assert run.at_home() == {"model.ckpt-120.index", "model.ckpt-140.index"}
 
@@ -255,7 +256,7 @@ async def test_a_stopped_run_without_its_last_checkpoint_says_so(
     assert trouble.startswith("run-1 is stopped at step 90 without a checkpoint of it (")
     assert trouble.endswith("there is that of step 85")
     ended = run.history[-1]
-    assert isinstance(ended, events.TrainFinished)
+    assert isinstance(ended, TrainFinished)
     assert (ended.step, ended.checkpoint) == (90, "checkpoints/model.ckpt-85")
 
 
@@ -273,7 +274,7 @@ async def test_a_run_that_is_stopped_while_it_is_evaluated_has_its_last_checkpoi
     await run.training.stop(lambda: run.state.of(RunState)["run-1"])
     await asyncio.wait_for(run.task, 30)
     ended = run.history[-1]
-    assert isinstance(ended, events.TrainFinished)
+    assert isinstance(ended, TrainFinished)
     assert (ended.step, ended.checkpoint, run.trouble, asked) == (140, "checkpoints/model.ckpt-140", [], [])
     words = work_words(run.state.of(RunState)["run-1"], None)
     assert words.startswith("finished at step ")
@@ -508,7 +509,7 @@ async def test_a_run_that_differs_in_a_number_is_not_checked_again(
         run.task.cancel()
     assert ended == [
         events.TrainChecked(run="run-1", parameters=7, variable_bytes=28),
-        events.TrainFailed(run="run-1", reason="run-1 was checked"),
+        TrainFailed(run="run-1", reason="run-1 was checked"),
     ]
 
 
@@ -517,7 +518,7 @@ async def test_beside_a_controller_on_a_vm_nothing_is_built(tmp_path: Path, monk
     run = Conducted(tmp_path / "runs" / "run-1", started=False, pip=["left-pad"], pip_build=True)
     await asyncio.wait_for(run.task, 30)
     (failed,) = run.history
-    assert isinstance(failed, events.TrainFailed)
+    assert isinstance(failed, TrainFailed)
     assert failed.reason.startswith("--pip-build would run the packages' own code beside the controller")
     assert not possible_here(), "nor is a graph of the user's"
 
@@ -565,7 +566,7 @@ async def test_workers_that_keep_ending_are_the_runs_fault_unless_somebody_train
     assert not training.give_up("worker-2", "worker", "Killed")
     await asyncio.wait_for(run.task, 30)
     (failed,) = run.history
-    assert isinstance(failed, events.TrainFailed)
+    assert isinstance(failed, TrainFailed)
     assert failed.reason == "Workers keep ending, the last one on worker-2: Killed"
 
 
@@ -573,5 +574,5 @@ async def test_a_run_whose_parameter_server_keeps_ending_has_failed(run: Conduct
     assert not run.training.give_up("ps-1", "ps", "the disk is full")
     await asyncio.wait_for(run.task, 30)
     (failed,) = run.history
-    assert isinstance(failed, events.TrainFailed)
+    assert isinstance(failed, TrainFailed)
     assert failed.reason == "The parameter server on ps-1 keeps ending: the disk is full"

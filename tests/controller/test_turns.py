@@ -19,11 +19,11 @@ from transient_magics.controller.works import Comes, Never, Waits
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import Event, Journal, events, now, read, replay
 from transient_magics.protocol import layout
-from transient_magics.protocol.study import StudySpec
 from transient_magics.spec import ClusterSpec
 from transient_magics.works.studies import turn
 from transient_magics.works.studies.configurations import StudyPreview
 from transient_magics.works.studies.sampling import point
+from transient_magics.works.studies.spec import StudySpec
 
 DECLARED: dict[str, Any] = {
     "source": "model = None", "train_steps": 10, "objective": "max accuracy", "seed": 1, "name": "m", "over": "lr=1,2",
@@ -125,7 +125,7 @@ def test_without_a_cluster_each_configuration_has_its_own(started: list[str]) ->
         ({"trials": 3}, "tries each point on each configuration"),
         (
             {"on": ",".join(f"k80x{count}" for count in range(1, 30))},
-            "29 configurations would need clusters of their own",
+            "29 configurations need clusters of their own",
         ),
         ({"max_hours": 9999.0}, "Compute Engine ends VMs after"),
         ({"max_hours": 0.0}, "--max-hours must be above 0"),
@@ -164,7 +164,7 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
     began = spec.declared_at
     second = folder_of("m-k80x2")[1]
     assert turn.waited_for(places.cluster("c")) is None, "a cluster of the user's waits for nobody"
-    assert turn.turn(study, spec, began + 60) == Waits("m goes on on c first")
+    assert turn.turn(study, spec, began + 60) == Waits("m continues on c first")
     happened("c", events.WorkStopping(work="m", of="study"))
     assert isinstance(turn.turn(study, second, began + 60), Comes)
     assert turn.turn(study, spec, began + 60) == Waits("m has not begun on m-k80x2")
@@ -179,7 +179,7 @@ def test_a_turn_comes_when_those_before_are_done_with_what_is_left_of_the_limits
         events.VmRunning(vm="worker-0", address="10.0.0.1", time=int(1e9 * (began + 600))),
         events.VmDeleted(vm="worker-0", reason="m is over", time=int(1e9 * (began + 600 + 3600))),
     )  # fmt: skip
-    assert turn.turn(study, spec, began + 60) == Waits("m goes on on m-k80x2 first")
+    assert turn.turn(study, spec, began + 60) == Waits("m continues on m-k80x2 first")
     happened("m-k80x2", events.WorkStopping(work="m", of="study"))
     assert turn.turn(study, spec, began + 60) == Waits("m-k80x2 is deleted first")
     happened("m-k80x2", events.ClusterDeleting(reason="m is over"), events.ClusterDeleted())

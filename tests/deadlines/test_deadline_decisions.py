@@ -24,6 +24,7 @@ from transient_magics.deadlines.situation import ON_DEMAND, SPOT, Kind, Market, 
 from transient_magics.deadlines.speeds import Speeds
 from transient_magics.journal import Event, RunState, events, replay
 from transient_magics.journal.deadlines import Block, DeadlineState
+from transient_magics.protocol.vm_events import TrainFinished, TrainProgress, TrainStarted, WorkerJoined, WorkerLeft
 from transient_magics.spec import PriceLine, RunSpec, WorkerGroup
 from transient_magics.works.runs.deadline_situation import seen
 
@@ -438,13 +439,13 @@ def story(**more: object) -> Told:
     made.happens(
         events.WorkDeclared(of="run", work="run-1", spec=spec.without_token()),
         events.ClusterLeased(ports={"run-1": 0}, workers={"0": "run-1", "1": "run-1"}),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
     )  # fmt: skip
     made.after(20)
     for number, vm in enumerate(("worker-0", "worker-1")):
-        made.happens(events.WorkerJoined(run="run-1", worker=vm, number=number, active=number + 1))
+        made.happens(WorkerJoined(run="run-1", worker=vm, number=number, active=number + 1))
     for step in range(1, 20):
-        made.after(10).happens(events.TrainProgress(run="run-1", step=40 * step, steps_per_second=4.0, active=2))
+        made.after(10).happens(TrainProgress(run="run-1", step=40 * step, steps_per_second=4.0, active=2))
     return made
 
 
@@ -455,8 +456,8 @@ def test_the_speed_is_measured_between_reports_in_which_nobody_came_or_went() ->
     assert [(block.seconds, block.steps, block.machines, block.fresh) for block in known.blocks] == [
         (180.0, 720.0, "cpux2", 2)
     ]
-    made.happens(events.WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="lost"))
-    made.after(10).happens(events.TrainProgress(run="run-1", step=780, steps_per_second=4.0, active=1))
+    made.happens(WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="lost"))
+    made.after(10).happens(TrainProgress(run="run-1", step=780, steps_per_second=4.0, active=1))
     after = made.state.of(RunState)["run-1"].deadline
     assert after
     assert after.blocks == known.blocks, "what lies across a change tells nothing"
@@ -489,7 +490,7 @@ def test_what_was_acted_is_what_the_cluster_asks_for_and_its_declaration_holds_a
     gone = [each for each in made.decisions() if not isinstance(each, RequestVm)]
     assert [each.vm for each in gone] == ["worker-1"]  # type: ignore[union-attr]
     made.carry_out(made.decisions())
-    made.happens(events.TrainFinished(run="run-1", step=40_000))
+    made.happens(TrainFinished(run="run-1", step=40_000))
     assert made.state.steered == (("cpu", "spot", 1),), "what is on demand is not wanted any more"
     made.happens(
         events.WorkDeclared(of="run", work="run-2", spec=RunSpec(name="run-2", train_steps=10).without_token())
@@ -528,13 +529,13 @@ def test_a_worker_that_was_stopped_and_started_again_counts_from_its_latest_answ
             vm="worker-1", machine_type="n1-standard-2", hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01, part=0.5,
             reason="asked by the user",
         ),
-        events.WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="stopped"),
+        WorkerLeft(run="run-1", worker="worker-1", number=1, active=1, reason="stopped"),
         events.VmStopped(vm="worker-1", reason="to become n1-standard-2"),
     ).after(30).happens(events.VmStarted(vm="worker-1", address="10.0.0.1")).after(30).happens(
         events.VmReady(vm="worker-1")
     )  # fmt: skip
     coming = seen(made.state, made.state.of(RunState)["run-1"], made.now + 5)
-    made.after(20).happens(events.WorkerJoined(run="run-1", worker="worker-1", number=2, active=2))
+    made.after(20).happens(WorkerJoined(run="run-1", worker="worker-1", number=2, active=2))
     joined = seen(made.state, made.state.of(RunState)["run-1"], made.now)
     assert (coming.start, coming.begin) == (known.start, known.begin)
     assert joined.start == pytest.approx(known.start, abs=20)
@@ -549,12 +550,12 @@ def test_one_on_demand_that_is_stopped_and_started_again_does_not_work_within_a_
         name for name, each in made.state.vms.items() if each.role == "worker" and each.provisioning_model == ON_DEMAND
     )
     made.happens(events.VmRunning(vm=vm, address="10.0.0.1"), events.VmReady(vm=vm))
-    made.happens(events.WorkerJoined(run="run-1", worker=vm, number=2, active=1))
+    made.happens(WorkerJoined(run="run-1", worker=vm, number=2, active=1))
     assert seen(made.state, made.state.of(RunState)["run-1"], made.now).begun == 0
     made.after(3600).happens(
         events.VmMachineAsked(vm=vm, machine_type="n1-standard-2", hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01,
                               part=0.5, reason="asked by the user"),
-        events.WorkerLeft(run="run-1", worker=vm, number=2, active=0, reason="stopped"),
+        WorkerLeft(run="run-1", worker=vm, number=2, active=0, reason="stopped"),
         events.VmStopped(vm=vm, reason="to become n1-standard-2"),
     )  # fmt: skip
     later = seen(made.state, made.state.of(RunState)["run-1"], made.now + 10)
@@ -577,7 +578,7 @@ def test_a_fallback_of_the_cluster_does_not_rent_on_demand_beside_the_deadline()
         if due:
             made.happens(events.DeadlineActed(run="run-1", machines=(("cpu", "spot", 3),), reason="cheap"))
         else:
-            made.happens(events.TrainFinished(run="run-1", step=1))
+            made.happens(TrainFinished(run="run-1", step=1))
         made.happens(*(events.VmRevoked(vm=f"worker-{number}", signal="api") for number in (0, 1)))
         for _ in range(3):
             asked = [each for each in made.decisions() if isinstance(each, RequestVm)]

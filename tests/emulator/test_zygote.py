@@ -23,7 +23,7 @@ def import_all(arguments):
     global stamp
     stamp = secrets.token_hex(8)
 
-def be_called(module, arguments):
+def set_command_line(module, arguments):
     assert module == "tiny.program"
 
 def main():

@@ -24,6 +24,7 @@ from tests.ends import all_end
 from transient_magics import client, emulator, places
 from transient_magics.cli import arguments, verbs
 from transient_magics.journal import ClusterState, Event, events
+from transient_magics.protocol.vm_events import TrainShipped
 
 CELL = (Path(__file__).parents[2] / "templates" / "digits.py").read_text(encoding="utf-8")
 SMALL_CELL = """
@@ -201,8 +202,8 @@ class Patient:
 
     def shipped(self) -> int:
         """Wait until a checkpoint is safe that has steps, which the first one has not; its step."""
-        self.until(lambda _: any(each.step for each in self.since(0, events.TrainShipped)), "shipped")  # type: ignore[attr-defined]
-        return self.since(0, events.TrainShipped)[-1].step  # type: ignore[attr-defined]
+        self.until(lambda _: any(each.step for each in self.since(0, TrainShipped)), "shipped")  # type: ignore[attr-defined]
+        return self.since(0, TrainShipped)[-1].step  # type: ignore[attr-defined]
 
     def workers(self) -> list[str]:
         """VMs whose workers take part in the run now."""

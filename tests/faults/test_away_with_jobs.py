@@ -12,7 +12,8 @@ from tests.faults.conftest import PATIENCE, Patient
 from tests.faults.test_controller_on_a_vm import COUNTS, api, governed_by_its_vm, place, until, vms
 from transient_magics import client
 from transient_magics.client import commands
-from transient_magics.journal import JobState, events
+from transient_magics.journal import events
+from transient_magics.works.jobs.state import JobState
 
 BAG = """
 import time

@@ -11,7 +11,8 @@ from tests.faults.conftest import PATIENCE, Patient, take_away
 from tests.faults.rooms import CELL
 from transient_magics import client
 from transient_magics.errors import TrainingError
-from transient_magics.journal import RunState, events
+from transient_magics.journal import RunState
+from transient_magics.protocol.vm_events import TrainBest, TrainEvaluated, TrainStarted
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
@@ -34,23 +35,23 @@ def test_the_best_checkpoint_is_there_after_the_servers_vm_was_taken_and_in_the_
     run = client.train(**declared, train_steps=10**6)
     patient = Patient(cluster, run)
     try:
-        first = patient.event(0, events.TrainEvaluated)
+        first = patient.event(0, TrainEvaluated)
         if bucket:
             patient.until(
                 lambda state: (best := state.of(RunState)["run-1"].best) and best.shipped, "the best in the bucket"
             )
-        patient.event(first.seq, events.TrainEvaluated)
+        patient.event(first.seq, TrainEvaluated)
         mark = patient.mark()
         take_away("judged-ps-0")
-        patient.event(mark, events.TrainStarted)
-        patient.event(mark, events.TrainEvaluated)
+        patient.event(mark, TrainStarted)
+        patient.event(mark, TrainEvaluated)
         run.stop()
         last = run.wait(PATIENCE)
         assert run.best is not None
         assert (run.best.step, run.best.value, run.best.metric) == (first.step, first.step, "age")  # type: ignore[attr-defined]
         assert str(run.best.path).startswith(bucket if bucket else str(run.directory))
         again = client.train(**declared, train_steps=10**6, resume="run-1")
-        told = patient.event(mark, events.TrainBest, run=again.name)
+        told = patient.event(mark, TrainBest, run=again.name)
         assert told.step == run.best.step  # type: ignore[attr-defined]
         again.stop()
         again.wait(PATIENCE)

@@ -17,7 +17,8 @@ from tests.faults.healing import healed
 from tests.light import LIGHT
 from tests.runtime import programs
 from transient_magics import client, emulator
-from transient_magics.journal import RunState, events
+from transient_magics.journal import RunState
+from transient_magics.protocol.vm_events import TrainShipped, TrainStarted
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
@@ -110,9 +111,9 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
         its_workers_token_reads_records_alone(home, "stored-ps-0")
         mark = patient.mark()
         take_away("stored-ps-0")
-        resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+        resumed = patient.event(mark, TrainStarted).step  # type: ignore[attr-defined]
         assert resumed >= shipped
-        patient.event(mark, events.TrainShipped)
+        patient.event(mark, TrainShipped)
         patient.goes_on()
         read_straight = lambda state: (data := state.of(RunState)["run-1"].data) and data.straight_bytes  # noqa: E731
         patient.until(read_straight, "blocks that workers read in the bucket itself")
@@ -124,7 +125,7 @@ def test_training_resumes_from_the_bucket_and_results_outlive_the_cluster(home: 
             train_steps=result.step + 100, resume=run.name, pace_seconds=0.05, check=False,
             data_dir="gs://stored-results/digits",
         )  # fmt: skip
-        goes_on = patient.event(mark, events.TrainStarted, run=again.name)
+        goes_on = patient.event(mark, TrainStarted, run=again.name)
         healed("--resume from a bucket", "after a run", goes_on.at - asked)
         # Workers made steps while the run was being stopped, and those were saved, too.
         assert goes_on.step >= result.step, "its steps count"  # type: ignore[attr-defined]

@@ -24,6 +24,7 @@ from transient_magics import client, places
 from transient_magics.client import commands
 from transient_magics.client.following.follower import follower
 from transient_magics.journal import events, read
+from transient_magics.protocol.vm_events import TrainStarted
 
 PROJECT = "/compute/v1/projects/emulated-project"
 
@@ -270,7 +271,7 @@ def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     api(place(cluster, "ps-0"), "DELETE")
     until(lambda: vms("seat").get("ps-1") == "RUNNING", "replaced by the controller on its VM")
     assert not commands.in_charge(cluster.directory)
-    resumed = patient.event(mark, events.TrainStarted)
+    resumed = patient.event(mark, TrainStarted)
     assert resumed.step > 0  # type: ignore[attr-defined]
     assert patient.since(mark, events.ControllerMoved) == []
     run.reach(resumed.step + 20, PATIENCE)  # type: ignore[attr-defined]
@@ -283,7 +284,7 @@ def test_controller_and_parameter_server_outlive_each_other_and_share_nothing(
     until(lambda: len(on_vm("seat")) == 1, "one controller")
     patient.ends_at_once(patient.cluster.state.seat)
     run.reach(run.state.step + 20, PATIENCE)
-    assert patient.since(mark, events.TrainStarted) == [], "training has not noticed"
+    assert patient.since(mark, TrainStarted) == [], "training has not noticed"
     said = elsewhere("r = client.attach('seat').run('run-1')\nr.stop()\nprint(r.wait(150).step)")
     assert int(said) == run.wait(PATIENCE).step
     patient.sees(lambda: run.history()["step"].max() > resumed.step, "metrics since then")  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from tests.faults.healing import healed
 from tests.faults.partition import cut_off
 from transient_magics.controller.decisions.heartbeat import SECONDS
 from transient_magics.journal import events
+from transient_magics.protocol.vm_events import TrainStarted, WorkerLeft
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
@@ -24,7 +25,7 @@ def test_a_worker_that_stays_cut_off_is_replaced_while_the_others_step(patient: 
     worker, mark, began = patient.workers()[0], patient.mark(), time.monotonic()
     started = numbers(patient)
     with cut_off(patient, worker):
-        patient.event(mark, events.WorkerLeft, worker=worker)
+        patient.event(mark, WorkerLeft, worker=worker)
         patient.goes_on()
         gone = patient.event(mark, events.VmDeleted, vm=worker)
         silent = time.monotonic() - began
@@ -56,7 +57,7 @@ def test_a_parameter_server_that_stays_cut_off_is_replaced_and_resumes_from_what
     with cut_off(patient, server):
         gone = patient.event(mark, events.VmDeleted, vm=server)
         assert gone.reason == "it does not answer"  # type: ignore[attr-defined]
-        resumed = patient.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+        resumed = patient.event(mark, TrainStarted).step  # type: ignore[attr-defined]
         assert resumed >= saved
         patient.whole()
         patient.goes_on()

@@ -10,10 +10,11 @@ import pytest
 from tests.faults.conftest import PATIENCE, Patient
 from transient_magics import client
 from transient_magics.errors import ClusterError, DeclarationError
-from transient_magics.journal import DaskState, events
 from transient_magics.protocol import layout
-from transient_magics.protocol.dask import versions
 from transient_magics.works.dask import handle
+from transient_magics.works.dask.events import DaskCrashed, DaskLeft
+from transient_magics.works.dask.on_vm import versions
+from transient_magics.works.dask.state import DaskState
 
 pytestmark = pytest.mark.nightly
 
@@ -53,11 +54,11 @@ def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(
         cluster.revoke("worker-0")
         assert client_of.gather(futures) == [each * each for each in range(20)]
         assert first == 0
-        left = patient.event(mark, events.DaskLeft, worker="worker-0")
-        assert isinstance(left, events.DaskLeft)
+        left = patient.event(mark, DaskLeft, worker="worker-0")
+        assert isinstance(left, DaskLeft)
         assert left.seconds < 30
         assert left.lost == 0
-        assert not patient.since(0, events.DaskCrashed)
+        assert not patient.since(0, DaskCrashed)
         patient.sees(lambda: _names(client_of) == {"worker-1", "worker-2"}, "Dask's worker on the replacement")
         assert client_of.submit(slow, 5, workers=["worker-2"], pure=False).result(timeout=PATIENCE) == 25
 

@@ -18,6 +18,7 @@ from transient_magics.client import text
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import ClusterState, Event, RunState, events
 from transient_magics.panels.snapshot.view import view
+from transient_magics.protocol.vm_events import TrainMade, WorkerJoined
 
 STEPS, PACE, SECONDS = 140, 0.25, 180.0  # alone it takes 35 s
 ZONE = "us-central1-a"
@@ -68,11 +69,11 @@ def test_it_is_done_in_time_though_spot_capacity_ends_and_the_controller_dies(ho
         assert "makes one for $" in facts["a step"]
         run.wait(SECONDS)
 
-        [made] = patient.since(0, events.TrainMade)
+        [made] = patient.since(0, TrainMade)
         acts = patient.since(0, events.DeadlineActed)
         first = next(each for each in acts if _on_demand(each.machines))
         assert "on demand" in first.reason
-        joined = [each.at for each in patient.since(first.seq, events.WorkerJoined)]
+        joined = [each.at for each in patient.since(first.seq, WorkerJoined)]
         if joined[0] - first.at < 2 * max(state.of(RunState)["run-1"].deadline.joins):  # as starts were, so they are
             assert made.at <= due
         assert any(isinstance(each, events.ControllerRecovered) for each in cluster.events())
@@ -121,7 +122,7 @@ def test_a_spot_worker_takes_over_beside_the_one_on_demand_though_the_controller
         )  # fmt: skip
         [spot], [gone] = _living(state), [vm.name for vm in state.vms.values() if vm.provisioning_model == "standard"
                                           and vm.role == "worker" and vm.running_at]  # fmt: skip
-        joined = [each.seq for each in patient.since(0, events.WorkerJoined) if each.worker == spot]
+        joined = [each.seq for each in patient.since(0, WorkerJoined) if each.worker == spot]
         [deleted] = [each.seq for each in patient.since(0, events.VmDeleted) if each.vm == gone]
         assert joined[0] < deleted, "it works before the other one goes"
         assert any(isinstance(each, events.ControllerRecovered) for each in cluster.events())

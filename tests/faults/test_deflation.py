@@ -11,6 +11,7 @@ from tests.faults.conftest import CELL, Patient, said
 from transient_magics import client
 from transient_magics.controller.decisions.shrink_policy import lately
 from transient_magics.journal import ClusterState, events, metrics, now
+from transient_magics.protocol.vm_events import TrainStarted, WorkerBatchResized, WorkerLeft
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
 SHRUNK = "worker-1"
@@ -20,8 +21,8 @@ def part(patient: Patient) -> float:
     """Of the examples of a step, those of the worker that shrank."""
     assert patient.run
     sizes = dict.fromkeys(patient.workers(), 64)
-    for event in patient.since(0, events.WorkerBatchResized):
-        assert isinstance(event, events.WorkerBatchResized)
+    for event in patient.since(0, WorkerBatchResized):
+        assert isinstance(event, WorkerBatchResized)
         sizes[event.worker] = event.new
     return sizes[SHRUNK] / sum(sizes[name] for name in patient.workers())
 
@@ -47,8 +48,8 @@ def test_a_vm_that_shrinks_trains_on_with_fewer_examples_and_can_be_lost_like_an
     assert (shrunk.cpu, shrunk.network, shrunk.cpu_before) == (0.08, 0.5, 1.0)
     patient.sees(lambda: part(patient) < 0.4, "fewer examples")
     patient.goes_on()
-    assert not patient.since(mark, events.WorkerLeft), "nothing was restarted"
-    assert not patient.since(mark, events.TrainStarted)
+    assert not patient.since(mark, WorkerLeft), "nothing was restarted"
+    assert not patient.since(mark, TrainStarted)
     assert SHRUNK in patient.workers()
 
     inflated = patient.mark()

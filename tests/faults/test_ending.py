@@ -15,10 +15,11 @@ from tests.faults.test_controller_on_a_vm import vms
 from tests.faults.test_more_hands import nothing_is_doubled
 from transient_magics import client
 from transient_magics.journal import Event, events
+from transient_magics.protocol.vm_events import TrainFailed
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("moment", [events.TrainFailed, events.VmDeleted], ids=["decided", "begun"])
+@pytest.mark.parametrize("moment", [TrainFailed, events.VmDeleted], ids=["decided", "begun"])
 def test_a_controller_killed_when_its_cluster_is_to_end_with_its_run_ends_it(home: Path, moment: type[Event]) -> None:
     """The run fails for want of a package, before anything is trained."""
     cluster = client.declare(client.Declaration("k80", name="ending"))
@@ -40,7 +41,7 @@ def test_a_controller_killed_when_its_cluster_is_to_end_with_its_run_ends_it(hom
     healed("kill -9", f"controller, --when-done, {moment.kind}", seconds)
     assert seconds < 120
     assert len(patient.since(0, events.ControllerRecovered)) == 1
-    assert len(patient.since(0, events.TrainFailed)) == 1
+    assert len(patient.since(0, TrainFailed)) == 1
     assert [each.reason for each in patient.since(0, events.ClusterDeleting)] == ["run-1 is over"]  # type: ignore[attr-defined]
     assert not vms("ending")
     nothing_is_doubled(cluster)

@@ -20,6 +20,7 @@ from transient_magics.client import commands
 from transient_magics.errors import ControllerError
 from transient_magics.journal import RunState, events
 from transient_magics.protocol.cluster_commands import Ping
+from transient_magics.protocol.vm_events import TrainStarted
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
@@ -46,7 +47,7 @@ def test_a_parameter_server_that_stood_still_serves_on_where_it_was(patient: Pat
     patient.whole()
     healed("SIGSTOP for 20 s", "parameter server, training", time.monotonic() - began)
     assert patient.process(patient.server(), "parameter_server") == server
-    assert not patient.since(mark, events.TrainStarted), "it was started again"
+    assert not patient.since(mark, TrainStarted), "it was started again"
     assert not patient.since(mark, events.VmDeleted)
 
 
@@ -78,7 +79,7 @@ def test_a_controller_that_stood_still_carries_out_what_was_to_be_done(patient: 
     healed("SIGSTOP for 155 s", "controller, a worker is revoked", time.monotonic() - began)
     patient.goes_on()
     assert patient.controller() == number
-    assert not patient.since(mark, events.TrainStarted)
+    assert not patient.since(mark, TrainStarted)
     assert {each.vm for each in patient.since(mark, events.VmDeleted)} <= {lost}, "VMs that were never silent"  # type: ignore[attr-defined]
     assert len(patient.since(mark, events.VmRequested)) == 1
     nothing_is_doubled(patient.cluster)
@@ -117,5 +118,5 @@ def test_while_the_emulator_stands_still_training_goes_on_and_nobody_is_given_up
     healed("SIGSTOP for 100 s", "emulator, training", time.monotonic() - began)
     assert {vm.name for vm in patient.cluster.state.living} == living
     assert not patient.since(mark, events.VmDeleted)
-    assert not patient.since(mark, events.TrainStarted)
+    assert not patient.since(mark, TrainStarted)
     assert patient.cluster.state.of(RunState)["run-1"].step > step

@@ -17,7 +17,8 @@ from transient_magics.cli.arguments import parse, split
 from transient_magics.cli.options import Code
 from transient_magics.client import text
 from transient_magics.errors import CellError, ClusterError, DeclarationError, TrainingError
-from transient_magics.journal import JobState, bill, events, now
+from transient_magics.journal import bill, events, now
+from transient_magics.works.jobs.state import JobState
 
 RESUMES = """
 import os, pathlib, signal, sys, time
@@ -114,7 +115,7 @@ def test_a_job_goes_on_where_it_was_though_all_that_can_die_dies(home: Path, tmp
 
         with pytest.raises(TrainingError, match="failing failed: its command ended with code 5") as failed:
             failing.wait(PATIENCE)
-        assert "It said last:\nwhy" in str(failed.value)
+        assert "Its last output:\nwhy" in str(failed.value)
         patient.until(lambda state: other.is_over(state), "the end of the one that was stopped")
         assert (other.state.phase, other.state.reason) == ("stopped", "stopped by the user")
         moment = now()

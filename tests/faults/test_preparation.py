@@ -11,6 +11,7 @@ from transient_magics import client
 from transient_magics.client.text import status
 from transient_magics.journal import ClusterState, bill, events, now
 from transient_magics.journal.cost import costs
+from transient_magics.protocol.vm_events import WorkerLeft
 
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
 
@@ -47,5 +48,5 @@ def test_training_goes_on_without_the_vm_and_without_the_dispatcher(home: Path) 
 
     patient.until(there, "a VM in its place")
     patient.goes_on()
-    assert not patient.since(mark, events.WorkerLeft), "who waits for mini-batches is not taken for stuck"
+    assert not patient.since(mark, WorkerLeft), "who waits for mini-batches is not taken for stuck"
     cluster.delete()

@@ -15,6 +15,7 @@ from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
 from tests.light import LIGHT
 from transient_magics import client
 from transient_magics.journal import bill, events, now, replay
+from transient_magics.protocol.vm_events import TrainCheckpoint, TrainStarted, WorkerLeft
 
 pytestmark = pytest.mark.training
 
@@ -64,8 +65,8 @@ MOMENTS: dict[str, Callable[[Patient, int], object]] = {
     "it is asked for": lambda patient, mark: patient.since(mark, events.ClusterRelocating),
     "the first VM runs": lambda patient, mark: patient.since(mark, events.VmRunning),
     "a process stands by": lambda patient, _: prepares(patient),
-    "workers leave": lambda patient, mark: patient.since(mark, events.WorkerLeft),
-    "it is saved": lambda patient, mark: [each for each in patient.since(mark, events.TrainCheckpoint) if each.asked],  # type: ignore[attr-defined]
+    "workers leave": lambda patient, mark: patient.since(mark, WorkerLeft),
+    "it is saved": lambda patient, mark: [each for each in patient.since(mark, TrainCheckpoint) if each.asked],  # type: ignore[attr-defined]
     "it is there": lambda patient, mark: patient.since(mark, events.ClusterRelocated),
 }
 
@@ -89,9 +90,9 @@ def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the
     os.kill(killed, signal.SIGKILL)
     moved = mover.event(mark, events.ClusterRelocated)
     assert set(moved.leaves) == old  # type: ignore[attr-defined]
-    told = [each for each in mover.since(mark, events.TrainCheckpoint) if each.seq < moved.seq]
+    told = [each for each in mover.since(mark, TrainCheckpoint) if each.seq < moved.seq]
     saved = told[-1].step  # type: ignore[attr-defined]
-    started = mover.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    started = mover.event(mark, TrainStarted).step  # type: ignore[attr-defined]
     assert started == saved, "no step is made again"
     mover.until(lambda state: {vm.name for vm in state.living if vm.role == "worker"} == set(mover.workers()), "joined")
     mover.goes_on()
@@ -111,7 +112,7 @@ def test_a_training_moves_to_another_zone_though_the_controller_is_killed_on_the
     assert "cannot be had" in stayed.reason  # type: ignore[attr-defined]
     mover.until(lambda now: {vm.name for vm in now.living} == {vm.name for vm in state.living}, "as it was")
     mover.goes_on()
-    assert not mover.since(mark, events.TrainStarted), "nobody was interrupted"
+    assert not mover.since(mark, TrainStarted), "nobody was interrupted"
 
 
 @pytest.mark.nightly
@@ -124,7 +125,7 @@ def test_a_controller_killed_at_any_moment_of_a_move_leaves_one_whole_cluster(mo
     mover.sees(lambda: MOMENTS[moment](mover, mark), moment)
     os.kill(mover.controller(), signal.SIGKILL)
     is_whole_in(mover, zone)
-    started = mover.since(mark, events.TrainStarted)[-1].step  # type: ignore[attr-defined]
+    started = mover.since(mark, TrainStarted)[-1].step  # type: ignore[attr-defined]
     assert statistics.median(losses(mover, after=started)) < statistics.median(before[:20]), "its variables came along"
     mover.has_the_chiefs_metrics()
 
@@ -145,10 +146,10 @@ def test_a_lost_parameter_server_on_either_side_of_a_move_leaves_one_whole_clust
     mark, zone, kept = mover.mark(), another_zone(mover), mover.saved_at_home()
     old = mover.server()
     mover.cluster.relocate(zone, yes=True)
-    mover.event(mark, events.WorkerLeft)
+    mover.event(mark, WorkerLeft)
     take_away(f"mover-{old}")
     is_whole_in(mover, zone)
-    assert mover.since(mark, events.TrainStarted)[-1].step >= kept  # type: ignore[attr-defined]
+    assert mover.since(mark, TrainStarted)[-1].step >= kept  # type: ignore[attr-defined]
 
 
 @pytest.mark.nightly
@@ -157,7 +158,7 @@ def test_a_second_parameter_server_has_its_part_of_the_variables(mover: Patient)
     begun = losses(mover)[:3]
     cluster.resize(ps=2)
     mover.event(mark, events.ClusterRelocated)
-    started = mover.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    started = mover.event(mark, TrainStarted).step  # type: ignore[attr-defined]
     mover.whole()
     mover.goes_on()
     assert sorted((vm.role, vm.slot) for vm in cluster.state.living) == [
@@ -181,7 +182,7 @@ def test_a_worker_that_keeps_the_variables_itself_takes_all_its_steps_along(home
     mark, (old,) = lone.mark(), lone.workers()
     cluster.relocate("us-east1-c", yes=True)
     lone.event(mark, events.ClusterRelocated)
-    started = lone.event(mark, events.TrainStarted).step  # type: ignore[attr-defined]
+    started = lone.event(mark, TrainStarted).step  # type: ignore[attr-defined]
     lone.whole()
     lone.goes_on()
     assert lone.workers() != [old]

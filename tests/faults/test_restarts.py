@@ -17,6 +17,7 @@ from transient_magics.client import commands, text
 from transient_magics.controller.decisions.machine_change import MOST_REFUSED
 from transient_magics.errors import ClusterError, DeclarationError
 from transient_magics.journal import events, now
+from transient_magics.protocol.vm_events import WorkerBatchResized, WorkerJoined, WorkerLeft
 
 CHANGED, RENTED, SMALL = "worker-1", "n1-standard-16", "n1-standard-1"
 
@@ -24,8 +25,8 @@ CHANGED, RENTED, SMALL = "worker-1", "n1-standard-16", "n1-standard-1"
 def part(patient: Patient) -> float:
     """Of the examples of a step, those of the worker whose VM became smaller."""
     sizes = dict.fromkeys(patient.workers(), 64)
-    for event in patient.since(0, events.WorkerBatchResized):
-        assert isinstance(event, events.WorkerBatchResized)
+    for event in patient.since(0, WorkerBatchResized):
+        assert isinstance(event, WorkerBatchResized)
         sizes[event.worker] = event.new
     return sizes[CHANGED] / sum(sizes[name] for name in patient.workers())
 
@@ -68,9 +69,9 @@ def test_a_worker_whose_vm_becomes_smaller_leaves_joins_again_and_has_fewer_exam
     mark = patient.mark()
     assert said(f"deflate smaller {CHANGED} --machine-type {SMALL}").startswith(f"{CHANGED} leaves what it does")
     has_become(patient, mark, SMALL)
-    left = patient.event(mark, events.WorkerLeft, worker=CHANGED)
-    patient.event(mark, events.WorkerJoined, worker=CHANGED)
-    assert isinstance(left, events.WorkerLeft)
+    left = patient.event(mark, WorkerLeft, worker=CHANGED)
+    patient.event(mark, WorkerJoined, worker=CHANGED)
+    assert isinstance(left, WorkerLeft)
     assert left.at < patient.event(mark, events.VmStopped).at, "before its VM was stopped"
     patient.sees(lambda: part(patient) < 0.4, "fewer examples")
     patient.ends_at_once(CHANGED, hours=2.0)

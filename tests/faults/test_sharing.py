@@ -14,7 +14,9 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse, split
 from transient_magics.cli.options import Code
 from transient_magics.client.text import status
-from transient_magics.journal import ClusterState, Event, RunState, StudyState, bill, costs, events, now
+from transient_magics.journal import ClusterState, Event, RunState, bill, costs, now
+from transient_magics.protocol.vm_events import WorkerJoined, WorkerLeft
+from transient_magics.works.studies.state import StudyState
 from transient_magics.works.studies.trials import rows_of
 
 SHARING = "--per-vm 2 --train-steps 1000000 --no-check --name s --cluster sh"
@@ -32,7 +34,7 @@ def test_two_trials_on_one_vm_outlive_the_end_of_one_and_of_the_vm(home: Path) -
         assert "training s-0 and s-1" in status(cluster.state, bill(cluster.state, now()), now())
         mark = patient.mark()
         _end_worker(patient, "s-0")
-        patient.event(mark, events.WorkerJoined, run="s-0")
+        patient.event(mark, WorkerJoined, run="s-0")
         _step(patient, "s-0", "s-1")
         assert not _left(patient, mark, "s-1", "worker-0"), "the other's worker steps on"
 
@@ -103,8 +105,8 @@ def _step(patient: Patient, *runs: str) -> None:
 
 
 def _left(patient: Patient, mark: int, run: str, vm: str) -> list[Event]:
-    left = patient.since(mark, events.WorkerLeft)
-    return [each for each in left if isinstance(each, events.WorkerLeft) and (each.run, each.worker) == (run, vm)]
+    left = patient.since(mark, WorkerLeft)
+    return [each for each in left if isinstance(each, WorkerLeft) and (each.run, each.worker) == (run, vm)]
 
 
 def _end_worker(patient: Patient, run: str) -> None:

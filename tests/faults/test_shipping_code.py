@@ -12,6 +12,7 @@ from tests.faults.conftest import CELL, PATIENCE, Patient
 from tests.faults.healing import healed
 from transient_magics import client
 from transient_magics.journal import events
+from transient_magics.protocol.vm_events import TrainFailed, TrainStarted, WorkerJoined
 
 MEGABYTES = 60  # at 60 Mbit/s some eight seconds
 
@@ -48,11 +49,11 @@ def test_a_notice_while_the_code_is_shipped(home: Path, tmp_path: Path) -> None:
         patient.settled()
         patient.goes_on()
         assert patient.workers() == ["worker-0", "worker-2"]
-        joined = patient.event(mark, events.WorkerJoined, worker="worker-2")
+        joined = patient.event(mark, WorkerJoined, worker="worker-2")
         healed("notice", "the run's code is shipped", joined.at - noticed)
-        assert "worker-1" not in {each.worker for each in patient.since(mark, events.WorkerJoined)}  # type: ignore[attr-defined]
-        assert len(patient.since(mark, events.TrainStarted)) == 1
-        assert not patient.since(mark, events.TrainFailed)
+        assert "worker-1" not in {each.worker for each in patient.since(mark, WorkerJoined)}  # type: ignore[attr-defined]
+        assert len(patient.since(mark, TrainStarted)) == 1
+        assert not patient.since(mark, TrainFailed)
     finally:
         cluster.weather(link=None)
         cluster.delete(PATIENCE)

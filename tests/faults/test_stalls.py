@@ -15,9 +15,9 @@ from transient_magics.cli.options import Code
 from transient_magics.client.folders import KnownRun
 from transient_magics.client.planning.workloads import store_of
 from transient_magics.errors import DeclarationError
-from transient_magics.journal import events
 from transient_magics.planner.plan import Plan
 from transient_magics.protocol.measures.stalls import MEASURES
+from transient_magics.protocol.vm_events import WorkerLeft
 from transient_magics.works.runs.stalls.view import stalls_html
 
 SLEEP = 0.015
@@ -65,7 +65,7 @@ def test_a_slow_input_is_found_and_a_worker_that_is_killed_is_missed_by_nobody(h
         report = stalls.wait(PATIENCE)
         assert "killed" in seen
         assert any("taken, 2 workers" in each for each in seen), seen
-        left = [each for each in cluster.events() if isinstance(each, events.WorkerLeft)]
+        left = [each for each in cluster.events() if isinstance(each, WorkerLeft)]
         assert "lost" in {each.reason for each in left}
         assert len(stalls.run.state.measured) == 4 * len(MEASURES), "every measure is taken by who is there"
 

@@ -23,6 +23,7 @@ from transient_magics import client, emulator
 from transient_magics.client import commands
 from transient_magics.errors import ClusterError
 from transient_magics.journal import events
+from transient_magics.protocol.vm_events import TrainFailed, TrainStarted, WorkerJoined
 
 MORTAL = Path(__file__).parent / "mortal"
 
@@ -155,11 +156,11 @@ def test_a_role_that_dies_at_a_step_of_its_start_trains_in_the_end(
         began = time.monotonic()
         patient.kill(vm, role)
         patient.sees(lambda: deaths.lines, "death of one")
-        patient.event(mark, events.TrainStarted if role == "parameter_server" else events.WorkerJoined)
+        patient.event(mark, TrainStarted if role == "parameter_server" else WorkerJoined)
         patient.whole()
         patient.goes_on()
     healed("kill -9 at every step of its start", role.replace("_", " "), time.monotonic() - began)
-    assert not patient.since(mark, events.TrainFailed)
+    assert not patient.since(mark, TrainFailed)
     assert len(processes(str(patient.home(vm)), f"runtime.{role} ")) == 1, "it is there twice"
     patient.another_agent(vm)  # and roles are as ever again
     patient.settled()

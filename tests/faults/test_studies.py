@@ -15,7 +15,10 @@ from transient_magics.cli.answers import Begun
 from transient_magics.cli.arguments import parse, split
 from transient_magics.cli.options import Code
 from transient_magics.errors import CellError
-from transient_magics.journal import RunState, StudyState, bill, events, now
+from transient_magics.journal import RunState, bill, now
+from transient_magics.protocol.vm_events import TrainMade
+from transient_magics.works.studies.events import StudyAsked
+from transient_magics.works.studies.state import StudyState
 
 SWEPT = LINE_CELL.replace('"learning_rate": 0.1', '"learning_rate": lr')
 LINE = "--over lr=0.001,0.2,0.02 --objective 'min loss' --train-steps 60 --pace 0.3 --no-check --name s --cluster st"
@@ -52,7 +55,7 @@ def test_a_grid_is_tried_exactly_once_though_its_controller_and_workers_are_kill
         assert best is not None
         assert (best.params["lr"], best.value) == (0.2, table["value"].min())
         assert best.runs[0].evaluate()["loss"] == best.value
-        asked = [event.trial for event in cluster.events("study.asked") if isinstance(event, events.StudyAsked)]
+        asked = [event.trial for event in cluster.events("study.asked") if isinstance(event, StudyAsked)]
         assert asked == [0, 1, 2]
         moment = now()
         account = bill(cluster.state, moment)
@@ -107,7 +110,7 @@ def test_when_the_money_is_spent_what_is_made_has_its_value_and_nothing_is_left_
         assert list(trials["trial"]) == list(range(len(trials)))
         assert set(trials["state"]) <= {"complete", "stopped"}
         (ended,) = cluster.events("work.stopping")
-        made = [each.run for each in cluster.events("train.made") if isinstance(each, events.TrainMade)
+        made = [each.run for each in cluster.events("train.made") if isinstance(each, TrainMade)
                 and each.seq < ended.seq]  # fmt: skip
         complete = {run for run, how in zip(trials["runs"].str[0], trials["state"], strict=True) if how == "complete"}
         assert complete >= {*made}, trials.to_string()

@@ -18,6 +18,14 @@ from tests.faults.healing import healed
 from transient_magics import client
 from transient_magics.errors import TrainingError
 from transient_magics.journal import ClusterState, events, metrics
+from transient_magics.protocol.vm_events import (
+    TrainCheckpoint,
+    TrainEvaluated,
+    TrainStarted,
+    TrainUnsaved,
+    WorkerJoined,
+    WorkerLeft,
+)
 
 pytestmark = pytest.mark.training
 
@@ -25,11 +33,11 @@ pytestmark = pytest.mark.training
 def test_a_killed_worker_costs_nobody_else_a_step(patient: Patient) -> None:
     mark, victim, killed = patient.mark(), patient.workers()[0], time.time()
     patient.kill(victim, "worker")
-    patient.event(mark, events.WorkerLeft, worker=victim)
-    joined = patient.event(mark, events.WorkerJoined, worker=victim)
+    patient.event(mark, WorkerLeft, worker=victim)
+    joined = patient.event(mark, WorkerJoined, worker=victim)
     healed("kill -9 of a worker", "training", joined.at - killed)
     patient.others_trained({victim}, killed, joined.at)
-    assert not patient.since(mark, events.TrainStarted), "nothing was restarted"
+    assert not patient.since(mark, TrainStarted), "nothing was restarted"
     numbers = [each.number for each in patient.cluster.events("worker.joined")]  # type: ignore[attr-defined]
     assert len(numbers) == len(set(numbers)), "a number was used twice"
     assert joined.run == "run-1"  # type: ignore[attr-defined]
@@ -88,41 +96,41 @@ def test_a_resize_takes_a_worker_from_the_run_and_brings_one_to_it(patient: Pati
     patient.until(lambda state: sum(vm.role == "worker" for vm in state.living) == 1, "one VM of a worker")
     patient.whole()
     (gone,) = before - set(patient.workers())
-    left = [(each.worker, each.reason) for each in patient.since(mark, events.WorkerLeft)]  # type: ignore[attr-defined]
+    left = [(each.worker, each.reason) for each in patient.since(mark, WorkerLeft)]  # type: ignore[attr-defined]
     assert left == [(gone, "told to leave")]
     assert not patient.since(mark, events.WorkerReplaced)
     patient.goes_on()
 
     mark = patient.mark()
     patient.cluster.resize("k80x2")
-    joined = patient.event(mark, events.WorkerJoined).worker  # type: ignore[attr-defined]
+    joined = patient.event(mark, WorkerJoined).worker  # type: ignore[attr-defined]
     patient.whole()
     assert set(patient.workers()) == before - {gone} | {joined}
     patient.trains(joined)
     rows = patient.run.history()
     assert rows.steps[rows.worker == joined].sum() > 0
     patient.goes_on()
-    assert not patient.since(first, events.TrainStarted), "nothing was restarted"
+    assert not patient.since(first, TrainStarted), "nothing was restarted"
 
 
 def test_it_is_saved_and_evaluated_when_asked_for(patient: Patient) -> None:
     assert patient.run
     mark = patient.mark()
     patient.run.save()
-    saved = patient.event(mark, events.TrainCheckpoint)
+    saved = patient.event(mark, TrainCheckpoint)
     scores = patient.run.evaluate(now=True)
     assert 0 <= scores["accuracy"] <= 1
-    evaluated = patient.event(mark, events.TrainEvaluated)
+    evaluated = patient.event(mark, TrainEvaluated)
     assert evaluated.step >= saved.step  # type: ignore[attr-defined]
     patient.goes_on()
 
 
 def test_a_killed_parameter_server_resumes_from_its_last_checkpoint(patient: Patient) -> None:
     mark = patient.mark()
-    saved = patient.event(mark, events.TrainCheckpoint).step  # type: ignore[attr-defined]
+    saved = patient.event(mark, TrainCheckpoint).step  # type: ignore[attr-defined]
     mark, killed = patient.mark(), time.time()
     patient.kill(patient.server(), "parameter_server")
-    started = patient.event(mark, events.TrainStarted)
+    started = patient.event(mark, TrainStarted)
     healed("kill -9 of the parameter server", "training", started.at - killed)
     assert started.step >= saved  # type: ignore[attr-defined]
     patient.whole()
@@ -135,7 +143,7 @@ def test_a_lost_parameter_servers_vm_is_replaced_and_training_resumes_from_what_
     patient.until(lambda _: patient.saved_at_home() > 0, "a checkpoint at home")
     saved, lost, gone = patient.saved_at_home(), patient.server(), time.time()
     take_away(f"patient-{lost}")
-    started = patient.event(mark, events.TrainStarted)
+    started = patient.event(mark, TrainStarted)
     healed("VM of the parameter server lost", "training", started.at - gone)
     resumed = started.step  # type: ignore[attr-defined]
     assert resumed >= saved
@@ -189,11 +197,11 @@ def test_a_frozen_worker_holds_nobody_up_and_finds_its_way_back(patient: Patient
     number = patient.process(frozen, "worker")
     os.kill(number, signal.SIGSTOP)
     try:
-        patient.event(mark, events.WorkerLeft, worker=frozen)
+        patient.event(mark, WorkerLeft, worker=frozen)
         patient.goes_on()
     finally:
         os.kill(number, signal.SIGCONT)
-    patient.event(mark, events.WorkerJoined, worker=frozen)
+    patient.event(mark, WorkerJoined, worker=frozen)
     patient.whole()
 
 
@@ -210,7 +218,7 @@ def test_two_workers_revoked_at_once_are_replaced_while_the_third_goes_on(patien
         patient.event(mark, events.VmPreemptionNotice, vm=vm)
     patient.event(mark, events.WorkerReplaced)
     patient.settled()
-    joined = patient.since(mark, events.WorkerJoined)[-1].at
+    joined = patient.since(mark, WorkerJoined)[-1].at
     healed("notice to two of three workers", "training", joined - revoked)
     patient.others_trained(lost, revoked, joined)
     assert not set(lost) & set(patient.workers())
@@ -252,12 +260,12 @@ def test_all_workers_revoked_during_a_checkpoint_come_back_as_others(patient: Pa
         os.kill(number, signal.SIGCONT)
     revoked = time.time()
     step = int(index.stem.rpartition("-")[2])
-    patient.event(mark, events.TrainCheckpoint, step=step)
+    patient.event(mark, TrainCheckpoint, step=step)
     patient.until(lambda state: state.active_run and not set(state.active_run.workers) & lost, "without the lost")
     patient.settled()
     healed("notice to all workers", "saving", time.time() - revoked)
     assert not set(patient.workers()) & lost
-    assert not patient.since(mark, events.TrainUnsaved)
+    assert not patient.since(mark, TrainUnsaved)
     patient.goes_on()
 
 
@@ -322,5 +330,5 @@ def test_a_run_that_cannot_work_fails_in_one_sentence_beside_the_one_that_trains
         run.wait(PATIENCE)
     assert [word for word in words if word not in str(raised.value)] == []
     assert "\n" not in str(raised.value).strip()
-    joined = [event for event in patient.cluster.events() if isinstance(event, events.WorkerJoined)]
+    joined = [event for event in patient.cluster.events() if isinstance(event, WorkerJoined)]
     assert {event.run for event in joined} == {"run-1"}

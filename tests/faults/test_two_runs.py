@@ -16,7 +16,8 @@ from transient_magics.cli import verbs
 from transient_magics.cli.arguments import parse
 from transient_magics.client import text
 from transient_magics.errors import ClusterError
-from transient_magics.journal import ClusterState, RunState, events
+from transient_magics.journal import ClusterState, RunState
+from transient_magics.protocol.vm_events import TrainStarted, WorkerJoined
 
 CELL = """
 import numpy as np
@@ -88,7 +89,7 @@ def test_two_runs_train_side_by_side_and_a_third_begins_with_what_is_left(home: 
         lost = next(iter(state.of(RunState)["long"].workers))
         mark = patient.mark()
         cluster.revoke(lost)
-        replaced = patient.event(mark, events.WorkerJoined, run="long")
+        replaced = patient.event(mark, WorkerJoined, run="long")
         assert replaced.worker not in state.of(RunState)["long"].workers, (
             "the replacement goes to whoever lost a worker"
         )  # type: ignore[attr-defined]
@@ -132,7 +133,7 @@ def test_a_run_that_the_link_does_not_carry_is_told_so_and_begins_once_it_does(h
         first.stop()
         assert first.wait(PATIENCE).checkpoint, "also of a controller that has just taken over"
         assert second.wait(PATIENCE).step >= 5
-        order = [event.run for event in cluster.events() if isinstance(event, events.TrainStarted)]
+        order = [event.run for event in cluster.events() if isinstance(event, TrainStarted)]
         assert order == ["first", "second"]
     finally:
         cluster.weather(reset=True)

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.conftest import CELL, PATIENCE, Patient, take_away
 from tests.faults.healing import healed
 from transient_magics import client
-from transient_magics.journal import events
+from transient_magics.protocol.vm_events import TrainFailed, TrainStarted
 
 NAMES = {(1,): "the second of two", (0,): "the first of two", (0, 1): "both"}
 pytestmark = [pytest.mark.training, pytest.mark.nightly]
@@ -49,7 +49,7 @@ def test_a_lost_vm_of_two_parameter_servers(pair: Patient, slots: tuple[int, ...
     pair.whole()
     pair.until(lambda _: pair.saved_at_home() > saved, "a newer checkpoint at home")
     healed(f"VM lost of parameter servers: {NAMES[slots]}", "training", seconds)
-    started = pair.since(mark, events.TrainStarted)
+    started = pair.since(mark, TrainStarted)
     assert all(each.step >= saved for each in started), "it begins before what was at home"  # type: ignore[attr-defined]
-    assert not pair.since(mark, events.TrainFailed)
+    assert not pair.since(mark, TrainFailed)
     pair.goes_on()

@@ -22,8 +22,9 @@ from transient_magics.journal.cost import CORRECTIONS, IDLE, NOTICED, START_UP, 
 from transient_magics.journal.power import Stretch
 from transient_magics.journal.state import unknown_run
 from transient_magics.panels.snapshot.view import view
-from transient_magics.protocol.job import JobSpec
+from transient_magics.protocol.vm_events import TrainFinished
 from transient_magics.spec.cluster import place
+from transient_magics.works.jobs.spec import JobSpec
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -78,7 +79,7 @@ class Story:
         self.tell(events.WorkDeclared(of="run", work=name, spec={"train_steps": 1000}), minute)
 
     def end_run(self, name: str, minute: float) -> None:
-        self.tell(events.TrainFinished(run=name, step=1000), minute)
+        self.tell(TrainFinished(run=name, step=1000), minute)
 
 
 def by_hand() -> Story:
@@ -378,19 +379,19 @@ def test_a_study_has_no_final_cost_while_runs_of_it_go_on() -> None:
     story.rent("worker-0", 0, 0)
     story.declare_run("s-0", 0)
     story.lease(0, {0: "s-0"})
-    trial: Any = SimpleNamespace(runs=("s-0",))
-    spec: Any = SimpleNamespace(alone=False)
-    study: Any = SimpleNamespace(name="s", kind="study", spec=spec, over=True, runs=trial.runs)
+    study: Any = SimpleNamespace(
+        name="s", kind="study", over=True, members=("s-0",), leases=False, has_cluster_alone=False
+    )
     state = replace(story.state, works=story.state.works.with_work(study))
     assert not costs(state, HOUR)["s"].over
     story.end_run("s-0", 30)
     ended = replace(story.state, works=story.state.works.with_work(study))
     assert costs(ended, HOUR)["s"].over
     assert charged(ended, "s", HOUR) == pytest.approx(0.15)
-    spec.alone = True
+    study.has_cluster_alone = True
     assert charged(ended, "s", HOUR) == pytest.approx(0.3), "it pays all of a cluster that it has for itself"
-    dask: Any = SimpleNamespace(name="d", kind="dask", over=False)
-    bag: Any = SimpleNamespace(name="b", kind="bag", over=True, dasks=("d",))
+    dask: Any = SimpleNamespace(name="d", kind="dask", over=False, members=(), leases=True)
+    bag: Any = SimpleNamespace(name="b", kind="bag", over=True, members=("d",), leases=False)
     assert not costs(replace(story.state, works=story.state.works.with_work(bag, dask)), HOUR)["b"].over
 
 

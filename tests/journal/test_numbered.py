@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.journal.bags.numbered import Numbered
+from transient_magics.works.bags.numbered import Numbered
 
 
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers())), st.integers(0, 300))

@@ -16,7 +16,6 @@ from transient_magics.journal import (
     Event,
     KeptState,
     RunState,
-    StudyState,
     bill,
     decode,
     encode,
@@ -27,8 +26,21 @@ from transient_magics.journal import (
 from transient_magics.protocol.machines import MOST_WORKERS
 from transient_magics.protocol.measures.objective import Objective
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import (
+    TrainCheckpoint,
+    TrainFinished,
+    TrainMade,
+    TrainProgress,
+    TrainStarted,
+    WorkerBatchResized,
+    WorkerJoined,
+    WorkerLeft,
+)
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.works.studies.events import StudyAsked, StudyExtended, StudyTold
+from transient_magics.works.studies.spec import StudySpec
+from transient_magics.works.studies.state import StudyState
 
 SPEC = ClusterSpec(
     name="k80x2",
@@ -65,10 +77,10 @@ stories = st.lists(
         names.map(lambda vm: events.VmRevoked(vm=vm, signal="ssh")),
         names.map(lambda vm: events.VmDeleted(vm=vm, reason="")),
         st.just(events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 10})),
-        st.builds(events.WorkerJoined, run=st.just("run-1"), worker=names, number=st.integers(0, 3), active=st.just(1)),
-        st.just(events.WorkerBatchResized(run="run-1", worker="worker-1", old=32, new=48, reason="join")),
-        st.builds(events.TrainProgress, run=st.just("run-1"), step=st.integers(0, 10)),
-        st.just(events.TrainFinished(run="run-1", step=10)),
+        st.builds(WorkerJoined, run=st.just("run-1"), worker=names, number=st.integers(0, 3), active=st.just(1)),
+        st.just(WorkerBatchResized(run="run-1", worker="worker-1", old=32, new=48, reason="join")),
+        st.builds(TrainProgress, run=st.just("run-1"), step=st.integers(0, 10)),
+        st.just(TrainFinished(run="run-1", step=10)),
     ),
     max_size=30,
 ).map(numbered)
@@ -221,8 +233,8 @@ def test_data_crosses_no_faster_where_the_emulated_clock_does() -> None:
         events.ClusterClock(anchors=((0.0, 0.0, 1.0), (3600.0, 3600.0, 60.0)), time=HOUR),
         events.VmTraffic(vm="worker-0", sent=10 * 2**30, received=30 * 2**30, time=2 * HOUR),
         events.WorkDeclared(of="run", work="run-1", spec={"train_steps": 7200}, time=HOUR),
-        events.TrainStarted(run="run-1", step=0, time=HOUR),
-        events.TrainProgress(run="run-1", step=3600, steps_per_second=1.0, time=2 * HOUR),
+        TrainStarted(run="run-1", step=0, time=HOUR),
+        TrainProgress(run="run-1", step=3600, steps_per_second=1.0, time=2 * HOUR),
     ])  # fmt: skip
     account = bill(replay(history), now=2 * 3600)
     assert account.total == pytest.approx(60 * 0.256 + 0.8)
@@ -235,11 +247,11 @@ def test_a_spec_survives_the_journal() -> None:
 
 def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() -> None:
     spec = {"train_steps": 10**6}
-    history: list[Event] = [events.WorkDeclared(of="run", work="r", spec=spec), events.TrainStarted(run="r", step=0)]
+    history: list[Event] = [events.WorkDeclared(of="run", work="r", spec=spec), TrainStarted(run="r", step=0)]
     for step in range(5000):
         history += [
-            events.TrainProgress(run="r", step=step, loss=1.0),
-            events.TrainCheckpoint(run="r", step=step, path=""),
+            TrainProgress(run="r", step=step, loss=1.0),
+            TrainCheckpoint(run="r", step=step, path=""),
         ]
     timed = [replace(event, seq=number, time=number * 10**9) for number, event in enumerate(history, 1)]
     run = replay(timed).of(RunState)["r"]
@@ -253,12 +265,12 @@ def test_of_a_long_run_few_points_and_marks_are_kept_and_they_cover_all_of_it() 
 def test_a_run_is_no_less_far_than_its_checkpoint() -> None:
     history: list[Event] = [
         events.WorkDeclared(of="run", work="r", spec={"train_steps": 900}),
-        events.TrainStarted(run="r", step=0),
-        events.TrainProgress(run="r", step=100, loss=1.0),
-        events.TrainCheckpoint(run="r", step=140, path=""),
+        TrainStarted(run="r", step=0),
+        TrainProgress(run="r", step=100, loss=1.0),
+        TrainCheckpoint(run="r", step=140, path=""),
     ]
     assert replay(history).of(RunState)["r"].step == 140
-    again = replay([*history, events.TrainStarted(run="r", step=0), events.TrainProgress(run="r", step=7, loss=1.0)])
+    again = replay([*history, TrainStarted(run="r", step=0), TrainProgress(run="r", step=7, loss=1.0)])
     assert again.of(RunState)["r"].step == 7, "the parameter server began anew"
 
 
@@ -290,16 +302,14 @@ def test_a_study_is_its_trials_and_the_best_of_those_that_are_complete() -> None
     spec = StudySpec("lr", run, "min loss", space=parse_space("lr=0.1,0.2,0.3,0.4,0.5"), trials=3, sampler="grid")
     history: list[Event] = [events.WorkDeclared(of="study", work="lr", spec=spec.to_dict())]
     for trial, (state, value) in enumerate([("complete", 0.5), ("pruned", 0.1), ("complete", 0.4), ("failed", None)]):
-        history.append(
-            events.StudyAsked(study="lr", trial=trial, params={"lr": 0.1 * (trial + 1)}, runs=(f"lr-{trial}",))
-        )
+        history.append(StudyAsked(study="lr", trial=trial, params={"lr": 0.1 * (trial + 1)}, runs=(f"lr-{trial}",)))
         if trial == 2:
             history.append(events.WorkStopping(work="lr", of="study", time=SECOND))
             assert not replay(numbered(history)).of(StudyState)["lr"].over
-            history.append(events.StudyExtended(study="lr", trials=9))
-        history.append(events.StudyTold(study="lr", trial=trial, state=state, value=value))  # type: ignore[arg-type]
-    twice = events.StudyTold(study="lr", trial=0, state="failed")
-    out_of_turn = events.StudyAsked(study="lr", trial=9, params={}, runs=())
+            history.append(StudyExtended(study="lr", trials=9))
+        history.append(StudyTold(study="lr", trial=trial, state=state, value=value))  # type: ignore[arg-type]
+    twice = StudyTold(study="lr", trial=0, state="failed")
+    out_of_turn = StudyAsked(study="lr", trial=9, params={}, runs=())
     state = replay(
         numbered([*history, twice, out_of_turn, events.WorkStopping(work="lr", of="study", reason="x", time=SECOND)])
     )
@@ -346,12 +356,12 @@ def test_a_run_is_made_until_it_turns_out_that_its_last_steps_were_lost() -> Non
     made = replay(
         [
             events.WorkDeclared(of="run", work="r", spec=spec),
-            events.TrainStarted(run="r", step=0),
-            events.TrainMade(run="r", step=100),
+            TrainStarted(run="r", step=0),
+            TrainMade(run="r", step=100),
         ]
     )
     for step, still in ((100, True), (80, False)):
-        again = fold(made, events.TrainStarted(run="r", step=step)).of(RunState)["r"]
+        again = fold(made, TrainStarted(run="r", step=step)).of(RunState)["r"]
         assert (again.made, again.phase) == (still, "running")
 
 
@@ -359,14 +369,12 @@ def test_a_run_ends_in_so_many_seconds_as_its_latest_speed_says() -> None:
     spec = RunSpec("r", 100).without_token()
     told = [
         events.WorkDeclared(of="run", work="r", spec=spec),
-        events.WorkerJoined(run="r", worker="w", number=0, active=1),
-        events.TrainProgress(run="r", step=40, loss=1.0, steps_per_second=2.0, time=10 * 10**9),
+        WorkerJoined(run="r", worker="w", number=0, active=1),
+        TrainProgress(run="r", step=40, loss=1.0, steps_per_second=2.0, time=10 * 10**9),
     ]
     run = replay(told).of(RunState)["r"]
     assert [run.seconds_left(now) for now in (10.0, 15.0, 41.0)] == [30.0, 25.0, math.inf]
-    alone = replay([*told, events.WorkerLeft(run="r", worker="w", number=0, active=0, reason="revoked")]).of(RunState)[
-        "r"
-    ]
+    alone = replay([*told, WorkerLeft(run="r", worker="w", number=0, active=0, reason="revoked")]).of(RunState)["r"]
     assert alone.seconds_left(15.0) == math.inf, "nobody trains"
 
 
@@ -375,7 +383,7 @@ def test_a_run_whose_parameter_servers_were_there_before_starts_with_its_first_w
     begun = [
         events.WorkDeclared(of="run", work="r", spec=spec),
         events.ClusterLeased(ports={"r": 0}, workers={}),
-        events.TrainStarted(run="r", step=0, time=10 * 10**9),
+        TrainStarted(run="r", step=0, time=10 * 10**9),
         events.ClusterLeased(ports={"r": 0}, workers={"0": "r"}, time=15 * 10**9),
         events.ClusterLeased(ports={"r": 0}, workers={}, time=20 * 10**9),
         events.ClusterLeased(ports={"r": 0}, workers={"1": "r"}, time=25 * 10**9),
@@ -385,7 +393,7 @@ def test_a_run_whose_parameter_servers_were_there_before_starts_with_its_first_w
 
 def test_a_run_has_no_more_workers_than_a_cluster_whatever_its_chief_says() -> None:
     spec = RunSpec("run-1", 100, check=False).without_token()
-    joined = [events.WorkerJoined(run="run-1", worker=f"w-{n}", number=n, active=1) for n in range(MOST_WORKERS + 50)]
+    joined = [WorkerJoined(run="run-1", worker=f"w-{n}", number=n, active=1) for n in range(MOST_WORKERS + 50)]
     told = [events.WorkDeclared(of="run", work="run-1", spec=spec), *joined]
     state = replay(replace(each, seq=seq, time=seq) for seq, each in enumerate(told, 1))
     assert list(state.of(RunState)["run-1"].workers) == [each.worker for each in joined[-MOST_WORKERS:]]

@@ -10,10 +10,11 @@ import pytest
 from tests.panels import bag_story, study_story
 from transient_magics.errors import JournalError
 from transient_magics.journal import ClusterState, Event, events, fold, replay
-from transient_magics.journal.bags import events as bag_events
 from transient_magics.kinds import KINDS
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.job import JobSpec
+from transient_magics.works.bags import events as bag_events
+from transient_magics.works.dask.spec import DaskSpec
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.studies.events import StudyAsked
 
 DECLARED: dict[str, Callable[[str], Event]] = {
     "run": lambda name: events.WorkDeclared(of="run", work=name, spec={"train_steps": 10}),
@@ -42,7 +43,7 @@ def test_a_second_declaration_of_a_name_is_refused(there: str, new: str) -> None
 def test_a_run_has_a_trials_name_once_its_study_has_asked_for_it(kind: str) -> None:
     state = replay([DECLARED["study"]("s")])
     assert "has a study s, which reserves the name s-0" in refused(state, DECLARED[kind]("s-0"))
-    asked = fold(state, events.StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=("s-0",)))
+    asked = fold(state, StudyAsked(study="s", trial=0, params={"lr": 0.1}, runs=("s-0",)))
     assert fold(asked, DECLARED["run"]("s-0")).kind_by_name == {"s": "study", "s-0": "run"}
     assert "s-1" in refused(asked, DECLARED["run"]("s-1")), "a trial that was not asked for yet"
 

@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from transient_magics.journal import ClusterState, Event, events, replay
-from transient_magics.journal.bags import events as e
-from transient_magics.protocol.bag import events as b
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.works.bags import events as b
+from transient_magics.works.bags import events as e
+from transient_magics.works.bags.spec import BagSpec
 from transient_magics.works.bags.surrogate.active_learning import judge
+from transient_magics.works.dask.events import DaskBegan
+from transient_magics.works.dask.spec import DaskSpec
 
 from .stories import declaration, requested
 
@@ -69,7 +70,7 @@ class BagStory:
         dask = DaskSpec(f"{name}-1", WORKERS, bag=name)
         say(50.1, e.BagBegan(bag=name, dask=dask.name))
         say(50.2, events.WorkDeclared(of="dask", work=dask.name, spec=dask.to_dict()))
-        say(50.3, events.DaskBegan(dask=dask.name, vm="ps-0"))
+        say(50.3, DaskBegan(dask=dask.name, vm="ps-0"))
         say(50.4, events.ClusterLeased(ports={}, workers={str(slot): dask.name for slot in range(WORKERS)}))
         free = dict.fromkeys(range(WORKERS), 51.0)
         number = results = 0

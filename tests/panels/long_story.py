@@ -11,6 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from transient_magics.journal import Event, encode, events
+from transient_magics.protocol.vm_events import (
+    TrainCheckpoint,
+    TrainEvaluated,
+    TrainProgress,
+    TrainStarted,
+    WorkerJoined,
+    WorkerLeft,
+)
 
 from .stories import TRAIN, declaration, requested
 
@@ -68,30 +76,30 @@ class LongStory:
         yield at(began + 50, events.VmReady(vm="ps-0"))
         yield at(began + 60, events.ClusterReady(workers=self.workers, seconds=60))
         yield at(began + 61, events.WorkDeclared(of="run", work="run-1", spec={**TRAIN, "train_steps": 4_000_000}))
-        yield at(began + 62, events.TrainStarted(run="run-1", step=0))
+        yield at(began + 62, TrainStarted(run="run-1", step=0))
         for number, (vm, slot, before, asked, revoked) in enumerate(self._lives):
             yield at(asked, requested(vm, slot, before))
             yield at(asked + 20, events.VmRunning(vm=vm, address="10.128.0.9"))
             yield at(asked + BOOT_SECONDS, events.VmReady(vm=vm))
-            joined = events.WorkerJoined(run="run-1", worker=vm, number=number, active=self.workers)
+            joined = WorkerJoined(run="run-1", worker=vm, number=number, active=self.workers)
             yield at(max(asked + BOOT_SECONDS, began + 63), joined)
             if revoked:
                 yield at(revoked - 30, events.VmPreemptionNotice(vm=vm))
                 left = {"run": "run-1", "worker": vm, "number": number, "active": self.workers - 1}
-                yield at(revoked - 29, events.WorkerLeft(**left, reason="revoked"))
+                yield at(revoked - 29, WorkerLeft(**left, reason="revoked"))
                 yield at(revoked, events.VmRevoked(vm=vm, signal="notice"))
         moment = began + 64
         while moment < self.end:
             step = self.step(moment)
-            progress = events.TrainProgress(
+            progress = TrainProgress(
                 run="run-1", step=step, loss=self.loss(step), steps_per_second=SPEED * self.workers, active=self.workers
             )
             yield at(moment, progress)
             if int(moment / 10) % 60 == 0:
-                yield at(moment, events.TrainCheckpoint(run="run-1", step=step, path=f"checkpoints/model.ckpt-{step}"))
+                yield at(moment, TrainCheckpoint(run="run-1", step=step, path=f"checkpoints/model.ckpt-{step}"))
             if int(moment / 10) % 360 == 0:
                 scores = {"accuracy": 1 - math.exp(-step / 3e5), "loss": self.loss(step) * 1.1}
-                yield at(moment, events.TrainEvaluated(run="run-1", step=step, metrics=scores))
+                yield at(moment, TrainEvaluated(run="run-1", step=step, metrics=scores))
             moment += 10
 
     def step(self, moment: float) -> int:

@@ -13,6 +13,15 @@ from typing import Any
 
 from transient_magics.client.folders import Identity
 from transient_magics.journal import ClusterState, Event, Journal, events, follow, kept, metrics, replay
+from transient_magics.protocol.vm_events import (
+    TrainCheckpoint,
+    TrainEvaluated,
+    TrainFinished,
+    TrainProgress,
+    TrainStarted,
+    WorkerJoined,
+    WorkerLeft,
+)
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 ICAC = "ICAC'19 prices (2019)"
@@ -44,7 +53,7 @@ def requested(vm: str, slot: int, replaces: str | None = None) -> Event:
 
 def progress(step: int, active: int) -> Event:
     loss = 2.3 * math.exp(-step / 180) + 0.05 + 0.04 * math.sin(step)
-    return events.TrainProgress(
+    return TrainProgress(
         run="run-1", step=step, loss=loss, steps_per_second=1.6 * active + 0.2 * math.sin(step), active=active
     )
 
@@ -75,9 +84,9 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
         [
             events.WorkDeclared(of="run", work="run-1", spec={**TRAIN, "train_steps": steps}),
             events.ClusterLeased(ports={"run-1": 0}, workers={str(slot): "run-1" for slot in range(count)}),
-            events.TrainStarted(run="run-1", step=0),
+            TrainStarted(run="run-1", step=0),
             *(
-                events.WorkerJoined(run="run-1", worker=vm, number=number, active=number + 1)
+                WorkerJoined(run="run-1", worker=vm, number=number, active=number + 1)
                 for number, vm in enumerate(workers)
             ),
         ],
@@ -89,7 +98,7 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
     yield (
         "notice",
         [
-            events.TrainCheckpoint(run="run-1", step=third, path=f"checkpoints/model.ckpt-{third}"),
+            TrainCheckpoint(run="run-1", step=third, path=f"checkpoints/model.ckpt-{third}"),
             events.VmPreemptionNotice(vm=last),
         ],
     )
@@ -98,7 +107,7 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
     yield (
         "revoked",
         [
-            events.WorkerLeft(run="run-1", worker=last, number=count - 1, active=count - 1, reason="revoked"),
+            WorkerLeft(run="run-1", worker=last, number=count - 1, active=count - 1, reason="revoked"),
             events.VmRevoked(vm=last, signal="notice"),
             requested(f"worker-{count}", count - 1, last),
             events.WorkerReplaced(worker=last, by=f"worker-{count}"),
@@ -111,7 +120,7 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
         [
             events.VmRunning(vm=f"worker-{count}", address="10.128.0.99"),
             events.VmReady(vm=f"worker-{count}"),
-            events.WorkerJoined(run="run-1", worker=f"worker-{count}", number=count, active=count),
+            WorkerJoined(run="run-1", worker=f"worker-{count}", number=count, active=count),
         ],
     )
     for step in range(2 * third, steps, 10):
@@ -119,9 +128,9 @@ def life(spec: ClusterSpec, steps: int = 600) -> Iterator[tuple[str, list[Event]
     yield (
         "finished",
         [
-            events.TrainCheckpoint(run="run-1", step=steps, path=f"checkpoints/model.ckpt-{steps}"),
-            events.TrainEvaluated(run="run-1", step=steps, metrics={"accuracy": 0.9472, "loss": 0.2113}),
-            events.TrainFinished(run="run-1", step=steps, loss=0.061, seconds=95.0),
+            TrainCheckpoint(run="run-1", step=steps, path=f"checkpoints/model.ckpt-{steps}"),
+            TrainEvaluated(run="run-1", step=steps, metrics={"accuracy": 0.9472, "loss": 0.2113}),
+            TrainFinished(run="run-1", step=steps, loss=0.061, seconds=95.0),
         ],
     )
     yield "deleting", [events.ClusterDeleting(reason="asked by the user")]

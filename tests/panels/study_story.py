@@ -9,7 +9,10 @@ from typing import Any
 
 from transient_magics.journal import ClusterState, Event, events, replay
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import TrainEvaluated, TrainFailed, TrainFinished, TrainProgress, TrainStarted
+from transient_magics.works.studies.events import StudyAsked, StudyTold
+from transient_magics.works.studies.spec import StudySpec
 
 from .stories import declaration, requested
 
@@ -67,13 +70,13 @@ class StudyStory:
             slot, begins = trial % WORKERS, 51 + (trial // WORKERS) * (SECONDS + 2) + trial % WORKERS
             params = self._params()
             runs = spec.run_names(trial)
-            say(begins, events.StudyAsked(study=spec.name, trial=trial, params=params, runs=runs))
+            say(begins, StudyAsked(study=spec.name, trial=trial, params=params, runs=runs))
             value, ends = self._train(trial, params, begins, slot, trial < told)
             if trial < told:
                 state = {1: "pruned", 2: "failed"}.get(trial, "complete")
                 why = "its loss is no number" if state == "failed" else ""
                 told_value = None if state == "failed" else value
-                ended = events.StudyTold(study=spec.name, trial=trial, state=state, value=told_value, reason=why)  # type: ignore[arg-type]
+                ended = StudyTold(study=spec.name, trial=trial, state=state, value=told_value, reason=why)  # type: ignore[arg-type]
                 say(ends, ended)
         if over:
             say(max(at for at, _ in self._at) - BEGAN + 1, events.WorkStopping(work=spec.name, of="study"))
@@ -99,16 +102,16 @@ class StudyStory:
             begin, value = begins + repeat * length, 0.1
             run = spec.run_of(trial, repeat, params).without_token()
             say(begin + 0.1, events.WorkDeclared(of="run", work=name, spec=run))
-            say(begin + 0.3, events.TrainStarted(run=name, step=0))
+            say(begin + 0.3, TrainStarted(run=name, step=0))
             ceiling = 0.5 + 0.46 * good + 0.01 * self._random.gauss(0, 1)
             for part in range(1, int(8 * share) + 1):
                 step, at = STEPS * part // 8, begin + length * part / 8 - 0.5
                 value = round(ceiling * (1 - math.exp(-step / 90)), 4)
                 loss = 2.3 * math.exp(-step / 120) + 0.1 * (1 - good)
-                say(at, events.TrainProgress(run=name, step=step, loss=loss, steps_per_second=5.0, active=1))
+                say(at, TrainProgress(run=name, step=step, loss=loss, steps_per_second=5.0, active=1))
                 if step % (spec.run.eval_steps or STEPS) == 0:
                     metrics = {"accuracy": value, "loss": round(loss, 4)}
-                    say(at + 0.1, events.TrainEvaluated(run=name, step=step, metrics=metrics))
+                    say(at + 0.1, TrainEvaluated(run=name, step=step, metrics=metrics))
             self._has.append((begin + 0.2, slot, name))
             if trial == 3:
                 say(begin + 10, events.VmRevoked(vm=f"worker-{slot}", signal="api"))
@@ -117,10 +120,10 @@ class StudyStory:
                 say(begin + 35, events.VmReady(vm=f"worker-{WORKERS + slot}"))
             if whole:
                 if trial == 2:
-                    say(begin + length, events.TrainFailed(run=name, reason="its loss is no number"))
+                    say(begin + length, TrainFailed(run=name, reason="its loss is no number"))
                 else:
                     steps, stopped = int(STEPS * share), share < 1
-                    say(begin + length * share, events.TrainFinished(run=name, step=steps, loss=0.2, stopped=stopped))
+                    say(begin + length * share, TrainFinished(run=name, step=steps, loss=0.2, stopped=stopped))
                 self._has.append((begin + length * share - 0.01, slot, ""))
             values.append(value)
         return sum(values) / len(values), begins + SECONDS * share + 0.2

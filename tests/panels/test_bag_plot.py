@@ -15,9 +15,9 @@ from transient_magics.client import Bag
 from transient_magics.errors import ClusterError, PlanError
 from transient_magics.journal import Journal
 from transient_magics.protocol import layout
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags import storage
+from transient_magics.works.bags.spec import BagSpec
 from transient_magics.works.bags.static import LEVELS, NINETY, shade
 from transient_magics.works.bags.surrogate.model import learn
 from transient_magics.works.bags.view import plot_html as bag_plot_html

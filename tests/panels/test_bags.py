@@ -16,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transient_magics.client import Bag
-from transient_magics.journal import DeclaredBag, Journal, bill, costs, events, replay
+from transient_magics.journal import Journal, bill, costs, events, replay
 from transient_magics.panels import html, show_handle, status, view
 from transient_magics.panels.display import Display
 from transient_magics.panels.snapshot.axes import Axis
-from transient_magics.protocol.study import Dimension, parse_space
+from transient_magics.protocol.space import Dimension, parse_space
 from transient_magics.works.bags.policy.simulate import Progress, hours_left
+from transient_magics.works.bags.state import DeclaredBag
 from transient_magics.works.bags.view import STATES, pace, picture
 from transient_magics.works.bags.view import sections as bags
 from transient_magics.works.bags.words import bag_words

@@ -22,6 +22,7 @@ from transient_magics.journal import RunState, encode, events
 from transient_magics.panels import feeds
 from transient_magics.panels.display import WIDGET_VIEW, Display
 from transient_magics.panels.feeds import Beside, Outlook
+from transient_magics.protocol.vm_events import TrainStarted
 
 from . import stories
 from .long_story import LongStory
@@ -332,7 +333,7 @@ def test_of_runs_beside_the_one_that_is_drawn_the_workers_speeds_come_too(journa
     story = LongStory(0.1, 2, end=time.time())
     path = story.tell(journal.parent / "long")
     with path.open("ab") as file:
-        begun = [events.WorkDeclared(of="run", work="run-2", spec=TRAIN), events.TrainStarted(run="run-2", step=0)]
+        begun = [events.WorkDeclared(of="run", work="run-2", spec=TRAIN), TrainStarted(run="run-2", step=0)]
         first = len(path.read_bytes().splitlines()) + 1
         moment = int(story.end * 1e9)
         file.writelines(encode(replace(each, seq=seq, time=moment)) for seq, each in enumerate(begun, first))

@@ -11,11 +11,14 @@ import pytest
 
 from transient_magics.client import text
 from transient_magics.client.folders import Identity
-from transient_magics.journal import ClusterState, Cost, JobState, bill, costs, events, replay
+from transient_magics.journal import ClusterState, Cost, bill, costs, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot.view import MOST_LINES
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.job import JobSpec
+from transient_magics.works.dask.events import DaskBegan, DaskLeft, DaskServing
+from transient_magics.works.dask.spec import DaskSpec
+from transient_magics.works.jobs.events import JobBegan, JobExited, JobKept, JobStarted, JobUnkept
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.jobs.state import JobState
 from transient_magics.works.jobs.view import show as show_job
 
 from . import stories
@@ -38,13 +41,13 @@ def state_of(*history: events.Event, purpose: str = "jobs") -> ClusterState:
         *(events.VmReady(vm=vm) for vm in ("ps-0", *WORKERS)),
         declared(1),
         events.ClusterLeased(ports={}, workers={"1": "job-1"}),
-        events.JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
-        events.JobStarted(job="job-1", attempt=1, rank=0),
+        JobBegan(job="job-1", attempt=1, vms=("worker-1",)),
+        JobStarted(job="job-1", attempt=1, rank=0),
     ]
     return seconds_of([*began, *history])
 
 
-KEPT = events.JobKept(job="job-1", attempt=1, number=1, files=3, bytes=12_000_000, digest="0" * 64)
+KEPT = JobKept(job="job-1", attempt=1, number=1, files=3, bytes=12_000_000, digest="0" * 64)
 
 
 def lines_of(snapshot: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -75,11 +78,11 @@ def test_a_job_says_where_it_runs_since_when_it_is_kept_and_what_it_costs() -> N
 
 
 def test_what_is_not_kept_stays_said_when_the_job_is_over() -> None:
-    unkept = events.JobUnkept(job="job-1", attempt=1, reason="it cannot be packed: No space left on device")
-    exited = events.JobExited(job="job-1", attempt=1, rank=0, code=0)
+    unkept = JobUnkept(job="job-1", attempt=1, reason="it cannot be packed: No space left on device")
+    exited = JobExited(job="job-1", attempt=1, rank=0, code=0)
     state = state_of(unkept, exited, events.WorkEnded(work="job-1", of="job", state="finished"))
     (job,) = lines_of(view(state, bill(state, 200.0), 200.0), "job")
-    assert "finished; its folder is not brought here: it cannot be packed: No space left on device" in job["words"]
+    assert "finished; its folder is not copied here: it cannot be packed: No space left on device" in job["words"]
     assert state.of(JobState)["job-1"].unkept
 
 
@@ -96,15 +99,15 @@ def test_of_many_jobs_those_that_run_come_first_and_the_rest_is_counted() -> Non
 
 def dask(name: str, bag: str = "") -> list[events.Event]:
     spec = DaskSpec(name, 2, bag=bag).to_dict()
-    return [events.WorkDeclared(of="dask", work=name, spec=spec), events.DaskBegan(dask=name, vm="ps-0")]
+    return [events.WorkDeclared(of="dask", work=name, spec=spec), DaskBegan(dask=name, vm="ps-0")]
 
 
 def test_a_dask_cluster_says_how_many_workers_it_has_what_it_costs_and_where_its_dashboard_is() -> None:
     ended = events.WorkEnded(work="job-1", of="job", state="finished")
     leased = events.ClusterLeased(ports={}, workers={"0": "dask-1", "1": "dask-1"})
-    serving = events.DaskServing(dask="dask-1", port=8786, dashboard=8787, versions={})
+    serving = DaskServing(dask="dask-1", port=8786, dashboard=8787, versions={})
     taken = [
-        events.DaskLeft(dask="dask-1", worker="worker-1", seconds=2.0, moved=3, moved_bytes=99, lost=0, interrupted=0),
+        DaskLeft(dask="dask-1", worker="worker-1", seconds=2.0, moved=3, moved_bytes=99, lost=0, interrupted=0),
         events.VmRevoked(vm="worker-1", signal="notice"),
     ]
     state = state_of(ended, *dask("dask-1"), *dask("dask-2", "bag-1"), leased, serving, *taken)

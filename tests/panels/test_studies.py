@@ -13,10 +13,12 @@ from xml.etree import ElementTree
 import pytest
 
 from transient_magics.client import Study, Trial
-from transient_magics.journal import Journal, StudyState, bill, events, replay
+from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.wishes import AskedStudy, Stoppable, wish
+from transient_magics.works.studies.events import StudyTold
 from transient_magics.works.studies.picture import study_plot
+from transient_magics.works.studies.state import StudyState
 from transient_magics.works.studies.trials import best_so_far
 from transient_magics.works.studies.view import MOST_CURVES, pace, whole_view
 from transient_magics.works.studies.view import sections as studies
@@ -129,7 +131,7 @@ def test_trials_of_a_deleted_cluster_train_no_more() -> None:
 
 def test_a_page_gets_the_studies_by_themselves(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
-    middle = next(at for at, event in enumerate(SHORT.history) if isinstance(event, events.StudyTold))
+    middle = next(at for at, event in enumerate(SHORT.history) if isinstance(event, StudyTold))
     with Journal(journal) as writing:
         writing.extend(SHORT.history[:middle])
     _, page = displayed(journal)

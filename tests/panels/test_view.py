@@ -18,6 +18,16 @@ from transient_magics.client import text
 from transient_magics.journal import ClusterState, RunSeries, RunState, bill, events, fold, replay
 from transient_magics.panels import html, view
 from transient_magics.panels.snapshot.curves import curves, split_lines
+from transient_magics.protocol.vm_events import (
+    TrainCheckpoint,
+    TrainData,
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainMade,
+    TrainStarted,
+    WorkerJoined,
+)
 
 from . import stories
 
@@ -71,9 +81,9 @@ def test_what_is_no_number_is_nothing_to_the_page() -> None:
     state = seconds_of([
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
         *(replace(stories.progress(step, 4), loss=nan) for step in (1, 2, 3)),
-        events.TrainEvaluated(run="run-1", step=3, metrics={"loss": nan}),
+        TrainEvaluated(run="run-1", step=3, metrics={"loss": nan}),
     ])  # fmt: skip
     snapshot = view(state, replace(bill(state, 9.0), hourly=nan), 9.0)
     drawn = curves(state, state.of(RunState)["run-1"])
@@ -88,7 +98,7 @@ def test_what_revocations_cost_is_the_time_of_empty_places_and_its_steps() -> No
         events.ClusterDeclared(spec=stories.declaration(count=2).to_dict()),
         *(stories.requested(f"worker-{slot}", slot) for slot in range(2)),
         events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
-        events.TrainStarted(run="run-1", step=0),  # second 5
+        TrainStarted(run="run-1", step=0),  # second 5
         stories.progress(0, 2),
     ]
     taken = [
@@ -120,13 +130,13 @@ def test_a_cluster_shows_every_run_that_goes_on_or_waits_and_a_run_only_its_own_
             events.WorkDeclared(of="run", work=f"run-{number}", spec={**stories.TRAIN, "name": f"run-{number}"})
             for number in (1, 2, 3)
         ),
-        *(events.TrainStarted(run=f"run-{number}", step=0) for number in (1, 2)),
+        *(TrainStarted(run=f"run-{number}", step=0) for number in (1, 2)),
         replace(stories.progress(120, 2), run="run-2"),
         events.VmRevoked(vm="worker-1", signal="api"),
     ]
     state = seconds_of(began)
     joining = [("run-2", "worker-2"), ("run-1", "worker-0"), ("run-2", "worker-0")]
-    joins = [events.WorkerJoined(run=run, worker=vm, number=0, active=1) for run, vm in joining]
+    joins = [WorkerJoined(run=run, worker=vm, number=0, active=1) for run, vm in joining]
     joined = replay(joins, state)
     trains = {vm["name"]: vm["runs"] for vm in view(joined, bill(joined, 20.0), 20.0)["vms"]}
     assert (trains["worker-2"], trains["worker-3"]) == (["run-2"], []), "whose log menu has it"
@@ -174,7 +184,7 @@ def test_records_that_come_in_blocks_have_a_line_and_others_none() -> None:
     snapshot, now, state = at("short")
     assert snapshot["training"]["data"] == ""
     assert "data:" not in html(snapshot)
-    told = events.TrainData(
+    told = TrainData(
         run="run-1", blocks=10, records=80, bytes=8_000_000, bound=24, epochs=2, hits=6, misses=14,
         saved_bytes=4_800_000, fetched_bytes=11_200_000,
     )  # fmt: skip
@@ -196,13 +206,13 @@ def test_curves_reach_to_the_figures_and_marks_to_the_last_checkpoint_and_evalua
     began = [
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec={**stories.TRAIN, "train_steps": 200}),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
         *(stories.progress(step, 4) for step in range(0, 190, 10)),
     ]
     ended = [
-        events.TrainCheckpoint(run="run-1", step=200, path="checkpoints/model.ckpt-200"),
-        events.TrainEvaluated(run="run-1", step=200, metrics={"loss": 0.2113}),
-        events.TrainFinished(run="run-1", step=200, loss=0.061, seconds=95.0),
+        TrainCheckpoint(run="run-1", step=200, path="checkpoints/model.ckpt-200"),
+        TrainEvaluated(run="run-1", step=200, metrics={"loss": 0.2113}),
+        TrainFinished(run="run-1", step=200, loss=0.061, seconds=95.0),
     ]
     series = RunSeries()
     measured = {"worker": "worker-0", "steps": 10, "loss": 1.0, "compute_seconds": 1.0}
@@ -280,12 +290,12 @@ def test_behind_its_last_step_a_run_is_being_evaluated() -> None:
     state = seconds_of([
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec={**stories.TRAIN, "train_steps": 200}),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
         stories.progress(200, 4),
     ])  # fmt: skip
     training = view(state, bill(state, 9.0), 9.0, "run-1")["training"]
     assert training["words"].endswith("its last checkpoint is being written")
-    state = fold(state, events.TrainMade(run="run-1", step=200))
+    state = fold(state, TrainMade(run="run-1", step=200))
     training = view(state, bill(state, 9.0), 9.0, "run-1")["training"]
     assert training["phase_words"] == "evaluating"
     assert training["words"].endswith("being evaluated")
@@ -295,8 +305,8 @@ def test_a_run_that_ended_with_its_cluster_was_stopped() -> None:
     state = seconds_of([
         events.ClusterDeclared(spec=stories.declaration().to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
-        events.TrainStarted(run="run-1", step=0),
-        events.TrainFinished(run="run-1", step=20, seconds=3.0, stopped=True),
+        TrainStarted(run="run-1", step=0),
+        TrainFinished(run="run-1", step=20, seconds=3.0, stopped=True),
     ])  # fmt: skip
     training = view(state, bill(state, 9.0), 9.0, "run-1")["training"]
     assert (training["phase"], training["phase_words"]) == ("stopped", "stopped")
@@ -329,7 +339,7 @@ def test_a_long_run_is_drawn_with_few_points() -> None:
     beginning = [
         events.ClusterDeclared(spec=spec.to_dict()),
         events.WorkDeclared(of="run", work="run-1", spec=stories.TRAIN),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
     ]
     timed = [events.from_dict(event.kind, {**event.to_dict(), "time": (i + 1) * 10**10, "seq": i + 1})
              for i, event in enumerate([*beginning, *history])]  # fmt: skip
@@ -409,7 +419,7 @@ def test_everything_foreign_is_escaped() -> None:
         stories.requested("ps-0", 0),
         events.VmRefused(vm="ps-0", reason=evil),
         events.WorkDeclared(of="run", work=evil, spec={"model": evil, "problem": evil, "train_steps": 3}),
-        events.TrainFailed(run=evil, reason=evil),
+        TrainFailed(run=evil, reason=evil),
         events.ControllerTrouble(what=evil),
     ]
     state = replay(history)
@@ -457,7 +467,7 @@ def test_a_run_behind_another_waits_and_the_clusters_panel_shows_the_one_that_tr
     history = [
         events.ClusterDeclared(spec=stories.declaration().to_dict(), seq=1),
         *(events.WorkDeclared(of="run", work=run, spec=stories.TRAIN) for run in ("run-1", "run-2")),
-        events.TrainStarted(run="run-1", step=0),
+        TrainStarted(run="run-1", step=0),
     ]
     state = replay(history)
     costs = bill(state, 1.0)

@@ -16,13 +16,14 @@ from tests.planner.test_learning import BEGAN, _at, story
 from transient_magics import panels, places
 from transient_magics.catalog import price_list
 from transient_magics.errors import PlanError
-from transient_magics.journal import Journal, events
+from transient_magics.journal import Journal
 from transient_magics.panels.plan import asked_again, begun
 from transient_magics.planner.efficiency import ExamplesModel, NoiseScale, Target, TargetSteps, Way
 from transient_magics.planner.model_store import ModelStore
 from transient_magics.planner.plan import Plan
 from transient_magics.planner.run_records import Record, record
 from transient_magics.planner.search import Search
+from transient_magics.protocol.vm_events import TrainEvaluated, WorkerJoined
 from transient_magics.spec import render_money
 
 TARGET = Target("accuracy", ">=", 0.9)
@@ -239,8 +240,8 @@ def trained(name: str, workers: int) -> None:
     batch = 32
     step = round(examples(batch * workers) / batch)
     history, rows = story(step, revoked=False)
-    left = [each for each in history if not (isinstance(each, events.WorkerJoined) and each.number >= workers)]
-    evaluated = [events.TrainEvaluated(run="run-1", step=step + n, metrics={"accuracy": 0.9 + n / 10}) for n in (-1, 1)]
+    left = [each for each in history if not (isinstance(each, WorkerJoined) and each.number >= workers)]
+    evaluated = [TrainEvaluated(run="run-1", step=step + n, metrics={"accuracy": 0.9 + n / 10}) for n in (-1, 1)]
     for row, (_, signal, noise) in zip(rows, noisy(step, workers, len(rows)), strict=False):
         row.update(gradient_squared=signal + noise / batch, gradient_signal=signal, gradient_noise=noise)
     folder = places.private(places.cluster(name))

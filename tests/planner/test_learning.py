@@ -34,6 +34,7 @@ from transient_magics.planner.run_records import Observation, Record, record
 from transient_magics.planner.speeds.fitting import rest_error
 from transient_magics.planner.speeds.throughput import service_by_size
 from transient_magics.planner.speeds.workloads import PUBLISHED
+from transient_magics.protocol.vm_events import TrainFinished, TrainProgress, TrainStarted, WorkerJoined, WorkerLeft
 from transient_magics.spec import parse_groups
 
 BEGAN = 1_000_000.0
@@ -55,16 +56,16 @@ def story(
     told += [(8, events.VmRunning(vm="ps-0", address="10.0.0.1")), (8, events.VmReady(vm="ps-0"))]
     told += [(10, events.WorkDeclared(of="run", work="run-1", spec={**stories.TRAIN, "train_steps": steps, **spec})),
              (12, events.ClusterLeased(ports={"run-1": 0}, workers={str(slot): "run-1" for slot in range(4)})),
-             (12, events.TrainStarted(run="run-1", step=0))]  # fmt: skip
-    told += [(20, events.WorkerJoined(run="run-1", worker=f"worker-{n}", number=n, active=n + 1)) for n in range(4)]
+             (12, TrainStarted(run="run-1", step=0))]  # fmt: skip
+    told += [(20, WorkerJoined(run="run-1", worker=f"worker-{n}", number=n, active=n + 1)) for n in range(4)]
     if revoked:
         told += [
-            (120, events.WorkerLeft(run="run-1", worker="worker-0", number=0, reason="revoked", active=3)),
+            (120, WorkerLeft(run="run-1", worker="worker-0", number=0, reason="revoked", active=3)),
             (120, events.VmRevoked(vm="worker-0", signal="notice")),
             (120, stories.requested("worker-4", 0, replaces="worker-0")),
             (130, events.VmRunning(vm="worker-4", address="10.0.0.9")),
             (148, events.VmReady(vm="worker-4")),
-            (160, events.WorkerJoined(run="run-1", worker="worker-4", number=4, active=4)),
+            (160, WorkerJoined(run="run-1", worker="worker-4", number=4, active=4)),
         ]
     rows, step = [], 0.0
     for second in range(20, 260):
@@ -73,7 +74,7 @@ def story(
         rows.append({"time": int((BEGAN + second) * 1e9), "worker": "worker-1", "step": int(step), "batch_size": 32,
                      "steps": 2, "samples": 64})  # fmt: skip
         if second % 10 == 0:
-            told.append((second, events.TrainProgress(run="run-1", step=int(step), loss=1.0,
+            told.append((second, TrainProgress(run="run-1", step=int(step), loss=1.0,
                                                       steps_per_second=2.0 * active, active=active)))  # fmt: skip
     told.sort(key=lambda each: each[0])
     if gpu:
@@ -106,9 +107,9 @@ def test_stretches_between_changes_are_observed_long_ones_in_parts() -> None:
 def test_a_replacement_that_is_started_again_later_has_joined_after_its_first_answer() -> None:
     history, rows = story()
     again = [
-        events.WorkerLeft(run="run-1", worker="worker-4", number=4, active=3, reason="stopped"),
+        WorkerLeft(run="run-1", worker="worker-4", number=4, active=3, reason="stopped"),
         events.VmReady(vm="worker-4"),
-        events.WorkerJoined(run="run-1", worker="worker-4", number=5, active=4),
+        WorkerJoined(run="run-1", worker="worker-4", number=5, active=4),
     ]
     history += [_at(event, BEGAN + 300 + number, len(history) + number) for number, event in enumerate(again, 1)]
     assert record(history, rows, "run-1").joins == pytest.approx((12.0,))
@@ -119,12 +120,12 @@ def changed(history: list[Event], vm: str, second: float, *, becomes: str = "n1-
     told = [
         (0.0, events.VmMachineAsked(vm=vm, machine_type=becomes, hourly=0.1, on_demand_hourly=0.2, disk_hourly=0.01,
                                     part=0.25, reason="asked")),
-        (1.0, events.WorkerLeft(run="run-1", worker=vm, number=int(vm[-1]), reason="stopped", active=3)),
+        (1.0, WorkerLeft(run="run-1", worker=vm, number=int(vm[-1]), reason="stopped", active=3)),
         (4.0, events.VmStopped(vm=vm, reason="asked")),
         (6.0, events.VmMachineChanged(vm=vm, machine_type=becomes, machine_before="n1-standard-4")),
         (10.0, events.VmStarted(vm=vm, address="10.0.0.8")),
         (20.0, events.VmReady(vm=vm)),
-        (25.0, events.WorkerJoined(run="run-1", worker=vm, number=int(vm[-1]) + 10, active=4)),
+        (25.0, WorkerJoined(run="run-1", worker=vm, number=int(vm[-1]) + 10, active=4)),
     ]  # fmt: skip
     every = [*history, *(_at(event, BEGAN + second + later, 0) for later, event in told)]
     return [replace(each, seq=seq) for seq, each in enumerate(sorted(every, key=lambda each: each.time), 1)]
@@ -354,7 +355,7 @@ def test_a_worker_that_becomes_another_machine_is_paid_as_what_it_becomes(
     history, rows = story(revoked=False)
     now, past = BEGAN + until, changed(history, "worker-0", 120)
     if lost:
-        left = events.WorkerLeft(run="run-1", worker="worker-0", number=10, reason="revoked", active=3)
+        left = WorkerLeft(run="run-1", worker="worker-0", number=10, reason="revoked", active=3)
         gone = [left, events.VmRevoked(vm="worker-0", signal="notice")]
         past = [*past, *(_at(each, BEGAN + 200, len(past) + 1 + more) for more, each in enumerate(gone))]
     past = [each for each in past if each.at <= now]
@@ -413,7 +414,7 @@ def test_what_a_run_costs_in_the_end_lies_within_what_was_foretold_of_it(until: 
     history, rows = story(1700)
     last = next(row["time"] / 1e9 for row in rows if row["step"] >= 1700)
     ended = [event for event in history if event.at <= last]
-    over = _at(events.TrainFinished(run="run-1", step=1700), last + CLOSING_SECONDS, len(ended) + 1)
+    over = _at(TrainFinished(run="run-1", step=1700), last + CLOSING_SECONDS, len(ended) + 1)
     final = costs(replay([*ended, over]), last + 3600)["run-1"]
     assert final.over
     now, past = BEGAN + until, [event for event in history if event.at <= BEGAN + until]
@@ -529,7 +530,7 @@ def test_a_run_that_is_too_young_or_over_is_not_foretold() -> None:
     with pytest.raises(PlanError, match="too few steps"):
         foretold(13)
     history, rows = story()
-    ended = events.TrainFinished(run="run-1", step=4000)
+    ended = TrainFinished(run="run-1", step=4000)
     history = [*history, _at(ended, BEGAN + 290, len(history) + 1)]
     assert record(history, rows, "run-1").closing == pytest.approx(31)
     state = replay(history)

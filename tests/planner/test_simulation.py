@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transient_magics.client import plan
-from transient_magics.client.planning.study_plans import hours_until_trained
 from transient_magics.planner.lifetimes.kaplan_meier import KaplanMeier, continued
 from transient_magics.planner.lifetimes.observations import Observations
 from transient_magics.planner.lifetimes.parametric import EarlyThenSteady, drawn
@@ -20,6 +19,7 @@ from transient_magics.planner.lifetimes.sources import published_lifetimes
 from transient_magics.planner.ranges import middle
 from transient_magics.planner.simulate import Course, Startup, Workers, rent, simulate
 from transient_magics.planner.speeds.throughput import capacity, cluster_speed, worker_speed
+from transient_magics.works.studies.plans import hours_until_trained
 
 HOUR = 3600.0
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from transient_magics.errors import DeclarationError
-from transient_magics.journal.events import TrainMeasured
 from transient_magics.planner.stalls.parts import COMPUTE, STALLS, Estimate, Stalls, apart, by_kind, straggler
 from transient_magics.planner.stalls.terms import Change, advice, seconds, what_if
 from transient_magics.protocol.measures.stalls import MEASURES, Measure
+from transient_magics.protocol.vm_events import TrainMeasured
 
 SECONDS = some.floats(1e-4, 10.0)
 MEASURED = some.fixed_dictionaries(dict.fromkeys(MEASURES, SECONDS))

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.journal.bags.fold import fold, replay
-from transient_magics.journal.bags.state import BagState
-from transient_magics.protocol.bag import events as b
-from transient_magics.protocol.bag.spec import BagSpec, checked_values, jobs_of, parse_until
-from transient_magics.protocol.study import parse_space
+from transient_magics.protocol.outputs import MOST_SAID, checked_values, jobs_of
+from transient_magics.protocol.space import parse_space
+from transient_magics.works.bags import events as b
+from transient_magics.works.bags.fold import fold, replay
+from transient_magics.works.bags.spec import BagSpec, parse_until
+from transient_magics.works.bags.state import BagState
 
 NOW = 1_760_000_000 * 10**9
 SPACE = parse_space("density=0.3:0.9 temperature=0.8:1.6")
@@ -281,7 +282,7 @@ def test_what_attempts_printed_stays_with_their_job_and_is_bounded() -> None:
         started(0, 3), replace(result(0, 3), said="all is well"),
     ])  # fmt: skip
     assert state.jobs[0].said == {1: "no such place", 3: "all is well"}
-    said = {"said": "x" * b.MOST_SAID}
+    said = {"said": "x" * MOST_SAID}
     assert b.from_driver(line(lost(0), **said), "bag-1", NOW, NOW).to_dict()["said"] == said["said"]
     with pytest.raises(ValueError, match="2001 characters of what was printed"):
         b.from_driver(line(lost(0), said="x" * 2001), "bag-1", NOW, NOW)

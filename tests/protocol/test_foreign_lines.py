@@ -19,7 +19,8 @@ from transient_magics.errors import JournalError
 from transient_magics.journal import Event, decode, encode, metrics, replay
 from transient_magics.protocol import checks, events, names, vm_events
 from transient_magics.protocol.measures.stalls import MEASURES
-from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, from_job, told
+from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, told
+from transient_magics.works.jobs.events import from_job
 
 NOW = 1_800_000_000 * 10**9
 DEEP = b'{"kind":' + b"[" * 200_000
@@ -80,7 +81,7 @@ def test_what_chief_and_agent_tell_is_let_in(data: some.DataObject) -> None:
     [
         {"kind": kind}
         for kind in (
-            *(each for each in events.KINDS if each not in vm_events._OF_CHIEF),
+            *(each for each in events.kinds() if each not in vm_events._OF_CHIEF),
             "vm.unheard_of",
             None,
             7,
@@ -91,7 +92,7 @@ def test_what_chief_and_agent_tell_is_let_in(data: some.DataObject) -> None:
     ids=lambda changes: str(changes["kind"]),
 )
 def test_a_vm_tells_nothing_that_is_the_controllers_to_say(changes: dict[str, Any]) -> None:
-    everything = {name: 1 for cls in events.KINDS.values() for name in cls.__dataclass_fields__}
+    everything = {name: 1 for cls in events.kinds().values() for name in cls.__dataclass_fields__}
     everything |= {"run": "run-1", "vm": "worker-0", "worker": "worker-0", "spec": {"name": "evil"}, "time": NOW}
     said = json.dumps({**everything, **changes}).encode()
     with pytest.raises(ValueError, match="a VM does not tell"):
@@ -144,10 +145,10 @@ def test_a_text_that_grows_as_it_becomes_plain_is_read_again() -> None:
     assert str(again.values["tail"]).startswith("\ufffd" * 1000)
 
 
-@given(JSON, JSON, some.sampled_from(sorted(events.KINDS)))
+@given(JSON, JSON, some.sampled_from(sorted(events.kinds())))
 def test_whatever_a_line_holds_nothing_but_a_refusal_is_raised(value: Any, other: Any, kind: str) -> None:
     """Also by our own journal, where the line may be a copy of what somebody else wrote, and by what is made of it."""
-    filled = dict.fromkeys(events.KINDS[kind].__dataclass_fields__, other)
+    filled = dict.fromkeys(events.kinds()[kind].__dataclass_fields__, other)
     for values in (value, {"kind": kind, **filled}, {"kind": kind, "spec": value, "run": "run-1"}):
         said = json.dumps(values).encode()
         for read in (lambda said: from_chief(said, "run-1", 0, NOW), lambda said: from_agent(said, 0, NOW)):

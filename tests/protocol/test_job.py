@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.protocol.job import JobSpec, folder_or_none
+from transient_magics.works.jobs.spec import JobSpec, folder_or_none
 
 _FOLDERS = st.from_regex(r"[a-zA-Z0-9_][a-zA-Z0-9_. -]{0,8}[a-z](/[a-z]{1,5}){0,3}/?", fullmatch=True)
 

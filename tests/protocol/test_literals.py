@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from transient_magics.protocol.literals import parse_value, same, split, value_text
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import Dimension, StudySpec, parse_space
+from transient_magics.protocol.space import Dimension, parse_space
+from transient_magics.works.studies.spec import StudySpec
 
 PLAIN = st.booleans() | st.none() | st.integers() | st.floats() | st.text(max_size=12)
 VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple),

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from transient_magics.protocol.machines import parse_machines, render_machines
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import Dimension, StudySpec, parse_space
+from transient_magics.protocol.space import Dimension, parse_space
 from transient_magics.works.studies.sampling import point
+from transient_magics.works.studies.spec import StudySpec
 
 NUMBERS = st.floats(-1e15, 1e15, allow_nan=False).map(lambda value: value + 0.0)
 WORDS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)

@@ -42,7 +42,7 @@ class Small:
         weight = tf.cast(tf.shape(self.words)[0], tf.float32)
         weighted = [(tf.convert_to_tensor(gradient) * weight, variable) for gradient, variable in pairs]
         self.pushed = self.accumulators.push(weighted, weight)
-        self.half = self.accumulators._each[0].apply_grad(weighted[0][0], local_step=self.accumulators.round)
+        self.half = self.accumulators._gradients[0].apply_grad(weighted[0][0], local_step=self.accumulators.round)
         objective = Objective(
             loss, pairs, optimizer, lambda given: noisy_and_clipped(given, HPARAMS), lambda by: optimizer, weight
         )

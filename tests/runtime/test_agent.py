@@ -125,7 +125,7 @@ def test_a_notice_is_reported_at_once_and_the_worker_leaves_for_good(room: Machi
     until(lambda: not room.pids("vm"), "no process")
     answer = room.say("vm", worker(free_ports(1)))
     assert answer["ok"] is False
-    assert "taken away" in answer["error"]
+    assert "under notice" in answer["error"]
 
 
 WARM = {"do": "warm", "run": "run-1", "role": "worker", "name": "worker-1"}
@@ -277,14 +277,15 @@ async def test_a_role_that_runs_for_long_gets_a_fork_server_if_memory_is_free_an
 
     started: asyncio.Queue[Server] = asyncio.Queue()
     monkeypatch.setattr(agent_module, "ForkServer", Server)
-    monkeypatch.setattr(agent_module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(agent_module, "_SERVER_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(agent_module, "_IDLE_SECONDS", 0.02)
     free = asyncio.Event()
     monkeypatch.setattr(agent_module, "available_memory", lambda: int(free.is_set()) << 40)
     agent = Agent(tmp_path)
-    role = SimpleNamespace(pid=1, wanted=True, has_lasted=False, assignment=SimpleNamespace(run="run-1", role="worker"))
+    assignment = SimpleNamespace(run="run-1", role="worker")
+    role = SimpleNamespace(pid=1, requested=True, has_lasted=False, assignment=assignment)
     agent._roles["run-1", "worker-1"] = role  # type: ignore[assignment]
-    looking = asyncio.create_task(agent._look_after_server())
+    looking = asyncio.create_task(agent._manage_fork_server())
     for change in (lambda: setattr(role, "has_lasted", True), free.set):
         await asyncio.sleep(0.05)
         assert started.empty()

@@ -146,15 +146,15 @@ async def test_one_that_kept_ending_is_started_once_more_when_it_has_the_vm(
     monkeypatch.setattr(supervise, "_PAUSES", ())
     agent, given = Agent(tmp_path), declared(tmp_path)
     monkeypatch.setattr(agent, "_server_for", lambda _: None)
-    await agent._do(MakeReady.of(given))
+    await agent._carry_out(MakeReady.of(given))
     (role,) = agent._roles.values()
     async with asyncio.timeout(300):
-        while not role.over:  # noqa: ASYNC110
+        while not role.has_ended:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    await agent._do(Assign.of(given, ("run-1",)))
+    await agent._carry_out(Assign.of(given, ("run-1",)))
     (again,) = agent._roles.values()
     assert again is not role
-    await agent._do(Stop(run="run-1"))
+    await agent._carry_out(Stop(run="run-1"))
 
 
 @pytest.mark.parametrize("more", [0, 2**31])
@@ -165,9 +165,9 @@ async def test_none_is_made_ready_where_there_is_no_memory_for_two(
     trains = agent_module.RoleProcess(tmp_path, Assignment(**{**given.to_dict(), "run": "run-0"}), lambda _: None)  # type: ignore[arg-type]
     monkeypatch.setattr(trains, "_process", type("Process", (), {"pid": 1}))
     agent._roles["run-0", "worker-1"] = trains
-    monkeypatch.setattr(agent_module.process_record, "resident", lambda _: mine)
+    monkeypatch.setattr(agent_module.process_record, "resident_bytes", lambda _: mine)
     monkeypatch.setattr(agent_module, "available_memory", lambda: mine + more)
     started: list[Any] = []
     monkeypatch.setattr(agent, "_start", started.append)
-    await agent._do(MakeReady.of(given))
+    await agent._carry_out(MakeReady.of(given))
     assert bool(started) == RunFolder(tmp_path / "runs" / "run-1").ahead.exists() == (more > 2**30)

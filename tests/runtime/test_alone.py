@@ -50,7 +50,7 @@ def test_a_lone_worker_hands_its_variables_over_unless_another_has_its_place(roo
     exited = until(lambda: room.reports("worker-1", "process.exited"), "the end of the thawed one")[0]
     assert (exited["name"], exited["code"]) == ("worker-1", 0)
     log = (room.run_folder("worker-1") / "logs" / "worker-1.log").read_text(encoding="utf-8")
-    assert "another worker has the place of this one" in log
+    assert "another worker has replaced this one" in log
     mark = saved()[-1]
     until(lambda: saved()[-1] > mark, "the other one is saved")
     assert saved() == sorted(saved())

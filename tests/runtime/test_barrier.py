@@ -53,9 +53,9 @@ def test_a_step_waits_for_those_that_train_and_can_be_heard():
     story(events.Disconnected(3))
     assert story.state.live(story.now) == 2
     for _ in range(3):  # worker-2 is frozen: not waited for long before it counts as lost
-        story(events.Heard(1), after=1.0)
+        story(events.Heartbeat(1), after=1.0)
     assert (story.state.live(story.now), story.state.active) == (1, 2)
-    story(events.Heard(2))
+    story(events.Heartbeat(2))
     assert story.state.live(story.now) == 2
 
 

@@ -143,8 +143,8 @@ def test_the_dead_band_and_the_bounds_are_as_told() -> None:
 def test_a_worker_knows_what_a_mini_batch_of_text_weighs_in_the_mean() -> None:
     batch = MiniBatch(256)
     assert batch.expected(256) == 0
-    batch.held(256, 100.0)
-    batch.held(128, 92.0)
+    batch.record(256, 100.0)
+    batch.record(128, 92.0)
     assert batch.expected(512) == pytest.approx(256.0)
 
 
@@ -257,7 +257,7 @@ def test_a_size_that_turned_out_to_be_too_much_is_not_kept_for_being_near() -> N
 def test_a_worker_goes_back_to_what_fitted() -> None:
     batch = MiniBatch(32)
     assert batch.next(None) == (32, 1.0)
-    batch.held(32)
+    batch.record(32)
     assert batch.next((48, 1.5)) == (48, 1.5)
     assert batch.shrink(48)
     assert batch.next((48, 1.5)) == (32, 1.0)

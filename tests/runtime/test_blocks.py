@@ -76,7 +76,7 @@ def test_a_torn_record_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content, said in (
         (whole[:-30], "at byte 116 ends within a record"),
-        (b"x" + whole[1:], "at byte 0 is no record"),
+        (b"x" + whole[1:], "at byte 0 is not a record"),
     ):
         path.write_bytes(content)
         (tmp_path / blocks.NAME).unlink(missing_ok=True)
@@ -98,7 +98,7 @@ class World:
 
     def ask(self, worker: int) -> None:
         held = self.held.setdefault(worker, [])
-        self.leases.heard(worker, held, ())
+        self.leases.update(worker, held, ())
         held += self.leases.take(worker, self.bound - len(held))
         assert len(set(held)) == len(held) <= self.bound
 
@@ -106,7 +106,7 @@ class World:
         held = self.held.get(worker, [])
         done, self.held[worker] = held[:many], held[many:]
         self.read.update(done)
-        self.leases.heard(worker, self.held[worker], done)
+        self.leases.update(worker, self.held[worker], done)
 
     def check(self) -> None:
         """Each epoch that has begun owes each block once: it was read, or it is still to be read."""
@@ -158,7 +158,7 @@ def test_blocks_of_a_dead_worker_are_leased_again_in_the_same_epoch() -> None:
     assert leases.lost(1) == 3
     leased_again = leases.take(2, 6)
     assert set(held_by_dead_worker) == set(leased_again[:3]), "they go first"
-    leases.heard(2, (), leased_again)
+    leases.update(2, (), leased_again)
     assert leases.complete == 1
     assert leases.to_dict()["pending"] == {}, "no second epoch has begun"
 
@@ -179,17 +179,17 @@ def test_without_deaths_unequal_workers_read_every_block_once_each_epoch() -> No
 def test_what_a_chief_and_a_worker_did_not_hear_of_each_other_is_mended() -> None:
     leases = Leases(8)
     given = leases.take(1, 4)
-    leases.heard(1, (), (), serial=1)  # the answer was lost: it asks again, and holds nothing
+    leases.update(1, (), (), serial=1)  # the answer was lost: it asks again, and holds nothing
     assert sorted(leases.take(1, 8)) == list(range(8))
-    assert leases.held(1) >= set(given)
-    leases.heard(1, range(2, 8), (0, 1), serial=2)
+    assert leases.leased_to(1) >= set(given)
+    leases.update(1, range(2, 8), (0, 1), serial=2)
     taken = leases.take(1, 2)
-    leases.heard(1, range(2, 8), (0, 1), serial=2)  # said again, since that was not answered: not done once more
-    assert leases.held(1) == set(range(2, 8))
+    leases.update(1, range(2, 8), (0, 1), serial=2)  # said again, since that was not answered: not done once more
+    assert leases.leased_to(1) == set(range(2, 8))
     assert set(taken) == {0, 1}
     successor = Leases(8, kept=leases.to_dict())
-    successor.heard(1, (2, 3), (4,))
-    assert successor.held(1) == {2, 3}, "what it holds it keeps; what it did since the last save is read again"
+    successor.update(1, (2, 3), (4,))
+    assert successor.leased_to(1) == {2, 3}, "what it holds it keeps; what it did since the last save is read again"
     assert successor.complete == 0
     assert 4 in successor.take(2, 8)
 
@@ -205,8 +205,8 @@ def test_an_epoch_finds_exactly_the_part_that_is_cached() -> None:
             if len(cached) < 35:
                 cached.add(block)
             held = [block]
-            leases.heard(0, held, (), tuple(cached))
-            leases.heard(0, (), held)
+            leases.update(0, held, (), tuple(cached))
+            leases.update(0, (), held)
         assert hits == (35 if epoch else 0)
     others = {leases.take(1, 1)[0] for _ in range(65)}
     assert not others & cached, "whoever has it not takes what nobody has"
@@ -216,7 +216,7 @@ def test_a_run_tells_of_its_data_now_and_then_and_of_each_loss() -> None:
     index = blocks.Index(tuple(blocks.Block("p", 10 * number, 10, 2, 0) for number in range(50)))
     lending = Lending("run-1", index, 1, None, now=0.0)
     assert lending.due(60.0) is None, "nobody has asked"
-    first = lending.asked(4, Lease(serial=1, wanted=24, bound=24))
+    first = lending.grant(4, Lease(serial=1, wanted=24, bound=24))
     assert len(first.blocks) == 24
     assert {block.size for block in first.blocks} == {10}
     told = lending.due(1.0)
@@ -224,11 +224,11 @@ def test_a_run_tells_of_its_data_now_and_then_and_of_each_loss() -> None:
     assert (told.blocks, told.records, told.bytes, told.bound) == (50, 100, 500, 24)
     assert lending.due(2.0 + EVERY) is None, "nothing is new"
     held = tuple(block.number for block in first.blocks)
-    lending.asked(4, Lease(serial=2, held=held[4:], done=held[:4], bound=24, misses=24, fetched=240))
-    lost = lending.lost(4, "worker-1")
+    lending.grant(4, Lease(serial=2, held=held[4:], done=held[:4], bound=24, misses=24, fetched=240))
+    lost = lending.release(4, "worker-1")
     assert lost is not None
     assert (lost.worker, lost.blocks, lost.bound) == ("worker-1", 20, 24)
-    assert lending.lost(4, "worker-1") is None
+    assert lending.release(4, "worker-1") is None
     now = lending.due(3.0 + EVERY)
     assert now is not None
     assert (now.again, now.misses, now.fetched_bytes) == (20, 24, 240)
@@ -369,7 +369,7 @@ class Chief:
         self.said.append(lease)
         if detour := self.lending.detour("worker-1", lease):
             self.told.append(detour)
-        answer = self.lending.asked(4, lease)
+        answer = self.lending.grant(4, lease)
         if not self.deaf:
             self.worker.leased(answer.blocks)
 
@@ -451,7 +451,7 @@ def test_a_lost_session_has_its_chunks_again_and_a_lost_answer_no_block_twice(ch
     assert (chief.said[-1].serial, chief.said[-1].done) == (unanswered.serial, unanswered.done)
     done = [number for lease in chief.said for number in lease.done if lease is not unanswered]
     assert done == [number for chunk in chunks for number in chunk.numbers][: len(done)], "each is told once"
-    assert chief.lending.told.again == 0
+    assert chief.lending.summary.again == 0
 
 
 def test_a_restarted_chief_hears_what_a_worker_has_in_its_cache(chief: Chief) -> None:

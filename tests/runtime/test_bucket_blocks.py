@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def straight(self) -> int:
-        return self.chief.lending.told.straight_bytes
+        return self.chief.lending.summary.straight_bytes
 
     def read(self, many: int = 1) -> None:
         """Read so many chunks; each block is what the chief has a copy of."""
@@ -120,9 +120,9 @@ def reader(
 def test_a_worker_begins_with_its_chief_and_goes_on_with_the_bucket(reader: Reader) -> None:
     reader.read()
     reader.goes_straight()
-    before = reader.chief.lending.told
+    before = reader.chief.lending.summary
     reader.read(many=12)
-    now = reader.chief.lending.told
+    now = reader.chief.lending.summary
     assert now.straight_bytes - before.straight_bytes > 0.7 * (now.fetched_bytes - before.fetched_bytes) > 0
     assert not reader.chief.told
 
@@ -162,9 +162,9 @@ def test_a_slow_bucket_is_tried_seldom_and_no_block_waits_for_it(
         return reader.chief.told
 
     until(detour, "the detour is reported")
-    before = reader.chief.lending.told.misses
+    before = reader.chief.lending.summary.misses
     reader.read(many=8)
-    assert len(tries) < (reader.chief.lending.told.misses - before) / 2
+    assert len(tries) < (reader.chief.lending.summary.misses - before) / 2
     (told,) = reader.chief.told
     assert re.search("the bucket has not sent it within|timed out", told.reason)
     way.open()
@@ -194,7 +194,7 @@ def test_of_a_server_that_has_no_parts_the_whole_is_not_read(monkeypatch: pytest
         Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
         bucket = Bucket(RECORDS, lambda: {"token": "t", "expires": time.time() + 600})
-        with pytest.raises(TrainingError, match="no part of it"):  # who reads it hears nothing
+        with pytest.raises(TrainingError, match="ignores the requested range"):  # who reads it hears nothing
             bucket.read_range(FILE, 0, 100, io.BytesIO(), patience=20.0)
         server.over.set()
         server.shutdown()

@@ -88,9 +88,9 @@ async def test_the_best_checkpoint_stays_the_best_when_a_chief_begins(
 
     running = asyncio.create_task(chief.run())
     await until(lambda: happened("train.started") or happened("train.failed"))
-    chief.ask_to_evaluate()
+    chief.evaluate_now()
     await until(lambda: happened("train.evaluated") or happened("train.failed"))
-    chief.ask_to_stop()
+    chief.stop_now()
     await running
     assert not happened("train.failed")
     assert [(event["step"], event["value"]) for event in happened("train.best")] == [(40, 0.7)]

@@ -28,7 +28,7 @@ def test_a_worker_that_thaws_before_its_first_gradient_does_not_count_yet():
     story(events.Prepared(0))
     story(events.Joined(1, "worker-1"))
     story(events.Tick(), after=SILENCE_BEFORE_TRAINING + 1)
-    story(events.Heard(1))
+    story(events.Heartbeat(1))
     assert story.emitted("worker.joined") == []
     story(events.Stepping(1, 0.5, 8))
     assert [joined["active"] for joined in story.emitted("worker.joined")] == [1]

@@ -28,9 +28,9 @@ async def test_a_worker_that_tells_the_last_step_is_told_to_stop_at_once(
     monkeypatch.setattr(Keeper, "step", lambda _: 100)
     monkeypatch.setattr(Keeper, "save", lambda _: Saved(100, "model.ckpt-100", 0.0, 0))  # the last step has one follow
     chief = chiefs.Chief(RunFolder(tmp_path), SPEC, ASSIGNMENT)
-    chief._happened(events.Prepared(40))
+    chief._handle(events.Prepared(40))
     watching = asyncio.create_task(chief._watch())
-    server = await asyncio.start_server(chief._talk, "127.0.0.1")
+    server = await asyncio.start_server(chief._serve_connection, "127.0.0.1")
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.write(messages.Join(token="secret", name="worker-0", accelerator="").encoded)
     writer.write(messages.Stepping(loss=1.0, samples=0, speed=0.0, gpu=False).encoded)

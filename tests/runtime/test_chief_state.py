@@ -45,7 +45,7 @@ class Story:
         """A worker joins and applies its first gradient; returns what it was told first."""
         answers = self(events.Joined(connection, name, number=number))
         self(events.Stepping(connection, 2.0))
-        return next(item.message for item in answers if isinstance(item, events.Tell) and item.connection == connection)
+        return next(item.message for item in answers if isinstance(item, events.Send) and item.connection == connection)
 
     def emitted(self, kind: str) -> list[dict[str, Any]]:
         return [dict(item.values) for item in self.done if isinstance(item, events.Emit) and item.kind == kind]
@@ -99,7 +99,7 @@ def test_what_dead_workers_leave_on_the_parameter_servers_is_released_but_not_of
     story(events.Disconnected(2))
     assert story.released() == [0, 1, 2]
     for connection in (4, 12):
-        story(events.Heard(connection), after=4)
+        story(events.Heartbeat(connection), after=4)
     assert "worker.left" in kinds(story(events.Tick(), after=2))  # number 3 is silent for ten seconds
     assert story.released() == [0, 1, 2]
     story(events.Disconnected(3))
@@ -125,7 +125,7 @@ def test_a_worker_that_freezes_and_thaws_counts_again_for_a_restarted_chief():
     second = restarted()
     second.joins(1, "worker-1", number=0)
     second(events.Tick(), after=30)
-    assert kinds(second(events.Heard(1))) == ["worker.joined"]
+    assert kinds(second(events.Heartbeat(1))) == ["worker.joined"]
     assert second.emitted("worker.left") == [
         {"run": "run-1", "worker": "worker-1", "number": 0, "active": 0, "reason": "lost"}
     ]
@@ -155,9 +155,9 @@ def test_a_run_that_fails_tells_where_and_sends_everybody_home():
     story(events.StepSeen(17))
     done = story(events.Failed("the disk is gone"))
     assert story.emitted("train.failed") == [{"run": "run-1", "reason": "the disk is gone", "step": 17}]
-    assert events.Tell(1, messages.Leave()) in done
+    assert events.Send(1, messages.Leave()) in done
     assert story.state.phase is Phase.ENDED
-    assert story(events.Joined(2, "worker-2")) == [events.Tell(2, messages.Leave(reason="finished"))]
+    assert story(events.Joined(2, "worker-2")) == [events.Send(2, messages.Leave(reason="finished"))]
 
 
 def test_a_synchronous_step_waits_for_those_that_train_and_are_heard():
@@ -167,7 +167,7 @@ def test_a_synchronous_step_waits_for_those_that_train_and_are_heard():
     story.joins(2, "worker-2")
     story(events.Joined(3, "worker-3"))
     assert story.state.live(story.now) == 2
-    story(events.Heard(2), after=2.4)
+    story(events.Heartbeat(2), after=2.4)
     assert story.state.live(story.now + 0.2) == 1, "worker-1 was silent for more than two seconds and a half"
     assert restarted().state.live(0.0) == 0, "it is only remembered"
 
@@ -189,15 +189,15 @@ def test_silence_for_five_seconds_is_a_loss_and_a_thawed_worker_goes_on_under_it
     story.joins(1, "worker-1")
     story.joins(2, "worker-2")
     for _ in range(12):
-        story(events.Heard(1), after=0.5)
+        story(events.Heartbeat(1), after=0.5)
         story(events.Tick(), after=0)
     assert story.emitted("worker.left") == [
         {"run": "run-1", "worker": "worker-2", "number": 1, "active": 1, "reason": "lost"}
     ]
-    assert kinds(story(events.Heard(2))) == ["worker.joined"]
+    assert kinds(story(events.Heartbeat(2))) == ["worker.joined"]
     assert story.state.active == 2
     for _ in range(12):
-        story(events.Heard(1), after=0.5)
+        story(events.Heartbeat(1), after=0.5)
         story(events.Tick(), after=0)
     assert [left["worker"] for left in story.emitted("worker.left")] == ["worker-2", "worker-2"], "frozen once more"
 
@@ -208,10 +208,10 @@ def test_a_thawed_worker_is_told_to_leave_when_its_place_is_taken():
     story.joins(1, "worker-1")
     story.joins(2, "worker-2")
     for _ in range(12):
-        story(events.Heard(1), after=0.5)
+        story(events.Heartbeat(1), after=0.5)
         story(events.Tick(), after=0)
     story.joins(3, "worker-3")
-    assert story(events.Heard(2)) == [events.Tell(2, messages.Leave())]
+    assert story(events.Heartbeat(2)) == [events.Send(2, messages.Leave())]
     assert story.state.active == 2
 
 
@@ -220,8 +220,8 @@ def test_an_old_process_of_a_restarted_worker_cannot_push_its_successor_out():
     story(events.Prepared(0))
     story.joins(1, "worker-1")
     assert story.joins(2, "worker-1").number == 1
-    assert story(events.Heard(1)) == [events.Tell(1, messages.Leave())]
-    assert story(events.Joined(3, "worker-1", number=0)) == [events.Tell(3, messages.Leave())]
+    assert story(events.Heartbeat(1)) == [events.Send(1, messages.Leave())]
+    assert story(events.Joined(3, "worker-1", number=0)) == [events.Send(3, messages.Leave())]
     assert story.state.active == 1
 
 
@@ -245,7 +245,7 @@ def test_everybody_hears_how_many_are_active():
     story(events.Prepared(0))
     story.joins(1, "worker-1")
     story(events.Joined(2, "worker-2"))
-    told = [item for item in story(events.Stepping(2)) if isinstance(item, events.Tell)]
+    told = [item for item in story(events.Stepping(2)) if isinstance(item, events.Send)]
     assert {(item.connection, item.message.active) for item in told} == {(1, 2), (2, 2)}
 
 
@@ -283,7 +283,7 @@ def test_a_cluster_that_falls_behind_its_best_is_told_with_the_likely_reason():
         for _ in range(seconds):
             for connection, count in enumerate(steps, 1):
                 line = {"step": 9, "steps": count, "samples": 32 * count, "loss": 1.0, "compute_seconds": 1.0}
-                story(events.Heard(connection, line), after=0.5)
+                story(events.Heartbeat(connection, line), after=0.5)
             story(events.Tick(), after=0)
 
     train(40, (10, 10))
@@ -320,11 +320,11 @@ def test_a_save_that_fails_is_tried_again_and_training_goes_on():
     assert events.Save() not in story(events.StepSeen(50))
     assert events.Save() in story(events.StepSeen(60), after=11)
     assert story(events.SaveFailed("disk full")) == [], "it is told once"
-    story(events.SaveAsked())
+    story(events.SaveRequested())
     assert kinds(story(events.SaveFailed("disk full"))) == ["train.unsaved"], "and to who asked"
     story(events.StepSeen(61), after=11)
     story(saved(61))
-    story(events.SaveAsked())
+    story(events.SaveRequested())
     assert kinds(story(events.SaveFailed("disk full"))) == ["train.unsaved"], "and when it begins anew"
 
 
@@ -355,10 +355,10 @@ def test_a_chief_that_is_stopped_sends_nobody_away_and_fails_no_run_because_it_m
     story = Story()
     story(events.Prepared(15))
     story.joins(1, "worker-1")
-    assert story(events.StopAsked()) == [events.Save()]
+    assert story(events.StopRequested()) == [events.Save()]
     story(events.Disconnected(1))
     assert story(events.Joined(2, "worker-1")) == []
-    assert story(events.Heard(2)) == []
+    assert story(events.Heartbeat(2)) == []
     done = story(events.SaveFailed("a parameter server is lost"))
     assert (kinds(done), done[-1]) == (["train.unsaved"], events.Finish(0))
     assert story(events.Joined(3, "worker-1")) == []
@@ -369,18 +369,18 @@ def test_a_run_that_is_stopped_while_its_last_checkpoint_fails_tries_once_more()
     story(events.Prepared(15))
     story(events.StepSeen(100))
     story(events.SaveFailed("disk full"))
-    assert story(events.StopAsked()) == [events.Save()]
+    assert story(events.StopRequested()) == [events.Save()]
     assert story(saved(100))[-1] == events.Finish(0)
 
 
 def test_an_evaluation_that_is_asked_for_saves_first_and_training_goes_on():
     story = Story()
-    assert story(events.EvaluationAsked()) == []
+    assert story(events.EvaluationRequested()) == []
     story(events.Prepared(0))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story(events.StepSeen(7))
-    assert events.Save() in story(events.EvaluationAsked())
-    assert story(events.EvaluationAsked()) == [], "it is being saved"
+    assert events.Save() in story(events.EvaluationRequested())
+    assert story(events.EvaluationRequested()) == [], "it is being saved"
     assert events.Evaluate(7) in story(events.SaveDone(7, "checkpoints/model.ckpt-7", 0.1, 10))
     story(events.EvaluationDone(7, {"accuracy": 0.5}, batches=3, examples=300, complete=False, undefined=("loss",)))
     assert story.emitted("train.evaluated")[0] == {
@@ -439,7 +439,7 @@ def test_the_end_saves_evaluates_and_finishes_with_zero():
     story(events.Prepared(0))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story.joins(1, "worker-1")
-    assert events.Tell(1, messages.Stop()) in story(events.StepSeen(100))
+    assert events.Send(1, messages.Stop()) in story(events.StepSeen(100))
     assert events.Save() in story(events.Leaving(1, "finished"))
     assert not story.emitted("train.made"), "the last steps could still be lost"
     assert events.Evaluate(101) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
@@ -489,7 +489,7 @@ def test_the_end_waits_for_the_save_in_progress_and_saves_the_last_steps_once():
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
 
 
-@pytest.mark.parametrize("said", [events.Noticed(1), events.Exhausted(1, 8), events.Heard(1)])
+@pytest.mark.parametrize("said", [events.Noticed(1), events.Exhausted(1, 8), events.Heartbeat(1)])
 def test_whatever_a_worker_says_is_a_sign_of_life(said: Any):
     story = Story()
     story(events.Prepared(0))
@@ -504,7 +504,7 @@ def test_nothing_is_saved_beside_a_save_for_an_evaluation():
     story(events.Prepared(0))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     assert events.Save() in story(events.StepSeen(10))
-    assert events.Save() not in story(events.SaveAsked())
+    assert events.Save() not in story(events.SaveRequested())
 
 
 def evaluated(story: Story, step: int, **metrics: float) -> list[Any]:
@@ -538,10 +538,10 @@ def test_the_best_evaluation_is_kept_and_the_run_ends_when_none_gets_better():
     other(events.Prepared(20, best=Best("max accuracy", 0.7, 20)))
     other.joins(1, "worker-1")
     evaluated(other, 30, accuracy=0.6, loss=1.5)  # made once more, it counts once
-    assert events.Tell(1, messages.Stop()) not in other(events.StepSeen(31))
+    assert events.Send(1, messages.Stop()) not in other(events.StepSeen(31))
     evaluated(other, 40, accuracy=0.9, loss=1.5)
     assert kept(other) == [(40, 0.9)]
-    assert events.Tell(1, messages.Stop()) in other(events.StepSeen(41))
+    assert events.Send(1, messages.Stop()) in other(events.StepSeen(41))
     other(events.Leaving(1, "finished"))
     other(events.SaveDone(42, "checkpoints/model.ckpt-42", 0.1, 10))
     assert other(events.EvaluationDone(42, {"accuracy": 0.8, "loss": 1.5}))[-1] == events.Finish(0)
@@ -553,12 +553,12 @@ def test_an_evaluation_that_fails_is_judged_by_nobody_and_a_run_with_all_its_ste
     story = Story(**{**JUDGED, "train_steps": 30})
     story(events.Prepared(0))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
-    story(events.EvaluationAsked())
+    story(events.EvaluationRequested())
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story(events.EvaluationDone(0, {}, reason="its disk is full"))
     assert story.emitted("train.unjudged") == []
     for step, loss in ((5, 1.0), (10, 2.0), (20, 2.0)):
-        story(events.EvaluationAsked())
+        story(events.EvaluationRequested())
         evaluated(story, step, accuracy=0.5, loss=loss)
     story(events.StepSeen(30))
     story(events.Tick(), after=6)
@@ -611,7 +611,7 @@ def test_a_loss_that_is_no_number_fails_the_run():
     story(events.Prepared(0))
     story.joins(1, "worker-1")
     for step in (1, 2, 3):
-        story(events.Heard(1, {"worker": "worker-1", "step": step, "steps": 1, "loss": None}))
+        story(events.Heartbeat(1, {"worker": "worker-1", "step": step, "steps": 1, "loss": None}))
     said = "the loss is not a number any more since step 1, first on worker-1: lower learning_rate"
     assert story.emitted("train.failed")[0]["reason"] == said
 
@@ -621,13 +621,13 @@ def test_a_run_that_is_stopped_saves_first():
     story(events.Prepared(0))
     story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
     story(events.StepSeen(20))
-    assert events.Save() in story(events.StopAsked())
+    assert events.Save() in story(events.StopRequested())
     assert story(events.SaveDone(20, "checkpoints/model.ckpt-20", 0.1, 10))[-1] == events.Finish(0)
 
 
 def test_a_run_that_is_stopped_before_it_begins_ends_once():
     story = Story()
-    assert [story(events.StopAsked()), story(events.StopAsked())] == [[events.Finish(0)], []]
+    assert [story(events.StopRequested()), story(events.StopRequested())] == [[events.Finish(0)], []]
 
 
 def saved(step: int) -> events.SaveDone:
@@ -638,7 +638,7 @@ def test_a_stop_saves_steps_that_the_chief_has_not_seen_yet():
     """It looks at the step once a second."""
     story = Story()
     story(events.Prepared(15))
-    assert story(events.StopAsked()) == [events.Save()]
+    assert story(events.StopRequested()) == [events.Save()]
     assert story(saved(18))[-1] == events.Finish(0)
     assert story.emitted("train.checkpoint")[-1]["step"] == 18
 
@@ -648,20 +648,20 @@ def test_a_stop_while_a_checkpoint_is_being_written_saves_what_that_lacks(first:
     story = Story(chief="worker")
     story(events.Prepared(15))
     story.joins(1, "worker-1")
-    assert story(events.StepSeen(60)) == [events.Tell(1, messages.Save())]
-    assert story(events.StopAsked()) == []
+    assert story(events.StepSeen(60)) == [events.Send(1, messages.Save())]
+    assert story(events.StopRequested()) == []
     assert story(first)[-1] == events.Save()  # by the chief itself: the workers are told to leave
     assert story(saved(66))[-1] == events.Finish(0)
 
 
 def test_a_checkpoint_that_is_asked_for_has_every_step_before():
     story = Story()
-    assert story(events.SaveAsked()) == []  # nothing lives yet
+    assert story(events.SaveRequested()) == []  # nothing lives yet
     assert story(events.Prepared(15))[1] == events.Save()
     story(saved(15))
     assert story.emitted("train.checkpoint")[-1]["asked"]
     story(events.StepSeen(60))
-    assert story(events.SaveAsked()) == []  # one is being written
+    assert story(events.SaveRequested()) == []  # one is being written
     assert story(saved(60))[1:] == [events.Save()]
     assert not story.emitted("train.checkpoint")[-1]["asked"]
     assert story(saved(66))[1:] == []
@@ -677,7 +677,7 @@ anything = st.one_of(
         st.one_of(st.none(), st.integers(0, 6)),
     ),
     st.builds(events.Stepping, st.integers(1, 6), st.just(1.0)),
-    st.builds(events.Heard, st.integers(1, 6)),
+    st.builds(events.Heartbeat, st.integers(1, 6)),
     st.builds(events.Noticed, st.integers(1, 6)),
     st.builds(events.Leaving, st.integers(1, 6), st.sampled_from(["revoked", "finished", "told to leave"])),
     st.builds(events.Disconnected, st.integers(1, 6)),
@@ -685,9 +685,9 @@ anything = st.one_of(
     st.builds(events.SaveDone, st.integers(0, 110), st.just("c"), st.just(0.1), st.just(1)),
     st.builds(events.SaveFailed, st.just("full")),
     st.builds(events.EvaluationDone, st.integers(0, 110), st.just({"accuracy": 0.5})),
-    st.just(events.SaveAsked()),
-    st.just(events.EvaluationAsked()),
-    st.just(events.StopAsked()),
+    st.just(events.SaveRequested()),
+    st.just(events.EvaluationRequested()),
+    st.just(events.StopRequested()),
     st.just(events.Tick()),
 )
 
@@ -702,7 +702,7 @@ def test_whatever_happens_the_events_agree_with_each_other(happenings: list[tupl
     for event, after in happenings:
         for item in story(event, after):
             if (
-                isinstance(item, events.Tell)
+                isinstance(item, events.Send)
                 and isinstance(item.message, messages.Joined)
                 and isinstance(event, events.Joined)
             ):
@@ -723,7 +723,7 @@ def resized(story: Story) -> list[tuple[str, int, int, str]]:
 
 
 def batches(done: Iterable[Any]) -> dict[int, messages.Batch]:
-    told = [item for item in done if isinstance(item, events.Tell)]
+    told = [item for item in done if isinstance(item, events.Send)]
     return {item.connection: item.message for item in told if isinstance(item.message, messages.Batch)}
 
 
@@ -753,7 +753,7 @@ def test_sizes_follow_the_measured_speeds_and_exhausted_memory():
     for _ in range(24):
         for connection, seconds in ((1, 0.8), (2, 1.6)):
             line = {"worker": "", "step": 1, "steps": 8, "samples": 256, "batch_size": 32, "loss": 1.0}
-            story(events.Heard(connection, {**line, "compute_seconds": seconds}), after=0.5)
+            story(events.Heartbeat(connection, {**line, "compute_seconds": seconds}), after=0.5)
     assert resized(story) == [("worker-1", 32, 43, "dynamic"), ("worker-2", 32, 21, "dynamic")]
     story(events.Exhausted(1, 32))
     assert resized(story)[2:] == [("worker-1", 43, 32, "oom"), ("worker-2", 21, 32, "oom")]
@@ -766,7 +766,7 @@ def test_the_parameter_server_that_is_busiest_is_told_by_name():
     story.joins(1, "worker-1")
     for second in range(80):
         line = {"step": 9, "steps": 10, "samples": 320 if second < 40 else 160, "loss": 1.0, "compute_seconds": 1.0}
-        story(events.Heard(1, line), after=1.0)
+        story(events.Heartbeat(1, line), after=1.0)
         for name, share in (("ps-0", 0.9), ("ps-1", 1.9)):
             story(events.ServerLoad(name, Load(share * second, 50.0 + second, 2)), after=0)
         story(events.Tick(), after=0)
@@ -797,7 +797,7 @@ def test_a_restarted_chief_repeats_the_sizes():
     assert batches(second(events.Joined(7, "worker-2", number=1))) == {7: messages.Batch(size=48, share=1.5)}
     second(events.Prepared(40, batch=32))
     assert resized(second) == []
-    second(events.Heard(7), after=18)
+    second(events.Heartbeat(7), after=18)
     second(events.Tick(), after=3)
     assert resized(second) == [("worker-2", 48, 64, "revocation")]
 
@@ -825,7 +825,7 @@ def test_uniform_batching_says_nothing():
 
 
 def asked_to_save(done: Iterable[Any]) -> list[int]:
-    return [item.connection for item in done if isinstance(item, events.Tell) and item.message == messages.Save()]
+    return [item.connection for item in done if isinstance(item, events.Send) and item.message == messages.Save()]
 
 
 def test_with_a_worker_as_chief_one_saves_for_as_long_as_it_trains_and_is_able_to():

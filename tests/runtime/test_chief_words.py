@@ -50,19 +50,19 @@ def made(step: int) -> events.Emit:
 TO_WORKER = kinds(*get_args(chief_messages.ToWorker))
 
 
-def tell(connection: int, do: str, **more: Any) -> events.Tell:
-    return events.Tell(connection, TO_WORKER[do](**more))
+def tell(connection: int, do: str, **more: Any) -> events.Send:
+    return events.Send(connection, TO_WORKER[do](**more))
 
 
-def welcome(connection: int, number: int, active: int) -> events.Tell:
+def welcome(connection: int, number: int, active: int) -> events.Send:
     return tell(connection, "joined", number=number, active=active)
 
 
-def go(connection: int) -> events.Tell:
+def go(connection: int) -> events.Send:
     return tell(connection, "leave", reason="told to leave")
 
 
-def over(connection: int) -> events.Tell:
+def over(connection: int) -> events.Send:
     return tell(connection, "leave", reason="finished")
 
 
@@ -100,9 +100,9 @@ def test_a_run_from_its_first_step_to_its_last() -> None:
         ),
         (3, events.Joined(3, "worker-2"), [events.Persist(), welcome(3, 2, 2)]),
         (3, events.Disconnected(3), [events.Release(2)]),
-        (4, events.Heard(1), []),
-        (4, events.Heard(1, line), [events.Record(line)]),
-        (4, events.Heard(2, {**line, "loss": 1.25}), [events.Record({**line, "loss": 1.25})]),
+        (4, events.Heartbeat(1), []),
+        (4, events.Heartbeat(1, line), [events.Record(line)]),
+        (4, events.Heartbeat(2, {**line, "loss": 1.25}), [events.Record({**line, "loss": 1.25})]),
         (
             5, events.StepSeen(33),
             [told(vm_events.TrainProgress, step=33, steps_per_second=16.0, samples_per_second=512.0, **progress)],
@@ -164,8 +164,8 @@ def test_who_does_not_leave_in_time_is_lost_at_the_end_one_after_the_other() -> 
             left(3, 2, "lost"), events.Persist(), *(tell(each, "active", active=2) for each in (2, 3, 5)),
         ]),
         (2, events.Disconnected(5), []),
-        (2, events.Heard(2), []),
-        (2, events.Heard(3), []),
+        (2, events.Heartbeat(2), []),
+        (2, events.Heartbeat(3), []),
         (FINISH_WITHIN + 0.9, events.Tick(), []),
         (FINISH_WITHIN + 1, events.Tick(), [left(1, 1, "lost"), left(2, 0, "lost"), events.Save()]),
         (8, events.SaveFailed("no room"), [told(vm_events.TrainUnsaved, step=100, reason="no room")]),
@@ -187,18 +187,20 @@ def test_whoever_is_silent_is_lost_to_the_second() -> None:
     gone = [left(0, 1, "lost"), events.Persist(), *(tell(each, "active", active=1) for each in (1, 2, 3))]
     plays(
         story,
-        (2, events.Heard(2), []),
+        (2, events.Heartbeat(2), []),
         (SILENCE - 0.1, events.Tick(), []),
         (SILENCE, events.Tick(), gone),
         (SILENCE + 1, events.Tick(), []),
         (SILENCE + 2, events.Tick(), [
             left(1, 0, "lost"), events.Persist(), *(tell(each, "active", active=1) for each in (1, 2, 3)),
         ]),
-        (8, events.Heard(2), [joined(1, 1), events.Persist(), *(tell(each, "active", active=1) for each in (1, 2, 3))]),
+        (8, events.Heartbeat(2), [
+            joined(1, 1), events.Persist(), *(tell(each, "active", active=1) for each in (1, 2, 3)),
+        ]),
     )  # fmt: skip
     assert not story.state.members[2].lost
     for now in (40, 80, SILENCE_BEFORE_TRAINING - 0.1):
-        plays(story, (now, events.Heard(2), []), (now, events.Tick(), []))
+        plays(story, (now, events.Heartbeat(2), []), (now, events.Tick(), []))
         assert not story.state.members[2].lost, "it builds its graph"
     plays(story, (SILENCE_BEFORE_TRAINING, events.Tick(), []))
     assert story.state.members[2].lost
@@ -217,7 +219,7 @@ def test_who_thaws_before_its_first_step_does_not_count_until_it_makes_one() -> 
         story,
         (1, events.Joined(1, "worker-0"), [events.Persist(), welcome(1, 0, 1)]),
         (200, events.Tick(), []),
-        (201, events.Heard(1), []),
+        (201, events.Heartbeat(1), []),
         (202, events.Stepping(1, 2.0), [joined(0, 1), events.Persist(), tell(1, "active", active=1)]),
         (203, events.Stepping(1, 2.0), []),
     )
@@ -228,13 +230,13 @@ def test_a_place_is_free_while_its_worker_is_silent_and_only_then() -> None:
     plays(
         story,
         (1, events.Joined(3, "worker-2"), [go(3)]),
-        (4, events.Heard(2), []),
+        (4, events.Heartbeat(2), []),
         (5, events.Tick(), [
             left(0, 1, "lost"), events.Persist(), tell(1, "active", active=1), tell(2, "active", active=1),
         ]),
         (6, events.Joined(3, "worker-2"), [events.Persist(), welcome(3, 2, 1)]),
-        (7, events.Heard(1), [go(1)]),
-        (8, events.Heard(1), [go(1)]),
+        (7, events.Heartbeat(1), [go(1)]),
+        (8, events.Heartbeat(1), [go(1)]),
         (8, events.Disconnected(1), []),
     )  # fmt: skip
     assert sorted(story.state.members) == [1, 2]
@@ -245,11 +247,11 @@ def test_a_worker_that_comes_again_is_welcomed_as_whom_it_claims_to_be_and_nobod
     plays(
         story,
         (1, events.Joined(5, "worker-0", number=0), [welcome(5, 0, 1)]),
-        (1, events.Heard(5), []),
+        (1, events.Heartbeat(5), []),
         (2, events.Joined(6, "worker-0"), [
             left(0, 0, "lost"), events.Release(0), events.Persist(), events.Persist(), welcome(6, 1, 1),
         ]),
-        (2, events.Heard(5), [go(5)]),
+        (2, events.Heartbeat(5), [go(5)]),
         (3, events.Joined(7, "worker-9", number=0), [events.Persist(), welcome(7, 2, 1)]),
         (4, events.Joined(8, "worker-0", number=0), [go(8)]),
         (5, events.Joined(9, "worker-0", number=1), [welcome(9, 1, 1)]),
@@ -261,7 +263,7 @@ def test_a_worker_that_comes_again_is_welcomed_as_whom_it_claims_to_be_and_nobod
         (201, events.Joined(10, "worker-0", number=1), [events.Persist(), welcome(10, 1, 1)]),
         (202, events.Tick(), []),
     )
-    assert story.state.members[1].heard == 201
+    assert story.state.members[1].seen_at == 201
 
 
 def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> None:
@@ -274,7 +276,7 @@ def test_a_restarted_chief_waits_for_those_it_knew_and_then_lets_them_go() -> No
         (1001, events.Joined(3, "worker-1", number=1), [welcome(3, 1, 2)]),
         (1002, events.Stepping(3, 2.0), []),
         (1003, events.Joined(4, "worker-7"), [events.Persist(), welcome(4, 5, 2)]),
-        (1000 + REJOIN_WITHIN - 0.5, events.Heard(3), []),
+        (1000 + REJOIN_WITHIN - 0.5, events.Heartbeat(3), []),
         (1000 + REJOIN_WITHIN - 0.1, events.Tick(), []),
         (1000 + REJOIN_WITHIN, events.Tick(), [
             left(0, 1, "lost"), events.Release(0), events.Persist(), tell(3, "active", active=1),
@@ -297,7 +299,7 @@ def test_a_chief_that_has_stood_by_goes_on_behind_the_one_before() -> None:
         story,
         (0, events.Joined(1, "worker-2"), [events.Persist(), welcome(1, 101, 1)]),
         (1, events.Joined(2, "worker-3"), [events.Persist(), welcome(2, 102, 1)]),
-        (2, events.Heard(1), []),
+        (2, events.Heartbeat(1), []),
     )
     told_there = Roster(joined={0: "worker-0", 1: "worker-1"}, training={1: "worker-1"})
     spec = story.state.spec
@@ -317,17 +319,17 @@ def test_a_chief_that_has_stood_by_goes_on_behind_the_one_before() -> None:
 def test_a_step_waits_for_whom_it_heard_of_less_than_so_long_ago() -> None:
     story = training(workers=2)
     story.now = 1.0
-    story(events.Heard(2), after=0.0)
+    story(events.Heartbeat(2), after=0.0)
     assert story.state.live(SILENCE_AT_THE_BARRIER - 0.1) == 2
     assert story.state.live(SILENCE_AT_THE_BARRIER) == 1
     assert story.state.live(SILENCE_AT_THE_BARRIER + 1) == 0
 
 
 def test_a_run_that_is_stopped_ends_as_soon_as_its_steps_are_saved() -> None:
-    plays(Story(), (0, events.StopAsked(), [events.Finish(0)]), (1, events.Joined(1, "worker-0"), []))
+    plays(Story(), (0, events.StopRequested(), [events.Finish(0)]), (1, events.Joined(1, "worker-0"), []))
     plays(
         training(workers=1),
-        (1, events.StopAsked(), [events.Save()]),
+        (1, events.StopRequested(), [events.Save()]),
         (2, events.Leaving(1, "told to leave"), [left(0, 0, "told to leave"), events.Persist()]),
         (3, saved(9), [written(9), events.Finish(0)]),
     )
@@ -337,7 +339,7 @@ def test_a_run_that_is_stopped_ends_as_soon_as_its_steps_are_saved() -> None:
         (events.SaveFailed("no room"), [told(vm_events.TrainUnsaved, step=60, reason="no room"), events.Save()]),
     ):
         story = training()
-        plays(story, (1, events.StepSeen(60), [events.Save()]), (2, events.StopAsked(), []), (3, first, said))
+        plays(story, (1, events.StepSeen(60), [events.Save()]), (2, events.StopRequested(), []), (3, first, said))
         plays(story, (4, saved(60), [written(60), events.Finish(0)]))
     # The last one has them all, and is not written twice; nor is anything after it evaluated.
     for last, said in (
@@ -345,11 +347,11 @@ def test_a_run_that_is_stopped_ends_as_soon_as_its_steps_are_saved() -> None:
         (events.SaveFailed("x"), [told(vm_events.TrainUnsaved, step=100, reason="x"), events.Finish(0)]),
     ):
         story = training()
-        plays(story, (1, events.StepSeen(100), [events.Save()]), (2, events.StopAsked(), []), (3, last, said))
+        plays(story, (1, events.StepSeen(100), [events.Save()]), (2, events.StopRequested(), []), (3, last, said))
     story = training()
     said = [written(100), made(100), events.Evaluate(100)]
     plays(story, (1, events.StepSeen(100), [events.Save()]), (2, saved(100), said))
-    plays(story, (3, events.StopAsked(), [events.Finish(0)]))
+    plays(story, (3, events.StopRequested(), [events.Finish(0)]))
 
 
 def test_a_last_checkpoint_is_tried_again_for_so_long_from_its_first_failure_on() -> None:
@@ -371,7 +373,7 @@ def test_a_last_checkpoint_is_tried_again_for_so_long_from_its_first_failure_on(
 def test_who_asks_for_a_checkpoint_hears_of_it_even_where_it_is_known_that_none_can_be_written() -> None:
     plays(
         training(workers=1, chief="worker"),
-        (1, events.SaveAsked(), [tell(1, "save")]),
+        (1, events.SaveRequested(), [tell(1, "save")]),
         (2, events.SaveFailed("no room"), [told(vm_events.TrainUnsaved, step=0, reason="no room")]),
         (3, events.StepSeen(45), [
             told(vm_events.TrainProgress, step=45, loss=2.0, steps_per_second=round(44 / 3, 3), active=1),
@@ -381,12 +383,12 @@ def test_who_asks_for_a_checkpoint_hears_of_it_even_where_it_is_known_that_none_
             told(vm_events.TrainProgress, step=50, loss=2.0, steps_per_second=round(5 / 9, 3), active=1),
             tell(1, "save"),
         ]),
-        (13, events.SaveAsked(), []),
+        (13, events.SaveRequested(), []),
         (14, events.SaveFailed("no room"), [tell(1, "save")]),
         (15, events.SaveFailed("no room"), [told(vm_events.TrainUnsaved, step=50, reason="no room")]),
-        (16, events.SaveAsked(), [tell(1, "save")]),
+        (16, events.SaveRequested(), [tell(1, "save")]),
         (17, saved(51), [written(51, asked=True)]),
-        (18, events.SaveAsked(), [tell(1, "save")]),
+        (18, events.SaveRequested(), [tell(1, "save")]),
         (19, events.Disconnected(1), [left(0, 0, "lost"), events.Release(0), events.Persist(), events.Save()]),
     )  # fmt: skip
 
@@ -430,22 +432,22 @@ def test_an_evaluation_is_not_begun_twice_and_the_next_one_is_of_the_next_checkp
     evaluated = told(vm_events.TrainEvaluated, step=9, metrics={})
     plays(
         Story(checkpoint_steps=None, chief="worker"),
-        (0, events.EvaluationAsked(), []),
+        (0, events.EvaluationRequested(), []),
         (1, events.Prepared(7), [told(vm_events.TrainStarted, step=7)]),
-        (2, events.EvaluationAsked(), [events.Save()]),
+        (2, events.EvaluationRequested(), [events.Save()]),
         (3, saved(9), [written(9), events.Evaluate(9)]),
-        (4, events.EvaluationAsked(), [events.Save()]),
+        (4, events.EvaluationRequested(), [events.Save()]),
         (5, saved(12), [written(12)]),
         (6, events.EvaluationDone(9), [evaluated]),
-        (7, events.SaveAsked(), [events.Save()]),
+        (7, events.SaveRequested(), [events.Save()]),
         (8, saved(13), [written(13, asked=True), events.Evaluate(13)]),
         (9, events.EvaluationDone(13, reason="no dev split"), [
             told(vm_events.TrainUnevaluated, step=13, reason="no dev split"),
         ]),
-        (9, events.SaveAsked(), [events.Save()]),
+        (9, events.SaveRequested(), [events.Save()]),
         (9, saved(14), [written(14, asked=True)]),
         (10, events.StepSeen(101), [events.Save()]),
-        (11, events.EvaluationAsked(), []),
+        (11, events.EvaluationRequested(), []),
         (12, saved(101), [written(101), made(101), events.Evaluate(101)]),
         (13, events.EvaluationDone(9), [evaluated, events.Evaluate(101)]),
     )  # fmt: skip
@@ -477,9 +479,9 @@ def test_a_loss_that_is_no_number_is_told_with_its_step_and_what_to_do() -> None
     story = training(workers=1)
     lines = [{"worker": "worker-0", "step": 1200 + step, "steps": 1, "loss": None} for step in range(3)]
     for line in lines[:2]:
-        plays(story, (1, events.Heard(1, line), [events.Record(line)]))
+        plays(story, (1, events.Heartbeat(1, line), [events.Record(line)]))
     reason = "the loss is not a number any more since step 1,200, first on worker-0: lower learning_rate"
-    plays(story, (2, events.Heard(1, lines[2]), [
+    plays(story, (2, events.Heartbeat(1, lines[2]), [
         events.Record(lines[2]), told(vm_events.TrainFailed, step=0, reason=reason), go(1), events.Finish(65),
     ]))  # fmt: skip
 
@@ -495,11 +497,11 @@ def slowed(meanwhile: Any = None, **plan: Any) -> list[dict[str, Any]]:
     story = training(workers=1, **plan)
     for second in range(80):
         line = {"step": 9, "steps": 10, "samples": 331 if second < 40 else 150, "compute_seconds": 1.07}
-        story(events.Heard(1, {**line, "loss": 1.0}), after=0.93)
+        story(events.Heartbeat(1, {**line, "loss": 1.0}), after=0.93)
         story(events.ServerLoad("ps-0", Load(1.9 * second, 50.0 + second, 2)), after=0.0)
         if meanwhile and second == 40:
             story(meanwhile, after=0.0)
-            if isinstance(meanwhile, events.EvaluationAsked):
+            if isinstance(meanwhile, events.EvaluationRequested):
                 story(saved(9), after=0.0)
         story(events.Tick(), after=0.0)
     return story.emitted("train.slow")
@@ -511,8 +513,8 @@ def test_a_slow_run_is_told_in_tenths_but_not_where_it_was_disturbed() -> None:
         "servers": 0, "with_servers": 0.0,
     }]  # fmt: skip
     assert slowed(alarm_below=0.0) == []
-    assert slowed(events.EvaluationAsked()) == [], "while an evaluation goes on, it is no wonder"
-    assert slowed(events.SaveAsked()) == [], "nor while a checkpoint is being written"
+    assert slowed(events.EvaluationRequested()) == [], "while an evaluation goes on, it is no wonder"
+    assert slowed(events.SaveRequested()) == [], "nor while a checkpoint is being written"
     assert slowed(events.StepSeen(10**6)) == [], "nor at the end"
 
 
@@ -528,7 +530,7 @@ def test_where_workers_wait_for_each_other_the_one_that_all_wait_for_is_named(
         for connection, waits in ((1, 0.5 if slow else 0.0), (2, 0.0)):
             computes = 0.5 if waits or not slow else 1.0
             line = {"step": 9, "steps": 10, "samples": 160, "compute_seconds": computes, "wait_seconds": waits}
-            story(events.Heard(connection, {**line, "loss": 1.0}), after=0.5 if slow else 0.25)
+            story(events.Heartbeat(connection, {**line, "loss": 1.0}), after=0.5 if slow else 0.25)
         story(events.Tick(), after=0.0)
     (said,) = story.emitted("train.slow")
     assert (said["bottleneck"], said["worker"]) == (bottleneck, worker)
@@ -536,7 +538,7 @@ def test_where_workers_wait_for_each_other_the_one_that_all_wait_for_is_named(
 
 @pytest.mark.parametrize("batching", ["static", "dynamic"])
 def test_mini_batches_are_told_to_all_whom_they_concern(batching: str) -> None:
-    def batch(connection: int, size: int, share: float) -> events.Tell:
+    def batch(connection: int, size: int, share: float) -> events.Send:
         return tell(connection, "batch", size=size, share=share)
 
     def resized(number: int, old: int, new: int, reason: str) -> events.Emit:
@@ -551,7 +553,7 @@ def test_mini_batches_are_told_to_all_whom_they_concern(batching: str) -> None:
             joined(0, 1), batch(1, 32, 1.0), events.Persist(), tell(1, "active", active=1),
         ]),
         (2, events.Joined(2, "worker-1"), [events.Persist(), welcome(2, 1, 1)]),
-        (2, events.Heard(2), []),
+        (2, events.Heartbeat(2), []),
         (2, events.Stepping(2, 2.0, speed=3.0), [
             joined(1, 2), resized(0, 32, 16, grown), resized(1, 32, 48, grown), events.Persist(), batch(1, 16, 0.5),
             batch(2, 48, 1.5), events.Persist(), tell(1, "active", active=2), tell(2, "active", active=2),
@@ -561,14 +563,14 @@ def test_mini_batches_are_told_to_all_whom_they_concern(batching: str) -> None:
             resized(0, 16, 40, "oom"), resized(1, 48, 24, "oom"), events.Persist(), batch(1, 40, 1.25),
             batch(7, 24, 0.75),
         ]),
-        (5, events.Heard(1), []),
+        (5, events.Heartbeat(1), []),
         (5, events.Exhausted(9, 24), [go(9)]),
         (5.5, events.Tick(), []),
         (6, events.Leaving(7, "revoked"), [
             left(1, 1, "revoked"), events.Release(1), resized(0, 40, 64, "revocation"), events.Persist(),
             batch(1, 64, 1.0), events.Persist(), tell(1, "active", active=1),
         ]),
-        (7, events.StopAsked(), []),
+        (7, events.StopRequested(), []),
         (8, events.Disconnected(1), [left(0, 0, "lost"), events.Persist()]),
     )  # fmt: skip
 
@@ -578,7 +580,7 @@ def test_where_workers_tell_no_speed_the_names_of_their_gpus_do() -> None:
     story(events.Prepared(0, batch=32))
     for connection, gpu in ((1, "Tesla K80"), (2, "Tesla V100-SXM2-16GB")):
         story(events.Joined(connection, f"worker-{connection}", gpu))
-        story(events.Heard(connection))
+        story(events.Heartbeat(connection))
         said = story(events.Stepping(connection, 2.0))
     assert {each.connection: each.message.size for each in said if hasattr(getattr(each, "message", None), "size")} == {
         1: 14, 2: 50,

@@ -24,14 +24,14 @@ import pytest
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End
-from transient_magics.protocol.bag.events import MOST_SAID
-from transient_magics.protocol.dask.spec import DaskSpec
+from transient_magics.protocol.outputs import MOST_SAID
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
 from transient_magics.works.dask.on_vm import record
 from transient_magics.works.dask.on_vm.scheduler import Faults
 from transient_magics.works.dask.on_vm.task import DaskTask
+from transient_magics.works.dask.spec import DaskSpec
 
 pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is not installed here")
 PATIENCE = 120.0
@@ -135,7 +135,7 @@ async def test_a_part_that_is_ended_before_it_begins_never_begins_and_its_keys_a
     vm = OneVm(tmp_path, "ps-0", authority)
     await vm.agent.end(END)
     await vm.begin()
-    assert process_record.wanted(vm.folder) is None
+    assert process_record.requested(vm.folder) is None
     assert not any((vm.folder / name).exists() for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY))
 
 

@@ -99,7 +99,10 @@ async def test_two_deliveries_at_once_do_not_mix(tmp_path: Path) -> None:
     [
         (announced(1) + content(1) + content(1)[:5], "model.ckpt-40.index ended 699995 bytes too early"),
         (announced(1, damaged=True) + 2 * content(1), "model.ckpt-40.data arrived damaged"),
-        (announced(1).replace(b"model.ckpt-40.index", b"model.ckpt-41.index") + 2 * content(1), "is no file of that"),
+        (
+            announced(1).replace(b"model.ckpt-40.index", b"model.ckpt-41.index") + 2 * content(1),
+            "is not a file of that",
+        ),
     ],
 )
 async def test_what_does_not_arrive_whole_leaves_nothing_and_disturbs_nobody(

@@ -125,10 +125,10 @@ def test_a_checkpoint_that_is_held_is_not_dropped_before_it_is_let_go(tmp_path: 
         return Checkpoints(tmp_path).steps()
 
     write(0)
-    with Checkpoints(tmp_path).held(0), Checkpoints(tmp_path).held(0):
+    with Checkpoints(tmp_path).locked(0), Checkpoints(tmp_path).locked(0):
         assert [write(step) for step in (1, 2, 3)] == [[1, 0], [2, 1, 0], [3, 2, 0]]
     assert write(4) == [4, 3]
-    with Checkpoints(tmp_path).held(0):
+    with Checkpoints(tmp_path).locked(0):
         assert write(5) == [5, 4], "there is nothing to hold any more"
 
 
@@ -186,7 +186,7 @@ PARTS = [f"data-0000{number}-of-00003" for number in range(3)]
 
 
 def test_without_a_manifest_a_checkpoint_in_several_files_counts_when_all_of_them_are_there():
-    found = Manifest.lying_there([*stored(10, *PARTS, "index"), *stored(20, PARTS[2], "index", PARTS[0], PARTS[1])])
+    found = Manifest.from_objects([*stored(10, *PARTS, "index"), *stored(20, PARTS[2], "index", PARTS[0], PARTS[1])])
     assert [checkpoint.step for checkpoint in found.checkpoints] == [10, 20]
     assert {file.name for file in found.checkpoints[0].files} == {f"model.ckpt-10.{name}" for name in (*PARTS, "index")}
 
@@ -195,11 +195,11 @@ def test_without_a_manifest_a_checkpoint_in_several_files_counts_when_all_of_the
 def test_without_a_manifest_a_checkpoint_that_lacks_one_file_does_not_count(missing: str):
     """Half of the variables would be restored from it, and the run would go on with the others as they began."""
     left = [name for name in (*PARTS, "index") if name != missing]
-    found = Manifest.lying_there([*stored(10, *PARTS, "index"), *stored(20, *left)])
+    found = Manifest.from_objects([*stored(10, *PARTS, "index"), *stored(20, *left)])
     assert [checkpoint.step for checkpoint in found.checkpoints] == [10]
 
 
 def test_without_a_manifest_files_of_two_savers_do_not_make_one_checkpoint():
     """Two data files, of which one says that there are three."""
-    found = Manifest.lying_there(stored(10, "data-00000-of-00002", "data-00001-of-00003", "index"))
+    found = Manifest.from_objects(stored(10, "data-00000-of-00002", "data-00001-of-00003", "index"))
     assert found.checkpoints == ()

@@ -14,7 +14,7 @@ PROGRAM = """
 import json, os, threading, time
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.graph.worker import WorkerGraph
-from transient_magics.runtime.worker.gpu import Held
+from transient_magics.runtime.worker.gpu import DelayedPush
 
 tf = tensorflow()
 with tf.Graph().as_default(), tf.Session() as session:
@@ -37,7 +37,7 @@ with tf.Graph().as_default(), tf.Session() as session:
             return super().wait(timeout)
 
     stop, rows = Stop(), []
-    held = Held(graph, stop)
+    held = DelayedPush(graph, stop)
     for pace in (0.6, 0.6, 90.0):
         if pace > 1:
             stop.set()

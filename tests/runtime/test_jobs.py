@@ -29,14 +29,14 @@ from hypothesis import strategies as some
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End, Warn
-from transient_magics.protocol.job import JobSpec
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.runtime.files import archive
 from transient_magics.works.jobs.on_vm import runner
-from transient_magics.works.jobs.on_vm.command import Family, Output
+from transient_magics.works.jobs.on_vm.command import CommandProcesses, Output
 from transient_magics.works.jobs.on_vm.runner import Notices
 from transient_magics.works.jobs.on_vm.task import JobTask
+from transient_magics.works.jobs.spec import JobSpec
 
 PATIENCE = 60.0
 ADDRESSES = ("10.0.0.5",)
@@ -83,7 +83,7 @@ async def running(job: OneJob) -> AsyncIterator[Processes]:
     try:
         yield agent
     finally:
-        agent.let_go()
+        agent.detach()
         if found := process_record.running(job.folder):
             os.kill(found[0], signal.SIGKILL)
         process_record.kill_marked(job.folder)
@@ -169,7 +169,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
     packed_at = list[float]()
     killed_at = list[float]()
 
-    class CommandsSession(Family):
+    class CommandsSession(CommandProcesses):
         """The processes of the command's session: others of this program belong to other tests."""
 
         def members(self) -> list[int]:
@@ -193,7 +193,7 @@ async def test_a_command_that_ignores_the_notice_is_packed_and_killed_before_its
         notice()
 
     monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: seconds, sleep=time.sleep))
-    monkeypatch.setattr(runner, "Family", CommandsSession)
+    monkeypatch.setattr(runner, "CommandProcesses", CommandsSession)
     monkeypatch.setattr(runner, "adopt_orphans", lambda: None)
     monkeypatch.setattr(runner, "pack", record_and_pack)
     monkeypatch.setattr(runner, "watch_preemption", notice_once_it_runs)
@@ -216,10 +216,10 @@ async def test_what_looks_after_it_is_killed_and_the_command_goes_on_where_its_f
         await job.said("begins\n")
         found = process_record.running(job.folder)
         assert found
-        before = process_record.marked(job.folder)
+        before = process_record.find_marked(job.folder)
         os.kill(found[0], signal.SIGKILL)
         await job.said("begins\nbegins\nbegins\n")
-        assert not set(before) & set(process_record.marked(job.folder)), "no process of before is left"
+        assert not set(before) & set(process_record.find_marked(job.folder)), "no process of before is left"
         assert len(job.told("job.started")) == 2
 
 
@@ -228,12 +228,12 @@ async def test_an_agent_that_is_killed_is_followed_by_one_that_adopts(tmp_path: 
     job = OneJob(tmp_path, "echo here; sleep 3; echo there")
     async with running(job) as first:
         await job.said("here")
-        first.let_go()
+        first.detach()
         second = Processes(tmp_path)
         second.adopt()
         await job.until("job.exited")
         assert job.output == "here\nthere\n", "and it was not begun again"
-        second.let_go()
+        second.detach()
 
 
 @pytest.mark.slow
@@ -468,15 +468,15 @@ def test_an_archive_with_a_link_or_device_is_refused_whole(tmp_path: Path, kind:
     member.type, member.linkname = kind, "/etc/passwd"
     _hostile(tmp_path / "1.tar", member)
     with pytest.raises(ValueError, match="neither a file nor a folder"):
-        archive.look_through(tmp_path / "1.tar")
+        archive.check(tmp_path / "1.tar")
 
 
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("a", "a/b"), "'a' is a file and a folder"),
-        (("a/b/c", "a/b"), "'a/b' is a file and a folder"),
-        (("/".join(["d" * 250] * 31),), "no name of a file"),
+        (("a", "a/b"), "'a' is both a file and a folder"),
+        (("a/b/c", "a/b"), "'a/b' is both a file and a folder"),
+        (("/".join(["d" * 250] * 31),), "invalid name of a file"),
     ],
     ids=["file-above", "file-above-later", "long-path"],
 )
@@ -486,7 +486,7 @@ def test_an_archive_that_cannot_be_unpacked_is_no_archive(tmp_path: Path, names:
         for name in names:
             tar.addfile(tarfile.TarInfo(name))
     with pytest.raises(ValueError, match=said):
-        archive.look_through(tmp_path / "1.tar")
+        archive.check(tmp_path / "1.tar")
 
 
 @pytest.mark.parametrize("kinds", list(itertools.product([tarfile.REGTYPE, tarfile.DIRTYPE], repeat=2)))
@@ -497,9 +497,9 @@ def test_an_archive_that_has_a_name_twice_is_refused_whole(tmp_path: Path, kinds
             member = tarfile.TarInfo("model")
             member.type = kind
             tar.addfile(member)
-    with pytest.raises(ValueError, match="'model' is there twice"):
-        archive.look_through(path)
-    with pytest.raises(ValueError, match="'model' is there twice"):
+    with pytest.raises(ValueError, match="'model' occurs twice"):
+        archive.check(path)
+    with pytest.raises(ValueError, match="'model' occurs twice"):
         archive.unpack(path, target)
     assert not target.exists()
 
@@ -515,8 +515,8 @@ def test_an_archive_with_more_than_twice_as_many_members_as_are_packed_is_refuse
     refused.write_bytes(b"".join(headers) + bytes(1024))
     archive.unpack(allowed, tmp_path / "here")
     assert len(list((tmp_path / "here").iterdir())) == 10
-    for read in (archive.look_through, partial(archive.unpack, folder=tmp_path / "there")):
-        with pytest.raises(ValueError, match="too much in it"):
+    for read in (archive.check, partial(archive.unpack, folder=tmp_path / "there")):
+        with pytest.raises(ValueError, match="too large, or has too many files"):
             read(refused)
     assert not (tmp_path / "there").exists()
 
@@ -590,8 +590,8 @@ def test_an_archive_that_has_its_reader_take_memory_or_call_itself_is_refused(tm
     with (tmp_path / "1.tar").open("wb") as file:
         file.write(blocks + bytes(1024))
         file.truncate(2**32)  # a hole: as much as a header may ask for
-    with tracing() as most, pytest.raises(ValueError, match=r"it has|it is no|has a size"):
-        archive.look_through(tmp_path / "1.tar")
+    with tracing() as most, pytest.raises(ValueError, match=r"it has|it is |has an invalid size"):
+        archive.check(tmp_path / "1.tar")
     assert most() < 2**24
 
 

@@ -85,7 +85,7 @@ REFUSED = {
     'Shrinking(name="shrinking")': "the layer shrinking (Shrinking) assigns ",
     'Projected(layers.Dense(5, name="inner"), name="projected")': "the layer projected (Projected) assigns ",
     "Table()": "the layer spectral (SpectralNormalization) assigns ",
-    "layers.BatchNormalization(synchronized=True, name='shared')": "the layer shared takes its statistics over all",
+    "layers.BatchNormalization(synchronized=True, name='shared')": "the layer shared is synchronized (statistics over",
 }  # fmt: skip
 TAKEN = (
     "layers.BatchNormalization(synchronized=True, trainable=False)",
@@ -162,7 +162,7 @@ keeper.serve()
 keeper.define()
 keeper.build()
 assert keeper.prepare() == 0
-keeper.insist_finite()
+keeper.check_finite()
 keeper.save()
 session = keeper.another_session()
 loading = {each.name: each for each in keeper._variables.loadings}
@@ -186,7 +186,7 @@ refused(keeper.save)
 refused(lambda: keeper.take(40, 1.0, []))
 load(moving, [1.0] * 6)
 load(bias, [float("nan")] * 4)
-refused(keeper.insist_finite)
+refused(keeper.check_finite)
 load(bias, [0.0] * 4)
 print(keeper.save().step, Checkpoints(folder.checkpoints).steps())
 """
@@ -256,16 +256,16 @@ async def test_a_chief_ends_a_run_with_the_name_of_a_variable_that_is_not_finite
         raise NotFiniteError("bn/moving_mean is not finite any more at step 60", fix="Look at the layer.")
 
     monkeypatch.setattr(chiefs, "_TICK", 0.01)
-    monkeypatch.setattr(chiefs, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(chiefs, "_STEP_SECONDS", 0.0)
     monkeypatch.setattr(Keeper, "parameters", 650)
     monkeypatch.setattr(Keeper, "step", lambda _: 60)
     monkeypatch.setattr(Keeper, "save", lambda _: Saved(0, "model.ckpt-0", 0.0, 0))
-    monkeypatch.setattr(Keeper, "insist_finite", examined)
+    monkeypatch.setattr(Keeper, "check_finite", examined)
     chief = chiefs.Chief(RunFolder(tmp_path), RunSpec("run-1", 100, token="secret"), ASSIGNMENT)
-    chief._happened(events.Prepared(40))
-    chief._happened(events.Joined(1, "worker-0"))
+    chief._handle(events.Prepared(40))
+    chief._handle(events.Joined(1, "worker-0"))
     watching = asyncio.create_task(chief._watch())
-    chief._heard(1, messages.Metrics(line={"step": 60, "steps": 1, "loss": None}))  # what it sees, not when it looks
+    chief._receive(1, messages.Metrics(line={"step": 60, "steps": 1, "loss": None}))  # what it sees, not when it looks
     async with asyncio.timeout(60):
         await chief._finished
     watching.cancel()

@@ -23,10 +23,10 @@ import numpy as np
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.step import training_graph
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 
 folder = RunFolder(Path(sys.argv[1]))
-trainable = define(folder, folder.spec(), str(folder.data))
+trainable = load_model(folder, folder.spec(), str(folder.data))
 tf = tensorflow()
 with tf.Graph().as_default(), tf.Session() as session:
     trainable.prepare()

@@ -61,7 +61,7 @@ def probed(sparse, batches, estimates, moved=False):
         for number in range(estimates * COUNT):
             if not number % COUNT:
                 session.run(start)
-            made = probe.look(session, {points: drawn.pop()})
+            made = probe.measure(session, {points: drawn.pop()})
             if moved:  # this or another worker's step
                 session.run(built.step, {points: np.zeros((4, SIZE))})
             assert (made is not None) == ((number + 1) % COUNT == 0)
@@ -89,7 +89,7 @@ def kept_to(share):
                 assert probe.spent + COUNT * 0.001 <= share * (time.monotonic() - began)
                 assert not probe.due(0.001, others=10**6), "the others would wait for it too"
             made += 1
-            estimates += probe.look(session, {points: np.zeros((4, SIZE))}) is not None
+            estimates += probe.measure(session, {points: np.zeros((4, SIZE))}) is not None
 
 
 kept_to(0.1)
@@ -105,12 +105,12 @@ from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 from transient_magics.runtime.training.graph.worker import build
 
 folder, tf = RunFolder(Path(sys.argv[1])), tensorflow()
 spec = folder.spec()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 with tf.Graph().as_default():
     trainable.prepare()
     built = build(trainable, trainable.placeholders(), spec, placement.worker_device(7), 2)

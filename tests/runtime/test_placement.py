@@ -52,12 +52,12 @@ from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 from transient_magics.runtime.training.graph import variables, worker
 
 folder = RunFolder(Path(sys.argv[1]))
 spec, tf = folder.spec(), tensorflow()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 server, own = ("127.0.0.1:" + port for port in sys.argv[2:])
 served = tf.train.Server({"ps": [server]}, job_name="ps", task_index=0, config=placement.plain_config(1))
 mine = tf.train.Server({"boot": [own]}, job_name="boot", task_index=0, config=placement.plain_config(1))

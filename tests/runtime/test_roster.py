@@ -40,24 +40,24 @@ def test_a_chief_killed_between_an_event_and_its_state_leaves_no_repetition(
 
     async def start() -> Chief:
         chief = Chief(folder, SPEC, ASSIGNMENT)
-        chief._happened(events.Prepared(40))
+        chief._handle(events.Prepared(40))
         return chief
 
     async def killed_as_a_worker_joins() -> None:
         chief = await start()
-        chief._happened(events.Joined(1, "worker-1"))
+        chief._handle(events.Joined(1, "worker-1"))
         monkeypatch.setattr(chief, "_keep", killed)
         with pytest.raises(Killed):
-            chief._happened(events.Stepping(1, 2.0))
+            chief._handle(events.Stepping(1, 2.0))
 
     async def killed_as_it_leaves() -> None:
         chief = await start()
-        chief._happened(events.Joined(1, "worker-1", number=0))
-        chief._happened(events.Stepping(1, 2.0))
+        chief._handle(events.Joined(1, "worker-1", number=0))
+        chief._handle(events.Stepping(1, 2.0))
         assert told(folder) == [("worker.joined", 0)]
         monkeypatch.setattr(chief, "_keep", killed)
         with pytest.raises(Killed):
-            chief._happened(events.Leaving(1, "revoked"))
+            chief._handle(events.Leaving(1, "revoked"))
 
     async def the_last_one() -> None:
         chief = await start()

@@ -37,9 +37,9 @@ class Room:
     @contextlib.asynccontextmanager
     async def chief(self) -> AsyncIterator[None]:
         chief = Chief(self.folder, SPEC, self.assignment(0))
-        chief._state._alarm.served = lambda name, load: self.heard.setdefault(name, []).append(load)
+        chief._state._alarm.add_load = lambda name, load: self.heard.setdefault(name, []).append(load)
         host, port = self.address.split(":")
-        server = await asyncio.start_server(chief._talk, host, int(port))
+        server = await asyncio.start_server(chief._serve_connection, host, int(port))
         yield
         server.close()
         await server.wait_closed()

@@ -43,11 +43,11 @@ from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.file import GraphFile, written
 from transient_magics.runtime.training.graph.worker import build
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 tf = tensorflow()
 device = placement.worker_device(7)
 
@@ -98,11 +98,11 @@ from pathlib import Path
 from transient_magics.runtime.files.data_files import make
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.file import written
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 make(folder.data, lambda directory, temporary: trainable.generate(str(directory), str(temporary)))
 Path(sys.argv[2]).write_bytes(written(trainable, spec, 1))
 """
@@ -131,7 +131,7 @@ for _ in range(2):
 shapes = {name: [str(value.dtype), *value.shape] for name, value in values.items()}
 imported = [name for name in ("tensor2tensor", "tensorflow._api", "keras", "tf_keras") if name in sys.modules]
 whole = [tf.reduce_sum.__name__, tf.train.Saver.__name__, tf.errors.OpError is sys.modules["tensorflow"].errors.OpError]
-print(json.dumps({"batch": source.batch, "shapes": shapes, "wanted": source.wanted is not None,
+print(json.dumps({"batch": source.batch, "shapes": shapes, "wanted": source.requested is not None,
                   "features": sorted(source.features), **told, "imported": imported, "whole": whole}))
 """
 
@@ -220,11 +220,11 @@ from transient_magics.runtime.files.data_files import make
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf.graph_mode import tensorflow
 from transient_magics.runtime.training.graph.file import GraphFile, written
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 make(folder.data, lambda directory, temporary: trainable.generate(str(directory), str(temporary)))
 paths = trainable.record_files()
 index = blocks.indexed(folder.data, paths)

@@ -34,12 +34,12 @@ class Cluster:
                 name = f"ps-{index}"
                 self.cpu[name] = self.cpu.get(name, 5.0) + cpu
                 if not index or self.now % 2:  # the others' word comes over the network, and later
-                    self.alarm.served(name, Load(self.cpu[name], 77.0 * (1 + index) + self.now, self.cores))
+                    self.alarm.add_load(name, Load(self.cpu[name], 77.0 * (1 + index) + self.now, self.cores))
             for worker, (steps, computing, waiting, *parts) in each.items():
                 line = {"steps": steps, "samples": 32 * steps, "compute_seconds": computing, "wait_seconds": waiting}
                 line |= {"split": parts[0].told} if parts else {}
-                self.alarm.heard(worker, line, self.now)
-            said.append(self.alarm.look(each, self.now, disturbed, saving))
+                self.alarm.add_metrics(worker, line, self.now)
+            said.append(self.alarm.check(each, self.now, disturbed, saving))
         return [each for each in said if each]
 
     def slow(self, seconds: int, each: Mapping[str, Second], *cpus: float) -> Slow:
@@ -184,12 +184,12 @@ def test_steps_that_take_longer_than_a_window_are_no_standstill():
 @given(st.lists(st.floats(0.5, 1.6), min_size=200, max_size=200))
 def test_the_published_gap_is_found_however_irregularly_lines_come(gaps: list[float]):
     alarm, now, told = SpeedAlarm(0.933, 30.0), 0.0, list[Slow | Recovered]()
-    alarm.look(["worker-1"], now)
+    alarm.check(["worker-1"], now)
     for gap in gaps:
         now += gap
         samples = round(gap * (100_000 if now < 60 else 90_000))  # since the last line
-        alarm.heard("worker-1", {"steps": 10, "samples": samples, "compute_seconds": gap}, now)
-        if verdict := alarm.look(["worker-1"], now + 0.2):
+        alarm.add_metrics("worker-1", {"steps": 10, "samples": samples, "compute_seconds": gap}, now)
+        if verdict := alarm.check(["worker-1"], now + 0.2):
             assert now > 60
             told.append(verdict)
     (slow,) = told

@@ -83,13 +83,13 @@ def test_foreign_parts_are_counted_only_where_they_can_be(tmp_path):
 
 def test_the_share_of_the_busiest_parameter_server_is_told_of_about_a_second():
     shares = Shares()
-    shares.heard("ps-0", Load(5.0, 100.0, 2))
+    shares.add("ps-0", Load(5.0, 100.0, 2))
     assert shares.largest is None
     for name, taken in (("ps-0", 0.5), ("ps-1", 1.5)):
         for clock in (0.0, 0.5, 1.0):
-            shares.heard(name, Load(5.0 + taken * clock, 100.0 + clock, 2))
+            shares.add(name, Load(5.0 + taken * clock, 100.0 + clock, 2))
     assert shares.largest == pytest.approx(0.75)
-    shares.heard("ps-1", Load(0.1, 3.0, 2))  # another process
+    shares.add("ps-1", Load(0.1, 3.0, 2))  # another process
     assert shares.largest == pytest.approx(0.25)
 
 
@@ -152,13 +152,13 @@ from pathlib import Path
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 from transient_magics.runtime.training.graph.worker import build
 from transient_magics.runtime.worker.meter import moments, parts
 
 folder = RunFolder(Path(sys.argv[1]))
 spec, tf = folder.spec(), tensorflow()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 servers, worker = ["127.0.0.1:" + port for port in sys.argv[2:4]], "127.0.0.1:" + sys.argv[4]
 served = [tf.train.Server({"ps": servers}, job_name="ps", task_index=index) for index in range(2)]
 own = tf.train.Server({"boot": [worker]}, job_name="boot", task_index=0)
@@ -223,13 +223,13 @@ from tests.runtime.seeded_steps import here
 from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.tf import placement
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 from transient_magics.runtime.training.graph.worker import build
 from transient_magics.runtime.worker.meter import moments
 
 folder = RunFolder(Path(sys.argv[1]))
 spec, tf = folder.spec(), tensorflow()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 with tf.Graph().as_default() as graph:
     trainable.prepare()
     features = trainable.placeholders()

@@ -110,7 +110,7 @@ def test_a_role_that_ran_for_long_is_started_again_after_a_short_pause_however_o
 
     monkeypatch.setattr(supervise, "spawn", start)
     monkeypatch.setattr(supervise, "start_time", lambda _: 1)
-    monkeypatch.setattr(supervise, "until_it_ends", live)
+    monkeypatch.setattr(supervise, "wait_for_end", live)
     virtual_time.run(supervise_until_it_is_given_up())
     pauses = [start - end for start, end in zip(started_at[1:], ended_at, strict=False)]
     assert len(started_at) > 20, "it ended twenty times and was not given up"
@@ -176,13 +176,13 @@ async def test_what_an_agent_started_when_it_died_is_found_and_not_started_twice
     await supervised.claimed(left)
     monkeypatch.undo()
     agent = Agent(tmp_path)
-    await agent._do(Assign.of(supervised.role.assignment, ()))
+    await agent._carry_out(Assign.of(supervised.role.assignment, ()))
     (role,) = agent._roles.values()
     async with asyncio.timeout(60):
         while role.pid is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert role.pid == left
-    await agent._do(Stop(run="run-1"))
+    await agent._carry_out(Stop(run="run-1"))
     await asyncio.wait(ends)
 
 
@@ -191,4 +191,4 @@ async def test_what_a_dead_agent_started_ends_when_the_run_was_over_before_it_wa
     given = supervised.role.assignment
     late = spawn(given.role, given.name, supervised.role.folder, given.arguments())
     assert await asyncio.to_thread(late._process.wait) == 1
-    assert "worker-1 of run-1 is not wanted any more" in supervised.role.log.read_text(encoding="utf-8")
+    assert "worker-1 of run-1 is not requested any more" in supervised.role.log.read_text(encoding="utf-8")

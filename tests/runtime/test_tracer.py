@@ -30,7 +30,7 @@ class Metadata:
 def test_nobody_is_refused_the_trace_that_is_being_written_and_the_next_one_has_to_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter, "_LOOK_EVERY", 0.0)
+    monkeypatch.setattr(meter, "_CHECK_SECONDS", 0.0)
     tracing, metadata = Tracer(RunFolder(tmp_path), "worker-0"), Metadata()
     wanted, trace, refused = (tmp_path / name for name in (layout.TRACE_WANTED, layout.TRACE, layout.TRACE_REFUSED))
     wanted.touch()

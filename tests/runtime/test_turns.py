@@ -18,9 +18,9 @@ def taken(turns: Turns, fates: some.DataObject | None = None, *, most: int = 10_
     """Play the turns to their end (or until so many measures): `fates` has workers lost, come, silent or in vain."""
     able, awaited, found = {1, 2}, dict[int, Take](), list[TrainMeasured]()
     now, number = 0.0, 2
-    while not turns.over and not turns.in_vain and len(found) < most:
+    while not turns.done and not turns.failing and len(found) < most:
         now += 1.0
-        takes, measured = turns.look(able, now)
+        takes, measured = turns.advance(able, now)
         awaited = {each: take for each, take in {**awaited, **takes}.items() if each in able}
         if measured:
             found.append(measured)
@@ -34,8 +34,8 @@ def taken(turns: Turns, fates: some.DataObject | None = None, *, most: int = 10_
             able.add(number)
         else:
             for each, take in awaited.items():
-                turns.took(each, f"worker-{each}", Took(turn=take.turn, seconds=(0.1, 0.3), examples=8))
-                turns.took(each, f"worker-{each}", Took(turn=take.turn - 1, seconds=(9.0,)))
+                turns.add_result(each, f"worker-{each}", Took(turn=take.turn, seconds=(0.1, 0.3), examples=8))
+                turns.add_result(each, f"worker-{each}", Took(turn=take.turn - 1, seconds=(9.0,)))
             awaited = {}
     return found
 
@@ -56,25 +56,25 @@ def test_a_chief_goes_on_where_the_one_before_was(most: int) -> None:
     before = taken(Turns(SPEC), most=most)
     lines = [{"kind": each.kind, **told(each)} for each in before]
     turns = Turns(SPEC, lines)
-    assert turns.made == len(before)
+    assert turns.count == len(before)
     assert [(each.repeat, each.measure) for each in [*before, *taken(turns)]] == [*planned(2)]
 
 
 def test_other_workers_are_waited_for_but_not_for_ever() -> None:
     turns = Turns(SPEC)
-    assert turns.look({1}, 0.0) == ({}, None)
-    assert turns.look({1}, WAIT_FOR_ALL - 1) == ({}, None)
-    assert [*turns.look({1}, WAIT_FOR_ALL)[0]] == [1]
+    assert turns.advance({1}, 0.0) == ({}, None)
+    assert turns.advance({1}, WAIT_FOR_ALL - 1) == ({}, None)
+    assert [*turns.advance({1}, WAIT_FOR_ALL)[0]] == [1]
 
 
 def test_who_does_not_answer_is_missed_after_a_while_and_a_measure_that_nobody_takes_ends_it() -> None:
     turns, now = Turns(SPEC), 0.0
-    while not turns.in_vain:
-        turns.look({1, 2}, now)
+    while not turns.failing:
+        turns.advance({1, 2}, now)
         now += 100.0
         assert now < 1e5
-    assert turns.in_vain == MEASURES[0]
-    assert turns.look({1, 2}, now) == ({}, None)
+    assert turns.failing == MEASURES[0]
+    assert turns.advance({1, 2}, now) == ({}, None)
 
 
 def test_the_straggler_is_later_than_the_mean() -> None:

@@ -21,11 +21,11 @@ from transient_magics.runtime.folder import RunFolder
 from transient_magics.runtime.training.graph.step import training_graph
 from transient_magics.runtime.training.graph.step import cross_once
 from transient_magics.runtime.tf.graph_mode import tensorflow
-from transient_magics.runtime.training.loading import define
+from transient_magics.runtime.training.loading import load_model
 
 folder = RunFolder(Path(sys.argv[1]))
 spec = folder.spec()
-trainable = define(folder, spec, str(folder.data))
+trainable = load_model(folder, spec, str(folder.data))
 tf = tensorflow()
 device = placement.worker_device(7)
 with tf.Graph().as_default() as built:

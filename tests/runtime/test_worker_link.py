@@ -19,7 +19,7 @@ def test_a_worker_waits_where_the_chief_of_the_run_before_answers_and_leaves_whe
     with socket.create_server(("127.0.0.1", 0)) as server:
         link = ChiefLink(f"127.0.0.1:{server.getsockname()[1]}", "its run's token", "worker-1", "")
         told = threading.Event()
-        link.on_told = told.set
+        link.on_stop = told.set
         link.start()
         for answer in ({"ok": False, "error": "wrong token"}, {"do": "joined", "number": 4, "active": 1}):
             connection, _ = server.accept()
@@ -33,7 +33,7 @@ def test_a_worker_waits_where_the_chief_of_the_run_before_answers_and_leaves_whe
             assert b'"join"' in connection.recv(1 << 16)
             connection.sendall(encode({"ok": False, "error": "wrong token"}))
             assert told.wait(60)
-    assert (link.number, link.told) == (4, "told to leave")
+    assert (link.number, link.stop_reason) == (4, "told to leave")
 
 
 @pytest.mark.slow

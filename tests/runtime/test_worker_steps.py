@@ -21,7 +21,7 @@ from transient_magics.runtime.training.graph.worker import WorkerGraph
 from transient_magics.runtime.worker import session
 from transient_magics.runtime.worker.chief_link import ChiefLink
 from transient_magics.runtime.worker.gpu import Pace
-from transient_magics.runtime.worker.graph import GraphMaker, Made
+from transient_magics.runtime.worker.graph import FinishedGraph, GraphMaker
 
 SPEC = RunSpec("run-1", 100, token="secret", batching="static", noise_share=0.0)
 CHIEF = "127.0.0.1:1"
@@ -62,7 +62,7 @@ def replace_tensorflow(monkeypatch: pytest.MonkeyPatch, opened: Session) -> None
     tensorflow = SimpleNamespace(
         errors=errors, train=SimpleNamespace(Server=lambda *_, **__: server), Session=lambda *_, **__: opened
     )
-    made = Made("graph", named_graph(), Source({}, 32, "begin", {}, "enqueue", "close", "wanted"))
+    made = FinishedGraph("graph", named_graph(), Source({}, 32, "begin", {}, "enqueue", "close", "wanted"))
     monkeypatch.setattr(session, "tensorflow", lambda: tensorflow)
     monkeypatch.setattr(session, "answer", lambda _: True)
     monkeypatch.setattr(placement, "plain_config", lambda *_: None)

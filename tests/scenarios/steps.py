@@ -37,22 +37,39 @@ from transient_magics.controller.vms.machines import requested
 from transient_magics.controller.works import Tick
 from transient_magics.deadlines.decisions import decide as decide_deadline
 from transient_magics.deadlines.decisions import workers_text as machine_words
-from transient_magics.journal import ClusterState, DaskState, DeclaredBag, Event, JobState, Journal, RunState, events
+from transient_magics.journal import ClusterState, Event, Journal, RunState, events
 from transient_magics.protocol import layout
-from transient_magics.protocol.bag import events as of_bag
-from transient_magics.protocol.bag.spec import BagSpec
-from transient_magics.protocol.dask.spec import DaskSpec
-from transient_magics.protocol.job import JobSpec
 from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
-from transient_magics.protocol.study import StudySpec, parse_space
+from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.vm_events import (
+    TrainCheckpoint,
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainMeasured,
+    TrainProgress,
+    TrainStarted,
+    WorkerJoined,
+    WorkerLeft,
+)
 from transient_magics.spec import WORKER, ClusterSpec, PriceLine, WorkerGroup
+from transient_magics.works.bags import events as of_bag
 from transient_magics.works.bags.conduct import Bags
+from transient_magics.works.bags.spec import BagSpec
+from transient_magics.works.bags.state import DeclaredBag
 from transient_magics.works.dask.conduct import Dasks
+from transient_magics.works.dask.events import DaskClosed, DaskCrashed, DaskLeft, DaskServing
+from transient_magics.works.dask.spec import DaskSpec
+from transient_magics.works.dask.state import DaskState
 from transient_magics.works.jobs.conduct import Jobs
+from transient_magics.works.jobs.events import JobExited, JobKept, JobStarted
+from transient_magics.works.jobs.spec import JobSpec
+from transient_magics.works.jobs.state import JobState
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.runs.deadline_situation import seen
 from transient_magics.works.studies.conduct import Studies
+from transient_magics.works.studies.spec import StudySpec
 
 BEGAN = 1_767_225_600.0
 """2026-01-01 00:00:00 UTC, when every cluster here is declared."""
@@ -267,7 +284,7 @@ class Steps:
     def begin(self, run: str) -> None:
         """Begin a run, or continue it from its last checkpoint, on the workers that it has."""
         step = self.state.of(RunState)[run].checkpoint_step or 0
-        self._record(events.TrainStarted(run=run, step=step))
+        self._record(TrainStarted(run=run, step=step))
         self.join(run)
 
     def join(self, run: str) -> None:
@@ -276,14 +293,14 @@ class Steps:
             known = self.state.of(RunState)[run]
             if vm.role == WORKER and vm.state == "ready" and self.state.has(run, vm) and vm.name not in known.workers:
                 active = len(known.workers) + 1
-                self._record(events.WorkerJoined(run=run, worker=vm.name, number=self._joined, active=active))
+                self._record(WorkerJoined(run=run, worker=vm.name, number=self._joined, active=active))
                 self._joined += 1
 
     def leave(self, run: str, vm: str, reason: str = "revoked") -> None:
         """Have a worker take no part in a run any more."""
         known = self.state.of(RunState)[run]
         number, active = known.workers[vm].number, len(known.workers) - 1
-        self._record(events.WorkerLeft(run=run, worker=vm, number=number, active=active, reason=reason))
+        self._record(WorkerLeft(run=run, worker=vm, number=number, active=active, reason=reason))
 
     def train(self, run: str, seconds: float) -> None:
         """Train for some time, with a report every twenty seconds."""
@@ -294,7 +311,7 @@ class Steps:
             step = min(int(known.step + _REPORT_SECONDS * speed), known.train_steps)
             active = len(known.workers)
             self._record(
-                events.TrainProgress(run=run, step=step, loss=2.0 / (1 + step), steps_per_second=speed, active=active)
+                TrainProgress(run=run, step=step, loss=2.0 / (1 + step), steps_per_second=speed, active=active)
             )
 
     def checkpoint(self, run: str) -> None:
@@ -304,7 +321,7 @@ class Steps:
     def evaluate(self, run: str, accuracy: float) -> None:
         """Evaluate a run."""
         step = self.state.of(RunState)[run].step
-        self._record(events.TrainEvaluated(run=run, step=step, metrics={"accuracy": accuracy}, examples=360))
+        self._record(TrainEvaluated(run=run, step=step, metrics={"accuracy": accuracy}, examples=360))
 
     def finish(self, run: str) -> None:
         """End a run that has its steps."""
@@ -314,11 +331,11 @@ class Steps:
         for worker in list(self.state.of(RunState)[run].workers):
             self.leave(run, worker, "finished")
         steps, seconds = known.train_steps, self._trained(known)
-        self._record(events.TrainFinished(run=run, step=steps, loss=known.loss, seconds=seconds))
+        self._record(TrainFinished(run=run, step=steps, loss=known.loss, seconds=seconds))
 
     def fail(self, run: str, reason: str) -> None:
         """End a run that cannot go on."""
-        self._record(events.TrainFailed(run=run, reason=reason, step=self.state.of(RunState)[run].step))
+        self._record(TrainFailed(run=run, reason=reason, step=self.state.of(RunState)[run].step))
 
     def foresee(self, run: str, chance: float, seconds: float) -> None:
         """Tell the outlook of a run with a deadline, which ends about so many seconds from now."""
@@ -337,7 +354,7 @@ class Steps:
             workers = [*self.state.of(RunState)[run].workers]
             seconds = {vm: parts[measure] * (1 + 0.01 * repeat) + 0.001 * number for number, vm in enumerate(workers)}
             self._record(
-                events.TrainMeasured(
+                TrainMeasured(
                     run=run,
                     measure=measure,
                     repeat=repeat,
@@ -355,7 +372,7 @@ class Steps:
         known = self.state.of(JobState)[job]
         for rank, _ in enumerate(known.vms):
             kept = known.kept.number if known.kept else 0
-            self._record(events.JobStarted(job=job, attempt=known.attempt, rank=rank, kept=kept))
+            self._record(JobStarted(job=job, attempt=known.attempt, rank=rank, kept=kept))
 
     def keep(self, job: str) -> None:
         """Bring the folder of a job to this machine."""
@@ -363,7 +380,7 @@ class Steps:
         number, at = self._archive, self.clock.now
         attempt = self.state.of(JobState)[job].attempt
         self._record(
-            events.JobKept(
+            JobKept(
                 job=job,
                 attempt=attempt,
                 number=number,
@@ -382,7 +399,7 @@ class Steps:
             seconds = self.clock.now - known.started.get(vm, self.clock.now)
             taken = noticed and self.state.vms[vm].state == "leaving"
             self._record(
-                events.JobExited(
+                JobExited(
                     job=job,
                     attempt=known.attempt,
                     rank=rank,
@@ -398,7 +415,7 @@ class Steps:
 
     def serve(self, dask: str) -> None:
         """Have the scheduler of a Dask cluster listen."""
-        self._record(events.DaskServing(dask=dask, port=8786, dashboard=8787, versions={"distributed": "2024.8.0"}))
+        self._record(DaskServing(dask=dask, port=8786, dashboard=8787, versions={"distributed": "2024.8.0"}))
 
     def serve_bag(self, bag: str) -> None:
         """Have the scheduler beside the driver of a bag listen."""
@@ -406,17 +423,15 @@ class Steps:
 
     def leave_dask(self, dask: str, vm: str) -> None:
         """Have a worker leave a Dask cluster after the notice of its VM's preemption."""
-        self._record(
-            events.DaskLeft(dask=dask, worker=vm, seconds=2.5, moved=3, moved_bytes=9_000_000, lost=0, interrupted=1)
-        )
+        self._record(DaskLeft(dask=dask, worker=vm, seconds=2.5, moved=3, moved_bytes=9_000_000, lost=0, interrupted=1))
 
     def crash_scheduler(self, dask: str, reason: str) -> None:
         """End the process of a scheduler."""
-        self._record(events.DaskCrashed(dask=dask, vm=self.state.of(DaskState)[dask].vm, reason=reason))
+        self._record(DaskCrashed(dask=dask, vm=self.state.of(DaskState)[dask].vm, reason=reason))
 
     def end_scheduler(self, dask: str, reason: str) -> None:
         """Have a scheduler end by its own decision."""
-        self._record(events.DaskClosed(dask=dask, reason=reason))
+        self._record(DaskClosed(dask=dask, reason=reason))
 
     # What the driver of a bag reports
 
@@ -532,7 +547,7 @@ class Steps:
             for worker in run.workers.values():
                 active = len(self.state.of(RunState)[run.name].workers) - 1
                 self._report(
-                    events.WorkerLeft(
+                    WorkerLeft(
                         run=run.name, worker=worker.name, number=worker.number, active=active, reason="told to leave"
                     )
                 )
@@ -563,7 +578,7 @@ class Steps:
     def _end(self) -> None:
         for run in self.state.of(RunState).values():
             if not run.over:
-                self._report(events.TrainFinished(run=run.name, step=run.step, stopped=True))
+                self._report(TrainFinished(run=run.name, step=run.step, stopped=True))
         if not self.state.living:
             self._report(events.ClusterDeleted())
 
@@ -572,14 +587,14 @@ class Steps:
         if save and run.step and not run.spec.stalls:
             self._report(self._saved(run, run.step))
         seconds = self._trained(run)
-        self._report(events.TrainFinished(run=name, step=run.step, loss=run.loss, seconds=seconds, stopped=True))
+        self._report(TrainFinished(run=name, step=run.step, loss=run.loss, seconds=seconds, stopped=True))
 
     def _checkpoint(self, run: RunState, step: int = 0) -> None:
         self._record(self._saved(run, step or run.step))
 
     def _saved(self, run: RunState, step: int) -> Event:
         path = f"checkpoints/model.ckpt-{step}"
-        return events.TrainCheckpoint(run=run.name, step=step, path=path, seconds=1.5, bytes=50 * 2**20)
+        return TrainCheckpoint(run=run.name, step=step, path=path, seconds=1.5, bytes=50 * 2**20)
 
     def _trained(self, run: RunState) -> float:
         return self.clock.now - run.started_at if run.started_at else 0.0

@@ -18,6 +18,7 @@ from tests.simulation.training import Training
 from transient_magics.controller.decisions import core
 from transient_magics.controller.decisions.core import Situation
 from transient_magics.journal import Event, RunState, events
+from transient_magics.protocol.vm_events import TrainFailed, TrainFinished
 from transient_magics.spec import CONTROLLER, PARAMETER_SERVER, WORKER, ClusterSpec, PriceLine, WorkerGroup
 
 START = 1e9
@@ -141,7 +142,7 @@ class Story:
         """Begin a run, or end the one there is."""
         if active := self.steering.state.active_run:
             if not self.training:
-                self.steering.record(events.TrainFinished(run=active.name, step=1, stopped=True))
+                self.steering.record(TrainFinished(run=active.name, step=1, stopped=True))
         elif self.steering.state.phase not in ("deleting", "deleted"):
             self.runs += 1
             while f"run-{self.runs}" in self.steering.state.of(RunState):
@@ -161,7 +162,7 @@ class Story:
                 self.ready_at = self.ready_at or self.clock.now
             case events.WorkDeclared():
                 self._training = True
-            case events.TrainFinished() | events.TrainFailed():
+            case TrainFinished() | TrainFailed():
                 self.run_ended_at, self._training = self.clock.now, self.steering.state.active_run is not None
             case events.VmDeleted() | events.VmRevoked() if event.vm in self.observer.seen:
                 self.observer.seen[event.vm].written_off = self.clock.now
@@ -175,7 +176,7 @@ class Story:
         if active and self.training:
             self.training.conduct()
         elif active and self.steering.state.phase == "deleting":
-            self.steering.record(events.TrainFinished(run=active.name, step=1, stopped=True))
+            self.steering.record(TrainFinished(run=active.name, step=1, stopped=True))
 
     # --- what happens ------------------------------------------------------------------------------------------------
     def _gone(self, instance: str) -> None:

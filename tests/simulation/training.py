@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cloud import NOTICE
-from transient_magics.journal import Event, events
+from transient_magics.journal import Event
 from transient_magics.protocol import chief_messages
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.vm_events import TrainFailed, TrainFinished, WorkerJoined
 from transient_magics.runtime.parameter_server.chief import events as e
 from transient_magics.runtime.parameter_server.chief.state import ChiefState
 from transient_magics.runtime.parameter_server.chief.workers import Roster
@@ -94,9 +95,9 @@ class Training:
         if state.phase == "deleting":
             self._ending = self._ending or story.clock.now
             if self.chief and story.clock.now - self._ending < 1:
-                self._happened(e.SaveAsked())
+                self._happened(e.SaveRequested())
             if not self.chief or story.clock.now - self._ending > 60:
-                self._end(events.TrainFinished(run=self._run, step=self.home.saved, stopped=True))
+                self._end(TrainFinished(run=self._run, step=self.home.saved, stopped=True))
             return
         ready = {vm.name: vm for vm in state.living if vm.state == "ready" and story.steering.reaches(vm.name)}
         server = next((vm.name for vm in ready.values() if (vm.role, vm.slot) == (PARAMETER_SERVER, 0)), "")
@@ -126,10 +127,10 @@ class Training:
             return
         for event in disk.told[len(self.home.told) :]:
             self.home.told.append(event)
-            joined = isinstance(event, events.WorkerJoined)
+            joined = isinstance(event, WorkerJoined)
             if joined and self._names.setdefault(event.number, event.worker) != event.worker:
                 self._story.observer.breaks("numbers used again", f"{event.worker} is number {event.number}, too")
-            if isinstance(event, (events.TrainFinished, events.TrainFailed)):
+            if isinstance(event, (TrainFinished, TrainFailed)):
                 self._end(event)
             else:
                 story.steering.record(event)
@@ -229,7 +230,7 @@ class Training:
             self._say(worker, e.Stepping(worker.connection, 1.0, 8))
         else:
             line = {"step": self.step, "loss": 1.0, "steps": 20, "samples": 160, "worker": worker.vm}
-            self._say(worker, e.Heard(worker.connection, line if worker.stepping else None))
+            self._say(worker, e.Heartbeat(worker.connection, line if worker.stepping else None))
 
     def _say(self, worker: Worker, message: Any) -> None:
         process, connection = self._process, worker.connection
@@ -258,7 +259,7 @@ class Training:
         match instruction:
             case e.Emit(event):
                 disk.told.append(replace(event, time=int(story.clock.now * 1e9)))
-            case e.Tell(connection, message):
+            case e.Send(connection, message):
                 self._told(connection, message)
             case e.Save():
                 later(story.chance.uniform(1, 8), self._saved)

@@ -9,8 +9,8 @@ The program starts in the namespaces of the process that sent the request, which
 identifies: a VM can start programs only in itself. Nothing of a VM gets into the zygote. A VM whose
 code differs from what was imported is refused, and starts its own program.
 
-The module has `import_all(arguments)`, called once; `be_called(module, arguments)` and `main()`,
-called in each fork.
+The module has `import_all(arguments)`, called once; `set_command_line(module, arguments)` and
+`main()`, called in each fork.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class _Zygote:
             sys.path[:2] = [request["folder"], request["code"]]
             self._move_code(Path(request["code"]))
             sys.argv = [self._name, *request["arguments"]]
-            self._module.be_called(self._name, request["arguments"])
+            self._module.set_command_line(self._name, request["arguments"])
             self._module.main()
             code = 0
         except BaseException:  # noqa: BLE001 - as Python does at the end of a program

@@ -421,22 +421,9 @@ def changes(text: str) -> dict[str, float]:
     return found
 
 
-def environment_variable(text: str) -> tuple[str, str]:
-    """Parse `NAME=VALUE` of a job's environment; the value may be any text."""
-    from ..protocol.job import variable_name
-
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise DeclarationError(f"Invalid --env '{text}'", fix="Write NAME=VALUE.")
-    try:
-        return variable_name(name), value
-    except ValueError as error:
-        raise DeclarationError(f"Invalid --env: {error}") from None
-
-
 def space(text: str) -> str:
     """Check the values that a study tries, and return their text."""
-    from ..protocol.study import parse_space
+    from ..protocol.space import parse_space
 
     try:
         parse_space(text)

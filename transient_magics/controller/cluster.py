@@ -37,7 +37,7 @@ from ..protocol.cluster_commands import (
     Revoke,
     Stop,
 )
-from ..protocol.job import NOTICE_SECONDS
+from ..protocol.machines import NOTICE_SECONDS
 from ..protocol.vm_events import (
     AgentLine,
     PreemptionNoticed,

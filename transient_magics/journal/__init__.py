@@ -10,12 +10,10 @@ declared and agreed to.
 
 from ..clock import Clock
 from . import events, metrics
-from .bags.state import DeclaredBag
 from .cost import Bill, Cost, Projection, at_the_end, bill, costs
 from .events import Event, decode, encode
 from .folding import fold, replay
 from .follow import decode_lines, follow, read
-from .jobs import DaskState, JobState
 from .kept import KeptState, kept, known_states
 from .series import RunSeries
 from .state import (
@@ -30,7 +28,6 @@ from .state import (
 )
 from .steady import SteadyClock, now
 from .store import Journal
-from .studies import StudyState, TrialState
 from .work import Work, Works
 
 __all__ = [
@@ -39,10 +36,7 @@ __all__ = [
     "Clock",
     "ClusterState",
     "Cost",
-    "DaskState",
-    "DeclaredBag",
     "Event",
-    "JobState",
     "Journal",
     "KeptState",
     "Projection",
@@ -50,8 +44,6 @@ __all__ = [
     "RunSeries",
     "RunState",
     "SteadyClock",
-    "StudyState",
-    "TrialState",
     "VmState",
     "Work",
     "WorkerState",

@@ -26,7 +26,6 @@ from ..kinds import KINDS
 from ..protocol import checks, layout
 from ..protocol.cluster_commands import Command
 from ..protocol.names import checked_name, is_name
-from ..protocol.study import StudySpec
 from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
 from . import events
 from .cost import at_the_end
@@ -298,11 +297,6 @@ def read_declaration(
         raise ClusterError(
             f"The declaration of {name} cannot be read: {error}", where=str(path)
         ) from error
-
-
-def declared_study(directory: Path, study: str) -> StudySpec:
-    """Return what this machine's user declared of a study. Raises ClusterError."""
-    return read_declaration(directory, "study", study, StudySpec.from_dict)
 
 
 def declared_run(directory: Path, run: RunState) -> RunState:

@@ -5,9 +5,6 @@ tell is defined beside it (`protocol.vm_events`): VMs make their lines of the sa
 those of the controller.
 """
 
-# pyright: reportUnusedImport=false
-# What VMs tell is imported for those who read this list.
-
 from __future__ import annotations
 
 import json
@@ -17,47 +14,10 @@ from typing import Annotated, Literal
 
 from ..errors import JournalError
 from ..protocol import events as known
-from ..protocol.bag import events as _bags  # noqa: F401 - a journal has them, too: `journal.bags` folds them
 from ..protocol.checks import Amount, Count, KindOfWork, Name, NameOrNone, at_least, clipped, within
-from ..protocol.events import FACT, INTENTION, Event, Unknown  # noqa: F401 - likewise
+from ..protocol.events import FACT, INTENTION, Event
 from ..protocol.events import event as _event
-from ..protocol.literals import CheckedValue, all_as_json
 from ..protocol.machines import LEAST
-from ..protocol.vm_events import (  # noqa: F401 - events like those below
-    DaskClosed,
-    DaskCrashed,
-    DaskGpuUnused,
-    DaskLeft,
-    DaskServing,
-    JobExited,
-    JobGpuUnused,
-    JobPacked,
-    JobStarted,
-    JobUnkept,
-    TrainBest,
-    TrainCheckpoint,
-    TrainData,
-    TrainDetour,
-    TrainEvaluated,
-    TrainFailed,
-    TrainFinished,
-    TrainMade,
-    TrainMeasured,
-    TrainOrder,
-    TrainProgress,
-    TrainRecovered,
-    TrainReread,
-    TrainShipped,
-    TrainSlow,
-    TrainStarted,
-    TrainUnevaluated,
-    TrainUnjudged,
-    TrainUnsaved,
-    TrainUnshipped,
-    WorkerBatchResized,
-    WorkerJoined,
-    WorkerLeft,
-)
 
 MOST_RUNS = 100
 """At once on one cluster: each has ports of its own."""
@@ -653,95 +613,6 @@ class DeadlineLate(Event):
     again: bool = False
 
 
-@_event("study.asked", INTENTION)
-class StudyAsked(Event):
-    """The study's next trial: its number, from 0 on, the values of its parameters, and the runs
-    that train it.
-    """
-
-    study: Name
-    trial: Count
-    params: Mapping[str, CheckedValue]
-    runs: tuple[Name, ...]
-
-    @property
-    def values(self) -> Mapping[str, object]:
-        return {**super().values, "params": all_as_json(self.params)}
-
-
-@_event("study.told", FACT)
-class StudyTold(Event):
-    """How a trial ended. `value` is that of the study's objective, of several runs their mean;
-    None: there is none.
-
-    A trial whose runs were stopped by the user is `stopped`, one that the pruner ended `pruned`.
-    `reason`: why it has no value, a clause.
-    """
-
-    study: Name
-    trial: Count
-    state: Literal["complete", "pruned", "failed", "stopped"]
-    value: float | None = None
-    reason: str = ""
-
-
-@_event("study.extended", INTENTION)
-class StudyExtended(Event):
-    """The user wants so many `trials` more, also of a study that had ended; asked for by `request`."""
-
-    study: Name
-    trials: Annotated[int, at_least(1)]
-    request: NameOrNone = ""
-
-
-@_event("job.began", FACT)
-class JobBegan(Event):
-    """The job is given to these VMs, rank 0 first: the how-many-th `attempt` it is, from 1 on."""
-
-    job: Name
-    attempt: Count
-    vms: tuple[Name, ...]
-
-
-@_event("job.kept", FACT)
-class JobKept(Event):
-    """The folder of a job is here: the archive of that `number`, with its SHA-256.
-
-    It has what the VM of that `rank` packed under the number `packed` in the attempt. `saved`: the
-    last change in it, in seconds since 1970 (0: unknown).
-    """
-
-    job: Name
-    attempt: Count
-    number: Count
-    files: Count
-    bytes: Count
-    digest: str
-    rank: Count = 0
-    packed: Count = 0
-    saved: Amount = 0.0
-
-
-@_event("job.interrupted", FACT)
-class JobInterrupted(Event):
-    """An attempt is over and another one follows. `reason` is a clause; `failed`: the command had
-    failed, so this is one of its retries. A revocation is no failure.
-    """
-
-    job: Name
-    attempt: Count
-    reason: str
-    failed: bool = False
-
-
-@_event("dask.began", FACT)
-class DaskBegan(Event):
-    """Its scheduler is given to this VM."""
-
-    dask: Name
-    vm: Name
-
-
 @_event("cluster.leased", FACT)
 class ClusterLeased(Event):
     """Which runs have begun, each with the number of its ports on the parameter servers, and which
@@ -852,7 +723,8 @@ def encode(event: Event) -> bytes:
 
 def kinds() -> list[str]:
     """All kinds of events, and their families, in order."""
-    return sorted({*known.KINDS, *(kind.partition(".")[0] for kind in known.KINDS)})
+    found = known.kinds()
+    return sorted({*found, *(kind.partition(".")[0] for kind in found)})
 
 
 def decode(line: bytes) -> Event:

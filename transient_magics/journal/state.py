@@ -15,16 +15,14 @@ from ..kinds import KINDS
 from ..protocol.machines import WHOLE, Share
 from ..protocol.measures.objective import Objective
 from ..protocol.run import RunSpec
+from ..protocol.vm_events import TrainBest, TrainData, TrainMeasured, TrainSlow
 from ..spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec
 from ..spec.cluster import places, slot_of
 from ..spec.namespace import refusal
 from . import events as e
-from .bags.state import DeclaredBag
 from .deadlines import DeadlineState
 from .events import Event
-from .jobs import DaskState, JobState
 from .power import MachineChange, Stretch
-from .studies import StudyState
 from .work import Work, Works
 
 _State = TypeVar("_State", bound=Work[object])
@@ -245,21 +243,21 @@ class RunState(Work[RunSpec]):
     """Time, step and reason, if the latest evaluation failed."""
     unsaved: tuple[float, int, str] | None = None
     """Time, step and reason, while checkpoints cannot be written."""
-    slow: e.TrainSlow | None = None
+    slow: TrainSlow | None = None
     """What holds up the run, while something does."""
     order: str = ""
     """Why its workers cannot begin at any of their examples, if they cannot."""
-    data: e.TrainData | None = None
+    data: TrainData | None = None
     """How it reads its records, where they come in blocks."""
     preparation: Preparation = Preparation()
     traced: e.TrainTraced | None = None
     """The latest trace that was asked for."""
     stopped: bool = False
-    best: e.TrainBest | None = None
+    best: TrainBest | None = None
     """The best evaluation, of a run that keeps its checkpoint."""
     deadline: DeadlineState | None = None
     """Of a run that has to be done in time."""
-    measured: tuple[e.TrainMeasured, ...] = ()
+    measured: tuple[TrainMeasured, ...] = ()
     """Of a run that measures stalls, in the order in which they were taken."""
     made: bool = False
     """All steps are made and saved: it needs no worker any more, but the end of its evaluation."""
@@ -543,21 +541,16 @@ class ClusterState:
         if why := self.taken(kind, name):
             raise NameTakenError(why, fix="Choose another --name.")
 
+    def _owner(self, name: str) -> str:
+        """Return the work that began work with this name; empty if there is none."""
+        for work in self.works.values():
+            if name in work.members:
+                return work.name
+        return ""
+
     def study_of(self, run: str) -> str:
         """Return the study that reserves the name of the run for a trial; empty where none does."""
-        return next((name for name in self.of(StudyState) if run.startswith(f"{name}-")), "")
-
-    def _owner(self, name: str) -> str:
-        """Return the study that has asked for the run `name`, or the bag that began the Dask
-        cluster `name`.
-        """
-        for study in self.of(StudyState).values():
-            if any(name in trial.runs for trial in study.trials.values()):
-                return study.name
-        for bag in self.of(DeclaredBag).values():
-            if name in bag.dasks:
-                return bag.name
-        return ""
+        return next((name for name in self.of_kind("study") if run.startswith(f"{name}-")), "")
 
     @property
     def run(self) -> RunState | None:
@@ -571,20 +564,15 @@ class ClusterState:
         places = {name: place for place, name in enumerate(self.order)}
         return sorted(active, key=lambda run: places.get(run.name, len(places)))
 
-    @property
-    def active_jobs(self) -> list[JobState]:
-        """The jobs that are not over, in the order in which they were declared."""
-        return [job for job in self.of(JobState).values() if not job.over]
+    def active(self, state: type[_State]) -> list[_State]:
+        """Return the work of one kind that is not over, in the order of its declaration.
 
-    @property
-    def active_dasks(self) -> list[DaskState]:
-        """The Dask clusters that are not over, in the order in which they were declared."""
-        return [dask for dask in self.of(DaskState).values() if not dask.over]
-
-    @property
-    def active_bags(self) -> list[DeclaredBag]:
-        """The bags that are not over, in the order in which they were declared."""
-        return [bag for bag in self.of(DeclaredBag).values() if not bag.over]
+        Parameters
+        ----------
+        state
+            The class of its states, as in `active(JobState)`.
+        """
+        return [work for work in self.of(state).values() if not work.over]
 
     @property
     def needs_workers_alone(self) -> bool:
@@ -635,8 +623,10 @@ class ClusterState:
 
     @property
     def studying(self) -> bool:
-        """Whether a study goes on: between two of its trials no run may be there."""
-        return any(not study.over for study in self.of(StudyState).values())
+        """Whether work that begins runs is not over, as a study: it may have no run at a moment."""
+        return any(
+            work.trains and not work.leases and not work.over for work in self.works.values()
+        )
 
     def has_begun(self, run: Claim) -> bool:
         """Whether the run has its parameter servers, or had; whether what needs none has its

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -76,6 +76,11 @@ class Work(Generic[_Spec]):
         return ""
 
     @property
+    def members(self) -> Collection[str]:
+        """The names of the work that it began and that is a part of it, such as a study's runs."""
+        return ()
+
+    @property
     def over(self) -> bool:
         """Whether it has ended."""
         return self.phase in ("finished", "failed", "stopped")
@@ -93,8 +98,8 @@ class Work(Generic[_Spec]):
         return False
 
     @property
-    def ends_cluster(self) -> bool:
-        """Whether its cluster was made for it alone, and ends now that it is over."""
+    def has_cluster_alone(self) -> bool:
+        """Whether its cluster was made for it alone, and ends with it."""
         return False
 
 

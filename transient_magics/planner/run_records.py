@@ -22,6 +22,13 @@ from ..catalog.published import startup
 from ..journal import ClusterState, Event, RunState, VmState, events, known_states, metrics, replay
 from ..protocol.machines import Share
 from ..protocol.measures.step_parts import step_parts
+from ..protocol.vm_events import (
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    WorkerJoined,
+    WorkerLeft,
+)
 from ..spec import CONTROLLER, Source
 from ..spec.image import image_of
 from .simulate import Startup
@@ -188,7 +195,7 @@ def record(
         evaluations=tuple(
             (each.step, dict(each.metrics))
             for each in history
-            if isinstance(each, events.TrainEvaluated) and each.run == run
+            if isinstance(each, TrainEvaluated) and each.run == run
         ),
         batch_size=round(statistics.median(sizes)) if sizes else 0,
         parameters=int(model.get("parameters", 0)),
@@ -342,20 +349,20 @@ def _observations(
                 distant = False
             for speed, seconds in _parts(told, began + WARM_UP_SECONDS, at):
                 yield Observation(dict(workers), max(servers, 1), speed, seconds, distant)
-        if isinstance(event, events.WorkerJoined):
+        if isinstance(event, WorkerJoined):
             active[event.worker] = event.number
-        elif isinstance(event, events.WorkerLeft) and active.get(event.worker) == event.number:
+        elif isinstance(event, WorkerLeft) and active.get(event.worker) == event.number:
             del active[event.worker]
-        elif isinstance(event, events.TrainFinished | events.TrainFailed):
+        elif isinstance(event, TrainFinished | TrainFailed):
             return
         began = at
 
 
 _RESHARED = (events.VmDeflated, events.VmInflated)
 
-_JOINED_OR_LEFT = (events.WorkerJoined, events.WorkerLeft)
+_JOINED_OR_LEFT = (WorkerJoined, WorkerLeft)
 
-_CHANGES = (events.WorkerJoined, events.WorkerLeft, events.TrainFinished, events.TrainFailed)
+_CHANGES = (WorkerJoined, WorkerLeft, TrainFinished, TrainFailed)
 
 
 def _parts(
@@ -389,9 +396,7 @@ def _speed(told: Sequence[tuple[float, int]], since: float, until: float) -> flo
 
 
 def _closing(history: Sequence[Event], rows: Sequence[Mapping[str, Any]], run: str) -> float | None:
-    ends = [
-        each.at for each in history if isinstance(each, events.TrainFinished) and each.run == run
-    ]
+    ends = [each.at for each in history if isinstance(each, TrainFinished) and each.run == run]
     last = max((row["time"] / 1e9 for row in rows), default=0.0)
     if ends and last:
         return max(ends[0] - last, 0.0)
@@ -407,7 +412,7 @@ def _joins(history: Sequence[Event], run: str) -> Iterable[float]:
     }  # for the first time
     seen = set()
     for event in history:
-        if isinstance(event, events.WorkerJoined) and event.run == run and event.worker not in seen:
+        if isinstance(event, WorkerJoined) and event.run == run and event.worker not in seen:
             seen.add(event.worker)
             if event.worker in replacing and event.worker in ready:
                 yield max(event.at - ready[event.worker], 0.0)

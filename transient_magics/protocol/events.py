@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Literal, TypeVar, cast, dataclass_transform
 
+from ..kinds import having
 from . import checks
 from .messages import Line
 
@@ -77,8 +78,8 @@ class Unknown(Event):
         return dict(self.line)
 
 
-KINDS: dict[str, type[Event]] = {}
-"""All classes of events by their kinds."""
+_KINDS: dict[str, type[Event]] = {}
+"""The classes of events that were imported, by their kinds."""
 _Kind = TypeVar("_Kind", bound=type[Event])
 
 
@@ -90,10 +91,16 @@ def event(kind: str, provenance: Provenance) -> Callable[[_Kind], _Kind]:
         cls = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
         cls.kind = kind
         cls.provenance = provenance
-        KINDS[kind] = cls
+        _KINDS[kind] = cls
         return cls
 
     return register
+
+
+def kinds() -> Mapping[str, type[Event]]:
+    """Return the classes of events by their kinds, with those of each kind of work."""
+    having("events")
+    return _KINDS
 
 
 def taken(
@@ -155,7 +162,7 @@ def from_values(values: Mapping[str, object]) -> Event:
     kind = values.get("kind")
     if not isinstance(kind, str):
         raise ValueError("no kind")
-    cls = KINDS.get(kind)
+    cls = kinds().get(kind)
     try:
         if cls is None:
             head = {name: values[name] for name in ("seq", "time") if name in values}

@@ -15,6 +15,12 @@ from types import MappingProxyType
 CPU = "cpu"
 """The catalog's name of the machine without a GPU, which VMs that prepare mini-batches have."""
 MOST_WORKERS = 1000
+MOST_LEASED = 100
+"""The most workers of one job, bag or Dask cluster."""
+MOST_PER_VM = 16
+"""The most trials that train on one VM at a time."""
+NOTICE_SECONDS = 30.0
+"""Time from a preemption notice to the end of the VM that Compute Engine grants."""
 _GROUP = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)x([1-9]\d{0,3})", re.ASCII)
 
 KEY = "emulator-share"

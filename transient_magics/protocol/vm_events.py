@@ -8,10 +8,8 @@ that what is sent and what is let in is one and the same; `from_chief`, `from_jo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
 from . import checks
 from .agent_commands import Role
@@ -19,7 +17,7 @@ from .checks import Amount, Count, Name, NameOrNone
 from .events import FACT, Event, event, taken
 from .measures.stalls import Measure
 
-_VM = "a VM"
+VM = "a VM"
 
 
 @event("worker.joined", FACT)
@@ -360,162 +358,6 @@ class TrainFailed(Event):
     step: Count = 0
 
 
-@event("job.started", FACT)
-class JobStarted(Event):
-    """The command of a job runs on this rank's VM, in that attempt.
-
-    `kept`: the number of the archive that its folder began with (0: none).
-    """
-
-    job: Name
-    attempt: Count
-    rank: Count
-    kept: Count = 0
-
-
-@event("job.packed", FACT)
-class JobPacked(Event):
-    """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes`
-    and SHA-256.
-
-    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks what
-    changed in theirs since the attempt began. `saved`: the last change in it, in seconds since 1970
-    by the controller's clock as far as the VM can tell (0: it counts as older than any other).
-    """
-
-    job: Name
-    attempt: Count
-    number: Count
-    files: Count
-    bytes: Count
-    digest: str
-    saved: Amount = 0.0
-
-
-@event("job.unkept", FACT)
-class JobUnkept(Event):
-    """The folder of a job cannot be packed, or not all of it (`reason`, a clause). What was kept
-    before stays.
-
-    Told once of failures that follow each other; an empty reason says that it is over.
-    """
-
-    job: Name
-    attempt: Count
-    reason: str
-
-
-@event("job.gpu_unused", FACT)
-class JobGpuUnused(Event):
-    """No process of a job has used the GPU of this rank's VM (`gpu`) in the `seconds` since the
-    command started.
-
-    Zero seconds report that a process uses it now.
-    """
-
-    job: Name
-    attempt: Count
-    rank: Count
-    gpu: str
-    seconds: Amount
-
-
-@event("job.exited", FACT)
-class JobExited(Event):
-    """The command of a job ended on this rank's VM, `seconds` after it was started, with `code`
-    (None: nobody knows; below 0: the signal).
-
-    `noticed`: after it was told to end, by the notice of a preemption or by the controller.
-    `preempted`: its VM had such a notice. `reason`, a clause, is why it was ended, where it did not
-    end by itself; `tail`: its last lines.
-    """
-
-    job: Name
-    attempt: Count
-    rank: Count
-    code: int | None
-    seconds: Amount = 0.0
-    noticed: bool = False
-    preempted: bool = False
-    reason: str = ""
-    tail: str = ""
-
-
-_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,49}", re.ASCII)
-
-
-def _version(value: str) -> str:
-    """What `pip install` may be told in an own sentence. Raises ValueError."""
-    if not _VERSION.fullmatch(value):
-        raise ValueError(f"{value!r:.80} is no version")
-    return value
-
-
-@event("dask.serving", FACT)
-class DaskServing(Event):
-    """The scheduler of a Dask cluster listens on its VM: at this `port`, its dashboard (0: none) at
-    that one on the VM's loopback. `versions`: of Python and of packages that its clients have to
-    have, too.
-    """
-
-    dask: Name
-    port: Annotated[int, checks.within(1, 65535)]
-    dashboard: Annotated[int, checks.within(0, 65535)]
-    versions: Mapping[Name, Annotated[str, _version]]
-
-
-@event("dask.left", FACT)
-class DaskLeft(Event):
-    """A worker left a Dask cluster after the notice of its VM's preemption: `moved` results, of so
-    many bytes, are elsewhere after `seconds`; `lost` ones are computed again, as are `interrupted`
-    tasks that it had not ended.
-    """
-
-    dask: Name
-    worker: Name
-    seconds: Amount
-    moved: Count
-    moved_bytes: Count
-    lost: Count
-    interrupted: Count
-
-
-@event("dask.crashed", FACT)
-class DaskCrashed(Event):
-    """A process of a Dask cluster ended on a VM that is not taken away. `reason` is a clause: how
-    it ended, or why it was ended (`it needed more memory than it may have`). What it computed
-    counts as its fault.
-    """
-
-    dask: Name
-    vm: Name
-    reason: str
-
-
-@event("dask.gpu_unused", FACT)
-class DaskGpuUnused(Event):
-    """No process on a VM of a Dask cluster has used the VM's GPU (`gpu`) in the `seconds` since its
-    worker started.
-
-    Zero seconds report that a process uses it now.
-    """
-
-    dask: Name
-    vm: Name
-    gpu: str
-    seconds: Amount
-
-
-@event("dask.closed", FACT)
-class DaskClosed(Event):
-    """The scheduler of a Dask cluster has ended by itself. `reason` is a clause (`its client is
-    gone`).
-    """
-
-    dask: Name
-    reason: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class AgentLine(Event):
     """What the agent of a VM tells. It is about that VM, and becomes an event only where the
@@ -624,12 +466,6 @@ _OF_CHIEF: dict[str, type[Event]] = {
         TrainOrder,
     )
 }
-_OF_JOB: dict[str, type[Event]] = {
-    each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobGpuUnused, JobExited)
-}
-_OF_DASK: dict[str, type[Event]] = {
-    each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskGpuUnused, DaskClosed)
-}
 _OF_AGENT: dict[str, type[AgentLine]] = {
     each.kind: each
     for each in (
@@ -658,38 +494,14 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
 
     Raises ValueError for everything else, whatever it is.
     """
-    found = taken(line, _OF_CHIEF, _VM, since, until)
+    found = taken(line, _OF_CHIEF, VM, since, until)
     if found.values["run"] != run:
         raise ValueError(f"a {found.kind} event of another run")
     return found
 
 
-def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: int) -> Event:
-    """As `from_chief`, of a line about that attempt of `job` from the VM of that rank."""
-    found = taken(line, _OF_JOB, _VM, since, until)
-    about = found.values
-    if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
-        raise ValueError(f"a {found.kind} event of another job")
-    return found
-
-
-def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, until: int) -> Event:
-    """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler
-    tells of others.
-    """
-    found = taken(line, _OF_DASK, _VM, since, until)
-    about = found.values
-    if (
-        about["dask"] != dask
-        or about.get("vm", vm) != vm
-        or not (schedules or isinstance(found, DaskCrashed | DaskGpuUnused))
-    ):
-        raise ValueError(f"a {found.kind} event that is not this VM's to tell")
-    return found
-
-
 def from_agent(line: bytes, since: int, until: int) -> AgentLine:
     """As `from_chief`, of a line of an agent."""
-    found = taken(line, _OF_AGENT, _VM, since, until)
+    found = taken(line, _OF_AGENT, VM, since, until)
     assert isinstance(found, AgentLine)
     return found

@@ -38,9 +38,10 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
         package / "version.py",
     ]
     chosen += [*package.glob("protocol/**/*.py"), *package.glob("runtime/**/*.py")]
-    # Of each kind of work: what runs on VMs.
+    # Of each kind of work: what runs on VMs, its declaration and its events.
     works = package / "works"
     chosen += [works / "__init__.py", *works.glob("*/__init__.py"), *works.glob("*/on_vm/**/*.py")]
+    chosen += [*works.glob("*/spec.py"), *works.glob("*/events.py")]
     if whole:
         beside = [
             package.parent / folder for folder in _BESIDE

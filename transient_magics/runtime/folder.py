@@ -1,11 +1,13 @@
-"""One run's folder on a VM: what the controller put there, and where the roles write.
+"""The folder of one run on a VM.
 
-`run.json` (the declaration and the run's token), `cell.py`, `include/`, `wheels/` and, on the
-chief's VM, the tokens for buckets come from the controller. Events, metrics, checkpoints, data and
-logs are written here by the roles. Every line of a file is written with one call, so that a reader
-following it never sees two writers' lines mixed. As long as `standby` is there, which the agent
-removes, the run goes on elsewhere: the role here gets all ready, leaves `prepared`, and waits. As
-long as `ahead` is, another run has the worker of this VM: the one here waits for its end.
+The controller puts `run.json` (the declaration and the run's token), `cell.py`, `include/`,
+`wheels/` and, on the chief's VM, the tokens for buckets there. Roles write events, metrics,
+checkpoints, data and logs. Each line is written with one call, so a reader that follows a file
+never sees lines of two writers mixed.
+
+While the file `standby` is there, the run still trains elsewhere: the role prepares everything,
+writes `prepared`, and waits until the agent removes `standby`. While `ahead` is there, another run
+has this VM's worker, and the new worker waits for its end.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ..protocol.run import RunSpec
 
 
 class RunFolder:
-    """The paths of one run below an agent's root, its declaration, and its append-only files."""
+    """The paths in the folder of one run, and its declaration."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,11 +50,11 @@ class RunFolder:
         self.input_address = path / "input-address"
 
     def shared_input(self, study: str) -> RunFolder:
-        """The folder, on this VM, of what the trials of a study read together."""
+        """Return the folder of the input that trials of a study share on this VM."""
         return RunFolder(self.path.with_name(layout.shared_input(study)))
 
     def spec(self) -> RunSpec:
-        """Read run.json."""
+        """Return the declaration. Raises TrainingError if it cannot be read."""
         declared = self.path / layout.RUN
         try:
             return RunSpec.from_dict(json.loads(declared.read_text(encoding="utf-8")))
@@ -62,41 +64,43 @@ class RunFolder:
             ) from error
 
     def graph_file(self, gpu: bool, servers: int) -> Path:
-        """Where the graph of workers with a GPU is, or of those without, for so many parameter
-        servers.
+        """Return the file with the graph of workers with or without a GPU.
+
+        `servers` is the number of parameter servers.
         """
-        return self.graphs / f"{'gpu' if gpu else 'cpu'}-{servers}.graph"
+        kind = "gpu" if gpu else "cpu"
+        return self.graphs / f"{kind}-{servers}.graph"
 
     def data_directory(self, spec: RunSpec) -> str:
-        """Where the problem's records are: the declared place, or the run's own folder."""
+        """Return where the records are: the declared place, or the run's own folder."""
         return spec.data_folder or str(self.data)
 
 
 class Lines:
-    """Lines that must not be lost when the disk is full for a while: they wait, in order, until
-    they can be written.
-    """
+    """An append-only file of events that keeps them in memory, in order, while the disk is full."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._waiting: deque[Mapping[str, Any]] = deque()
-        self._last = 0
+        self._last_time = 0
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append an event, now or as soon as there is room. It is later than those before, also
-        where the clock is set back: who hears them twice knows by their times which are new.
+        """Append an event, now or as soon as the disk has room.
+
+        Its time is later than those of the events before, even if the clock is set back. So a
+        reader that receives events twice can tell by their times which are new.
         """
-        self._last = max(time.time_ns(), self._last + 1)
-        self._waiting.append({"time": self._last, "kind": kind, **values})
+        self._last_time = max(time.time_ns(), self._last_time + 1)
+        self._waiting.append({"time": self._last_time, "kind": kind, **values})
         self.flush()
 
     @property
     def waiting(self) -> bool:
-        """Whether some could not be written yet."""
+        """Whether some events could not be written yet."""
         return bool(self._waiting)
 
     def flush(self) -> None:
-        """Try again what waits."""
+        """Write the events that wait, if the disk has room."""
         while self._waiting:
             try:
                 jsonl.append(self._path, self._waiting[0])

@@ -1,10 +1,9 @@
-"""The preemption notice of this VM, for which its metadata server is watched; and where that server
-is.
+"""The metadata server of this VM, which is watched for the preemption notice.
 
-One long poll hangs on `instance/preempted` (`wait_for_change` with the last etag), so a flip is
-seen within milliseconds and costs no traffic meanwhile. The server may answer 503, close the
-connection or restart at any time: the watch goes on with a short pause. Plain asyncio streams,
-because nothing else is on every VM.
+One long poll waits for a change of `instance/preempted` (`wait_for_change` with the last etag), so
+a notice is seen within milliseconds, without traffic in between. The server may answer 503, close
+the connection or restart at any time: the watch continues after a short pause. It uses asyncio's
+streams, because VMs have no HTTP library.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import http.client
 import os
 from collections.abc import Callable
 
-from ..protocol.job import NOTICE_SECONDS
 from ..protocol.layout import NOTICE_KEY
+from ..protocol.machines import NOTICE_SECONDS
 
 _ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 60
@@ -26,12 +25,12 @@ _LONGEST = 2.0
 
 
 def metadata_host() -> str:
-    """Where the metadata server is."""
+    """Return the host of the metadata server."""
     return os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
 
 
 def notice_seconds(host: str | None = None) -> float:
-    """Return for how many seconds a VM may use its processors after a preemption notice.
+    """Return the seconds that this VM runs after a preemption notice.
 
     Compute Engine shuts a Spot VM down within 30 s. If the VM's scheduling requests a longer
     notice, its metadata server reports the preemption that much earlier. Then the longer notice
@@ -54,9 +53,7 @@ def notice_seconds(host: str | None = None) -> float:
 
 
 async def watch_preemption(notice: Callable[[], None], host: str | None = None) -> None:
-    """Call `notice` once, as soon as this VM is told that it will be preempted. Runs until then or
-    until cancelled.
-    """
+    """Call `notice` once, as soon as this VM is under notice; return then, or when cancelled."""
     place = host or metadata_host()
     etag = "0"
     pause = _SHORTEST
@@ -71,26 +68,29 @@ async def watch_preemption(notice: Callable[[], None], host: str | None = None) 
             if body.strip().upper() == "TRUE":
                 notice()
                 return
-            # Without an etag every poll would answer at once: ask at a walking pace then.
+            # Without an etag each poll returns immediately, so poll at long intervals.
             pause = _SHORTEST if etag_now else _LONGEST
             if etag_now and etag_now != etag:
                 etag = etag_now
                 continue
         elif status:
-            etag = "0"  # a restarted server does not know our etag; ask for the value itself again
+            etag = "0"  # a restarted server does not know the etag: request the current value
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST)
 
 
 async def _get(host: str, etag: str) -> tuple[int, str | None, str]:
-    """One long poll: status, etag and body."""
+    """Make one long poll; return status, etag and body."""
     name, _, port = host.partition(":")
     async with asyncio.timeout(_POLL_SECONDS + 15):
         reader, writer = await asyncio.open_connection(name, int(port or 80), limit=_LIMIT)
         try:
             path = "/computeMetadata/v1/instance/preempted"
             query = f"wait_for_change=true&last_etag={etag}&timeout_sec={_POLL_SECONDS}"
-            request = f"GET {path}?{query} HTTP/1.1\r\nHost: {name}\r\nMetadata-Flavor: Google\r\nConnection: close\r\n\r\n"
+            request = (
+                f"GET {path}?{query} HTTP/1.1\r\nHost: {name}\r\n"
+                "Metadata-Flavor: Google\r\nConnection: close\r\n\r\n"
+            )
             writer.write(request.encode("ascii"))
             await writer.drain()
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
@@ -100,7 +100,7 @@ async def _get(host: str, etag: str) -> tuple[int, str | None, str]:
                 for key, _, value in (line.partition(":") for line in head[1:])
             }
             if headers.get("metadata-flavor") != "Google":
-                raise ValueError("something else answers in the metadata server's place")
+                raise ValueError("the answer is not from a metadata server")
             body = await _body(reader, headers)
             return status, headers.get("etag"), body
         finally:

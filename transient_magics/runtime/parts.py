@@ -1,7 +1,7 @@
-"""What an agent asks about the process that a VM runs for a piece of work: a `Part`, subclassed by
-each kind.
+"""The interface between an agent and the process that a VM runs for a piece of work: `Part`.
 
-The module `on_vm.agent` of the kind's package has its subclass as `PART`.
+Each kind of work that runs on VMs has a subclass as `PART` in the module `on_vm.agent` of its
+package.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ class Ended:
     """How a process ended."""
 
     pid: int = 0
-    """0: it could not be started."""
+    """Its process id; 0 if it could not be started."""
     code: int | None = None
-    """Its exit code; None where it was not a child of this agent."""
+    """Its exit code; None if it was not a child of this agent."""
     reason: str = ""
-    """Why it was killed here, or could not be started, a clause."""
+    """Why the agent killed it, or could not start it, a clause."""
 
 
 class Restarts:
-    """When a process that has ended is started again.
+    """The pauses between the starts of a process that ends too early.
 
     Parameters
     ----------
     pauses
-        Seconds before each restart of processes that end one after the other; the last one is
-        repeated.
+        Seconds before each successive restart; the last one is repeated.
     most
-        Restarts of processes that end one after the other.
+        Most successive restarts.
     lasting
-        Seconds after which a process counts as one that lasts: the count begins again with it.
+        Seconds after which a process counts as stable: the count of restarts begins again.
     """
 
     def __init__(self, pauses: Sequence[float], most: int, lasting: float = math.inf) -> None:
@@ -53,9 +52,7 @@ class Restarts:
         self._ended = 0
 
     def pause(self, seconds: float) -> float | None:
-        """Return the pause after a process that ran for `seconds`; None where it is not started
-        again.
-        """
+        """Return the pause after a process that ran for `seconds`; None: it is not restarted."""
         if seconds > self._lasting:
             self._ended = 0
         self._ended += 1
@@ -65,16 +62,25 @@ class Restarts:
 
 
 class Part(ABC):
-    """The part of this VM in one piece of work, whose files are in `folder`. Raises ValueError for
-    an invalid task.
+    """The part of this VM in one piece of work.
+
+    Parameters
+    ----------
+    folder
+        Folder of the work on this VM.
+    begin
+        The request for it.
+
+    Raises
+    ------
+    ValueError
+        The task of the request is invalid.
     """
 
     end_seconds: ClassVar[float | None] = None
-    """How long the process has to end once it is told to, before it is killed. None: it ends in its
-    own time.
-    """
+    """Seconds that the process has to end before it is killed; None: it ends in its own time."""
     restarts_under_notice: ClassVar[bool] = True
-    """Whether a process that ends while the VM is under notice is started again."""
+    """Whether a process that ends while the VM is under notice is restarted."""
 
     def __init__(self, folder: Path, begin: Begin) -> None:
         self.folder = folder
@@ -83,42 +89,41 @@ class Part(ABC):
     @property
     @abstractmethod
     def restarts(self) -> Restarts:
-        """The pauses between starts of the process."""
+        """Pauses between starts of the process."""
 
     @abstractmethod
     def program(self) -> tuple[str, Sequence[str]]:
-        """Return the module that is the process, and its arguments."""
+        """Return the module to run, and its arguments."""
 
     @abstractmethod
     def gave_up(self) -> None:
-        """Report that the process has ended and is not started again."""
+        """Report that the process has ended and is not restarted."""
 
-    # What a kind defines if it needs it
+    # Hooks, which a kind overrides if it needs them
 
     @property
     def exclusive(self) -> bool:
-        """Whether the VM does nothing else while it has this part."""
+        """Whether the VM runs nothing else while it has this part."""
         return True
 
     def check(self) -> None:  # noqa: B027 (a hook)
-        """Raise TrainingError where the part cannot begin."""
+        """Raise TrainingError if the part cannot begin."""
 
     def environment(self) -> Mapping[str, str]:
-        """Return what the process has in its environment beside that of the agent."""
+        """Return variables for the process, besides those of the agent."""
         return {}
 
     async def watch(self, pid: int) -> str:
-        """Watch the process until cancelled; return why it was killed here, a clause, if it was."""
+        """Watch the process until cancelled; return why this killed it, a clause, if it did."""
         return ""
 
     def ended(self, how: Ended) -> bool:
-        """Report how the process ended, and return whether it may be started again."""
+        """Report how the process ended, and return whether it may be restarted."""
         if not how.pid:
-            print(
-                f"{self.begin.work} could not be started: {how.reason}", file=sys.stderr, flush=True
-            )
+            text = f"{self.begin.work} could not be started: {how.reason}"
+            print(text, file=sys.stderr, flush=True)
         return True
 
     @staticmethod  # noqa: B027 (a hook)
     def clean(folder: Path) -> None:
-        """Delete what must not stay in the folder of the work after its end."""
+        """Delete files that must not stay in the folder after the end of the work."""

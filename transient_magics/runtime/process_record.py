@@ -1,10 +1,11 @@
-"""What is on disk about the process that a VM runs for a piece of work: that it is wanted, and
-which process it is.
+"""Records on disk of a VM's processes: which are requested, which run, and how they ended.
 
-The agent writes down what it starts before it does, and the process holds a lock as long as it
-lives. So either may be killed at any moment: the next agent finds what runs, and what a process
-that was killed has left is found by the mark that all processes of the work have in their
-environment.
+The agent records what it starts before it starts it, and each process holds a lock while it lives.
+So either may be killed at any moment: the next agent finds what runs, and a second process of the
+same work finds the lock held and ends.
+
+The first part is about the processes of work of any kind but runs, and the second part about the
+roles of runs.
 """
 
 from __future__ import annotations
@@ -29,241 +30,232 @@ from ..protocol import agent_commands, layout
 from ..protocol.agent_commands import Assignment, Begin
 
 MARK = "TRANSIENT_WORK_FOLDER"
-"""The variable with which all processes of a piece of work are started; its value is the work's
-folder on this VM.
+"""Environment variable of all processes of a piece of work: its folder on this VM.
+
+Processes that a killed process has left are found by it.
 """
-_WANTED = "wanted.json"
+_REQUEST = "request.json"
 _LOCK = "process.lock"
 
 
 class Running(NamedTuple):
-    """The process of a piece of work that lives."""
+    """The running process of a piece of work."""
 
     pid: int
     started: int
-    """Its start time, by the kernel: with it a pid means one process."""
+    """Start time by the kernel, which together with the pid identifies a process."""
     attempt: int
 
 
-def wanted(folder: Path) -> Begin | None:
-    """Return what is wanted in the folder of a piece of work; None where nothing is, or it cannot
-    be read.
-    """
+def requested(folder: Path) -> Begin | None:
+    """Return the request in the folder of a piece of work; None if there is none to read."""
     try:
-        command = agent_commands.read((folder / _WANTED).read_bytes())
+        command = agent_commands.read((folder / _REQUEST).read_bytes())
     except (OSError, ValueError):
         return None
     return command if isinstance(command, Begin) else None
 
 
-def want(folder: Path, begin: Begin) -> None:
-    """Write down what is wanted from now on."""
-    write_atomically(folder / _WANTED, begin.encoded)
+def request(folder: Path, begin: Begin) -> None:
+    """Record a request."""
+    write_atomically(folder / _REQUEST, begin.encoded)
 
 
-def wanted_at(folder: Path) -> float:
-    """Return when that was written down, in seconds since 1970; 0 where nothing is wanted."""
+def requested_at(folder: Path) -> float:
+    """Return when the request was recorded, in seconds since 1970; 0 if there is none."""
     with suppress(OSError):
-        return (folder / _WANTED).stat().st_mtime
+        return (folder / _REQUEST).stat().st_mtime
     return 0.0
 
 
-def all_wanted(root: Path) -> list[tuple[Path, Begin]]:
-    """Return the folders below an agent's root whose work is not over on this VM, each with what is
-    wanted.
-    """
-    found: list[tuple[Path, Begin]] = []
+def all_requested(root: Path) -> list[tuple[Path, Begin]]:
+    """Return the requests below an agent's root that have not ended on this VM, with their folders."""
+    requests: list[tuple[Path, Begin]] = []
     for kind in KINDS.values():
-        for path in sorted((root / kind.folder).glob(f"*/{_WANTED}")):
-            begin = wanted(path.parent)
+        for path in sorted((root / kind.folder).glob(f"*/{_REQUEST}")):
+            begin = requested(path.parent)
             if begin and begin.kind == kind.name and not has_ended(path.parent, begin.attempt):
-                found.append((path.parent, begin))
-    return found
+                requests.append((path.parent, begin))
+    return requests
 
 
 def warning_file(folder: Path, attempt: int) -> Path:
-    """Return the file with the moment at which another VM of the work ends, as the controller has
-    warned of it.
-    """
+    """Return the file with the time at which another VM of the work ends, sent by the controller."""
     return folder / f"warned-{attempt}"
 
 
 def write_end(path: Path, seconds: float) -> None:
-    """Write the moment `seconds` from now, in seconds since 1970, to such a file. Raises OSError."""
+    """Write the time in `seconds` from now, in seconds since 1970, to a file. Raises OSError."""
     write_atomically(path, f"{time.time() + seconds:.3f}\n", durable=False)
 
 
 def seconds_left(path: Path) -> float:
-    """Return the seconds to the moment in such a file; infinite where there is no such file."""
+    """Return the seconds until the time in such a file; infinite if there is no file."""
     with suppress(OSError, ValueError):
         return float(path.read_text(encoding="utf-8")) - time.time()
     return math.inf
 
 
 def claim(folder: Path, attempt: int) -> bool:
-    """Be the process of this attempt until this process ends; False where another one is."""
+    """Become the process of this attempt; return False if another process is."""
     lock = files.lock(folder / _LOCK)
     if lock is None:
         return False
     os.ftruncate(lock, 0)
-    told = {"pid": os.getpid(), "started": start_time(os.getpid()), "attempt": attempt}
-    os.write(lock, json.dumps(told).encode())
+    record = {"pid": os.getpid(), "started": start_time(os.getpid()), "attempt": attempt}
+    os.write(lock, json.dumps(record).encode())
     return True
 
 
 def running(folder: Path) -> Running | None:
-    """Return the process of the work, if one lives."""
+    """Return the process of the work; None if none lives."""
     try:
-        told = json.loads((folder / _LOCK).read_bytes())
-        found = Running(int(told["pid"]), int(told["started"]), int(told["attempt"]))
+        record = json.loads((folder / _LOCK).read_bytes())
+        process = Running(int(record["pid"]), int(record["started"]), int(record["attempt"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if start_time(found.pid) == found.started else None
+    return process if start_time(process.pid) == process.started else None
 
 
 def has_ended(folder: Path, attempt: int) -> bool:
-    """Return whether an attempt has ended on this VM for good."""
+    """Return whether an attempt has ended on this VM."""
     return (folder / f"ended-{attempt}").exists()
 
 
 def mark_ended(folder: Path, attempt: int) -> None:
-    """Note that an attempt has ended on this VM for good."""
+    """Record that an attempt has ended on this VM."""
     (folder / f"ended-{attempt}").touch()
 
 
-def marked(folder: Path) -> list[int]:
-    """Return the numbers of all processes that have the mark of the work."""
+def find_marked(folder: Path) -> list[int]:
+    """Return the pids of all processes that have the mark of the work."""
     mark = f"{MARK}={folder}".encode()
-    found = list[int]()
+    pids = list[int]()
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
             with suppress(OSError):
                 if mark in (path / "environ").read_bytes().split(b"\0"):
-                    found.append(int(path.name))
-    return found
+                    pids.append(int(path.name))
+    return pids
 
 
 def kill_marked(folder: Path) -> None:
-    """Kill all processes that have the mark of the work, and what they start at that time."""
+    """Kill all processes that have the mark of the work, and any that these start before they end."""
     for _ in range(10):
-        found = marked(folder)
-        for pid in found:
+        pids = find_marked(folder)
+        if not pids:
+            return
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
 
 
-def resident(pid: int) -> int:
-    """Return the bytes that a process has in memory; 0 where it has ended."""
+def resident_bytes(pid: int) -> int:
+    """Return the bytes that a process has in memory; 0 if it has ended."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1]) * os.sysconf(
-            "SC_PAGE_SIZE"
-        )
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
     except (OSError, IndexError, ValueError):
         return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-# What is on disk about the process of a role: that it is wanted, which one it is, and its exit code.
+# --- roles of runs -------------------------------------------------------------------------------
 #
-# The agent writes down what it starts before it does, and then which process that is. The process writes the same
-# into a file that it holds locked as long as it lives. So an agent may be killed at any moment: the next one finds
-# whatever runs, and a second process of the same role, should two have been started, finds the lock held and ends.
-# The exit code is written too, because an agent that was started again is not the parent of the roles it finds and
-# could not learn it otherwise.
+# An agent that was restarted is not the parent of the roles that it finds, and the kernel does not
+# tell it their exit codes. So roles write them to disk.
 
 
 @dataclass(frozen=True)
 class RoleRecord:
-    """A role that is wanted on this VM; with `pid` and the kernel's `started`, which process is or
-    was it.
-    """
+    """A role that is requested on this VM, and its process once that was started."""
 
     assignment: Assignment
     pid: int | None = None
     started: int | None = None
+    """Start time of the process by the kernel."""
 
     @property
     def lives(self) -> bool:
-        """Whether that process runs."""
+        """Whether the process runs."""
         if self.pid is None:
             return False
         state, started = _state(self.pid)
         return state not in ("", "Z", "X") and started == self.started
 
     def write(self, logs: Path) -> None:
-        """Put it in the place of what was there about the role."""
+        """Replace the record of the role."""
         write_atomically(pid_file(logs, self.assignment.name), self.text)
 
     @property
     def text(self) -> str:
-        """What is written."""
+        """Text of the record."""
         return json.dumps(
             {"pid": self.pid, "started": self.started, "assignment": self.assignment.to_dict()}
         )
 
     @classmethod
     def read(cls, path: Path) -> RoleRecord | None:
-        """None where there is none that can be read."""
+        """Return the record in a file; None if there is none to read."""
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(path.read_text(encoding="utf-8"))
             return cls(
-                Assignment.from_dict(told["assignment"]),
-                _number(told, "pid"),
-                _number(told, "started"),
+                Assignment.from_dict(record["assignment"]),
+                _number(record, "pid"),
+                _number(record, "started"),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 def pid_file(logs: Path, name: str) -> Path:
-    """Where the agent's record of a role is."""
+    """Return the file with the agent's record of a role."""
     return logs / f"{name}.pid"
 
 
 def lock_file(logs: Path, name: str) -> Path:
-    """Where the process's own is, which holds it locked."""
+    """Return the file that the role's process locks, with its own record."""
     return logs / f"{name}.lock"
 
 
 def exit_file(logs: Path, name: str) -> Path:
-    """Where a role leaves its exit code."""
+    """Return the file with the exit code of a role."""
     return logs / f"{name}.exit"
 
 
 def role_records(root: Path) -> list[RoleRecord]:
-    """The records below an agent's root: what an agent before had running, or was starting."""
-    found = map(RoleRecord.read, sorted(root.glob(f"{layout.RUNS}/*/{layout.LOGS}/*.pid")))
-    return [record for record in found if record is not None]
+    """Return the records below an agent's root: roles that an earlier agent ran or was starting."""
+    paths = sorted(root.glob(f"{layout.RUNS}/*/{layout.LOGS}/*.pid"))
+    return [record for record in map(RoleRecord.read, paths) if record is not None]
 
 
 def claim_role(logs: Path, assignment: Assignment) -> None:
-    """Be the process of this role until it ends. Raises TrainingError where another one is, or
-    nobody wants any more.
+    """Become the process of this role until this process ends.
 
-    The latter is so where the agent that started it died, and the next one was told that the run is
-    over.
+    Raises
+    ------
+    TrainingError
+        Another process is the role, or the role is not requested any more: the agent that started
+        this process died, and the next one has ended the run.
     """
     lock = files.lock(lock_file(logs, assignment.name))
     if lock is None:
         raise TrainingError(f"another process is {assignment.name} of {assignment.run}")
-    wanted = RoleRecord.read(pid_file(logs, assignment.name))
-    if wanted is None or wanted.assignment != assignment:
-        raise TrainingError(f"{assignment.name} of {assignment.run} is not wanted any more")
-    os.register_at_fork(
-        after_in_child=partial(_close, lock)
-    )  # what it forks may live on, and is not the role
+    record = RoleRecord.read(pid_file(logs, assignment.name))
+    if record is None or record.assignment != assignment:
+        raise TrainingError(f"{assignment.name} of {assignment.run} is not requested any more")
+    # Processes that this one forks may outlive it, and must not hold the lock.
+    os.register_at_fork(after_in_child=partial(_close, lock))
     os.ftruncate(lock, 0)
     os.write(lock, RoleRecord(assignment, os.getpid(), start_time(os.getpid())).text.encode())
 
 
 def start_time(pid: int) -> int | None:
-    """The kernel's start time of a process: with it a pid means one process for ever."""
+    """Return the start time of a process by the kernel, which with the pid identifies it."""
     return _state(pid)[1]
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process stands still (SIGSTOP, a debugger)."""
+    """Return whether a process is stopped, by SIGSTOP or a debugger."""
     return _state(pid)[0] in ("T", "t")
 
 
@@ -275,10 +267,10 @@ def _state(pid: int) -> tuple[str, int | None]:
         return "", None
 
 
-def _number(told: Mapping[str, Any], name: str) -> int | None:
-    if told.get(name) is None:
+def _number(record: Mapping[str, Any], name: str) -> int | None:
+    if record.get(name) is None:
         return None
-    return int(told[name])
+    return int(record[name])
 
 
 def _close(handle: int) -> None:

@@ -1,7 +1,6 @@
-"""What every role process does at its start and end: its arguments, its environment, its exit code
-on disk.
+"""What the processes of runs on a VM share: start, environment, exit codes, messages, and log.
 
-What others may want to know of the process is on disk (process_record.py).
+Their records on disk are in process_record.py.
 """
 
 from __future__ import annotations
@@ -26,60 +25,21 @@ from .folder import RunFolder
 from .process_record import claim_role, exit_file
 
 RUNTIME = __name__.rpartition(".")[0]
-"""The package of everything that runs on a VM."""
+"""Package of everything that runs on a VM."""
 _PROGRAMS = {
     "ps": "parameter_server",
     "worker": "worker",
     **dict.fromkeys(("dispatcher", "prep", "input"), "preparation"),
 }
 
-_parent: int | None = None
-_held = threading.local()
-"""Per thread that forks: the signals that it had blocked before (`mask`), while it forks."""
-
-LONGEST_LINE = 1 << 20
-
 DONE = 0
-"""A role ended as it should; it is not started again."""
+"""Exit code: the role ended as it should, and is not restarted."""
 FAILED = 65
-"""The run cannot go on and train.failed says why; it is not started again."""
+"""Exit code: the run cannot continue and train.failed says why; the role is not restarted."""
 STUCK = 75
-"""A worker's watchdog ended it; it is started again and gets a new number."""
+"""Exit code: a worker's watchdog ended it; it is restarted, and gets a new number."""
 UNFIT = 69
-"""This VM cannot do what it was rented for, as the last line of the log says; the role is not
-started again here.
-"""
-
-
-# How the processes of a VM talk where protocol/ does not say it yet: JSON lines, tokens, and what exit codes mean.
-#
-# One message is one JSON object on one line. The first message on a connection to the chief carries the run's token.
-# Nothing here opens a socket.
-
-
-def decode(line: bytes) -> dict[str, Any]:
-    """The message on a line. Raises ValueError if it is none."""
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError("a message is a JSON object")
-    return message
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Split "10.128.0.2:2221"."""
-    host, _, port = address.rpartition(":")
-    return host, int(port)
-
-
-def token_fits(given: str, token: str) -> bool:
-    """Whether this is the run's token; compared in constant time."""
-    return bool(token) and hmac.compare_digest(given.encode(), token.encode())
-
-
-def program(role: str) -> str:
-    """The module that is the program of a role: `python -m` starts it."""
-    return f"{RUNTIME}.{_PROGRAMS[role]}"
-
+"""Exit code: this VM cannot do its part, as the log's last line says; it is not restarted here."""
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -95,34 +55,57 @@ ENVIRONMENT = {
     # processes of a run.
     "PYTHONHASHSEED": "0",
 }
-
-
+"""Variables of all processes of runs."""
 _KEEP_ALIVE = "grpc.keepalive_permit_without_calls=1"
+
+LONGEST_LINE = 1 << 20
+"""Most bytes of a message, which is one JSON object on one line."""
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """Return the message on a line. Raises ValueError if it is not a JSON object."""
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("a message is a JSON object")
+    return message
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split "10.128.0.2:2221"."""
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+def token_fits(given: str, token: str) -> bool:
+    """Return whether `given` is the run's token, in constant time."""
+    return bool(token) and hmac.compare_digest(given.encode(), token.encode())
+
+
+def program(role: str) -> str:
+    """Return the module of a role's program, for `python -m`."""
+    return f"{RUNTIME}.{_PROGRAMS[role]}"
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a role process: the agent's, TensorFlow's settings, and compiled modules
-    kept.
+    """Return the environment of a role's process: `given`, with TensorFlow's settings.
 
-    Without its bytecode on disk TensorFlow takes 13 s to import instead of 3, at every start of
-    every worker.
+    Bytecode is always written to disk. Without it TensorFlow takes 13 s to import instead of 3, at
+    every start of every worker.
     """
-    return {
-        **{key: value for key, value in given.items() if key != "PYTHONDONTWRITEBYTECODE"},
-        **ENVIRONMENT,
-    }
+    kept = {key: value for key, value in given.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, **ENVIRONMENT}
 
 
 def take_environment() -> None:
-    """Have TensorFlow's settings of role processes in this one, but for those that its user has
-    set.
-    """
-    os.environ.update({key: value for key, value in ENVIRONMENT.items() if key not in os.environ})
+    """Use TensorFlow's settings of roles in this process, except those that its user has set."""
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
 
 
 class Role:
-    """The arguments of a role process, read once; from then on this process is the role, and no
-    other can be.
+    """The arguments of this process, which claims its role as they are read.
+
+    Raises TrainingError if another process has the role, or it is not requested any more.
     """
 
     def __init__(self, arguments: list[str] | None = None) -> None:
@@ -130,14 +113,14 @@ class Role:
         parser.add_argument("--run-folder", type=Path, required=True)
         parser.add_argument("--assignment", required=True, help="JSON")
         parser.add_argument(
-            "--asked",
+            "--requested",
             type=float,
             default=time.time(),
-            help="when it was wanted, seconds since 1970",
+            help="when it was requested, in seconds since 1970",
         )
         given = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-        self.asked: float = given.asked
-        separate_children()  # the user's code may fork, in data pipelines above all
+        self.requested_at: float = given.requested
+        separate_children()  # the user's code may fork, for example in data pipelines
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim_role(self.folder.logs, self.assignment)
@@ -145,17 +128,19 @@ class Role:
         if not spec.train_steps:
             spec = replace(spec, train_steps=self.assignment.train_steps)
         self.spec: RunSpec = spec
-        if (
-            self.spec.stalls
-        ):  # between its measures connections are idle, and a server takes so many pings amiss
+        if self.spec.stalls:
+            # Connections are idle between measures, and servers refuse too many pings then.
             name = "TF_GRPC_DEFAULT_OPTIONS"
             os.environ[name] = os.environ.get(name, "").replace(_KEEP_ALIVE, _KEEP_ALIVE[:-1] + "0")
-        # A VM that shuts down sends it along with SIGTERM to whatever an SSH session has left, and
-        # would kill us so.
+        # A VM that shuts down sends SIGHUP with SIGTERM to processes that SSH sessions have left.
+        # It would kill this process, which trains on until shortly before the end.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def end(self, code: int) -> NoReturn:
-        """Leave the code on disk and end at once; TensorFlow's servers might wait for dead peers."""
+        """Write the exit code to disk, and exit without waiting for TensorFlow's servers.
+
+        These might wait for peers that are gone.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -165,15 +150,12 @@ class Role:
 
 
 def log(text: str) -> None:
-    """A line in the role's log."""
+    """Write a line to the role's log."""
     print(time.strftime("%H:%M:%S"), text, file=sys.stderr, flush=True)
 
 
-# How long the parts of a start take.
-
-
 class Stopwatch:
-    """Names and seconds of the parts of a start, in order."""
+    """The parts of a start, with their seconds, in order."""
 
     def __init__(self, started: float, goal: str = "first gradient") -> None:
         self._started = self._last = started
@@ -181,7 +163,7 @@ class Stopwatch:
         self.parts: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """Everything since the last lap was `name`."""
+        """Add the time since the last lap to the part `name`."""
         now = time.time()
         self.parts[name] = self.parts.get(name, 0.0) + now - self._last
         self._last = now
@@ -191,47 +173,44 @@ class Stopwatch:
         return f"{self._goal} after {self._last - self._started:.1f} s: {parts}"
 
 
-# What processes that fork from ours inherit of our signals: nothing.
-#
-# asyncio hears of signals through a file descriptor that a fork shares (python/cpython #94454). The SIGTERM with
-# which `multiprocessing.Pool` ends its processes would arrive in the event loop of their parent, and not end them.
+_parent: int | None = None
+_blocked = threading.local()
+"""The signals that a thread had blocked before (`mask`), while it forks."""
 
 
 def separate_children() -> None:
-    """From now on, processes that fork from this one have Python's own signal handlers, and no
-    wakeup descriptor.
+    """Give processes that this one forks Python's own signal handlers, and no wakeup descriptor.
 
-    This is so for children alone: what they set themselves, their own children inherit as usual.
+    asyncio receives signals through a file descriptor that a fork shares (python/cpython #94454).
+    The SIGTERM with which `multiprocessing.Pool` ends its processes would arrive in the event loop
+    of their parent, and not end them. Only children of this process are separated: handlers that
+    they set themselves are inherited by their own children as usual.
     """
     global _parent
     if _parent is None:
-        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_reset)
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_reset)
     _parent = os.getpid()
 
 
-def _hold() -> None:
-    # A signal that comes to a child before `_reset` would still be written to the parent's
-    # descriptor.
+def _block() -> None:
+    # A signal that reaches a child before `_reset` would be written to its parent's descriptor.
     if os.getpid() == _parent:
-        _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _blocked.mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
-def _release() -> None:
-    mask = getattr(_held, "mask", None)
+def _unblock() -> None:
+    mask = getattr(_blocked, "mask", None)
     if mask is not None:
-        _held.mask = None
+        _blocked.mask = None
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _reset() -> None:
-    if getattr(_held, "mask", None) is None:
+    if getattr(_blocked, "mask", None) is None:
         return
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
-            if number == signal.SIGINT:
-                usual = signal.default_int_handler
-            else:
-                usual = signal.SIG_DFL
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
-    _release()
+    _unblock()

@@ -22,9 +22,8 @@ from ..catalog import (
 )
 from ..errors import DeclarationError
 from ..protocol import checks
-from ..protocol.machines import CPU, parse_machines
+from ..protocol.machines import CPU, MOST_PER_VM, parse_machines
 from ..protocol.names import checked_name
-from ..protocol.study import MOST_PER_VM
 from .grammar import WorkerGroup, render_groups
 
 EMULATED_PROJECT = "emulated-project"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
-from ...protocol.bag.spec import BagSpec
 from ...protocol.cluster_commands import GiveUp
+from ...protocol.outputs import Policy
 from ...protocol.run import choices
 from ..option import (
     Option,
@@ -242,7 +242,7 @@ POLICY = flag(
     "--policy",
     "how to choose the VM of a job: reuse (by age of the VM) or memoryless (any)",
     default="reuse",
-    **one_of("--policy", choices("policy", BagSpec)),
+    **one_of("--policy", get_args(Policy)),
 )
 SAVE_TIME = flag(
     "--save-time",

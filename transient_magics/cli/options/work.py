@@ -108,6 +108,8 @@ class WorkCommand:
         Whether `declare` takes `dry_run`.
     rank : int
         The place in lists of commands, lowest first.
+    guide : str
+        The name of the documentation page that explains it.
     """
 
     verb: str
@@ -123,6 +125,7 @@ class WorkCommand:
     from_file: bool = True
     dry_run: bool = False
     rank: int = 10
+    guide: str = ""
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from ...catalog import accelerator, has_gpu
 from ...clock import rate_of
 from ...deadlines.situation import ON_DEMAND, zones_for
 from ...errors import ClusterError, DeclarationError, StoreError, TransientError, UnreachableError
-from ...journal import ClusterState, StudyState, known_states
+from ...journal import ClusterState, known_states
 from ...journal.cost import total
 from ...spec import WORKER, ClusterSpec, RunSpec, WorkerGroup, render_duration, render_money
 from ...spec.measurement import Sighting, measurements
@@ -74,7 +74,7 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
     spec = state.spec
     if spec is None:
         raise ClusterError(f"{cluster.name} is not declared yet")
-    if others := [each.name for each in (*state.claims, *state.active_bags)] + _studies(state):
+    if others := [each.name for each in state.works.values() if not each.over]:
         what = f"A run with a deadline needs {cluster.name} for itself, and {' and '.join(others)} would share it"
         raise ClusterError(what, fix="Wait for their end, or declare another cluster.")
     for wrong, why in (
@@ -230,10 +230,6 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
         OSError,
     ):  # no run of it has trained long enough, or NumPy is not installed
         return None
-
-
-def _studies(state: ClusterState) -> list[str]:
-    return [study.name for study in state.of(StudyState).values() if not study.over]
 
 
 def _rate(cluster: BaseCluster) -> float:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
 from ...files import write_atomically
-from ...journal import Event, events, metrics, read
+from ...journal import Event, metrics, read
 from ...protocol import layout
+from ...protocol.vm_events import TrainEvaluated, TrainFinished, TrainProgress
 from ..text import event_words, quiet_kinds
 from . import event_files, profile
 
@@ -159,7 +160,7 @@ def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
             continue
         written.seq = event.seq
         cluster = records.setdefault("cluster", [])
-        if isinstance(event, events.TrainEvaluated):
+        if isinstance(event, TrainEvaluated):
             records.setdefault("evaluation", []).extend(_scalars(event.at, step, event.metrics))
         cluster.extend(_scalars(event.at, step, _curves(event)))
         if event.kind and event.kind not in quiet_kinds():
@@ -170,14 +171,14 @@ def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
 
 def _curves(event: Event) -> dict[str, Any]:
     match event:
-        case events.TrainProgress():
+        case TrainProgress():
             return {
                 "loss": event.loss,
                 "steps_per_second": event.steps_per_second,
                 "samples_per_second": event.samples_per_second,
                 "active_workers": event.active,
             }
-        case events.TrainFinished():
+        case TrainFinished():
             return {"loss": event.loss}
     return {}
 

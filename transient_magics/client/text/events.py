@@ -10,6 +10,7 @@ from types import ModuleType
 from ...journal import Event, events
 from ...kinds import KINDS, load, parts
 from ...protocol.checks import all_plain
+from ...protocol.events import Unknown
 from ...protocol.machines import Share
 from ...spec import ClusterSpec, render_duration
 from ...spec import render_money as money
@@ -294,7 +295,7 @@ def _named(kind: str, name: str) -> str:
 
 
 def _other_words(event: Event) -> str:
-    if isinstance(event, events.Unknown):
+    if isinstance(event, Unknown):
         return _unknown_words(event.values)
     return event.kind or "something happened"
 

@@ -249,7 +249,7 @@ def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
     if _is_busy(state):
         return ""
     for work in state.works.values():
-        if work.ends_cluster:
+        if work.over and work.has_cluster_alone:
             return f"{work.name} is over"
     if state.run and state.run.spec.when_done == "cluster":
         return f"{state.run.name} is over"

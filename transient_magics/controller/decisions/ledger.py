@@ -41,7 +41,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...journal import ClusterState, RunState, StudyState
+from ...journal import ClusterState, RunState
 from ...journal.events import MOST_RUNS
 from ...protocol.run import RunSpec
 from ...spec import WORKER
@@ -54,7 +54,6 @@ from .slots import (
     Pool,
     by_readiness,
     guests,
-    has_seat,
     hosts,
     machines_of,
     ready,
@@ -164,16 +163,11 @@ def has_room(
     """Whether a run with so many workers, or these machines, would have them once it is ready: some
     of those that have them now will have their steps by then. Of a job nobody knows when it ends.
     """
-    lasting = hosts(_lasting(state.claims, now), state)
-    return Pool(slots).has_room(lasting, workers, machines, state.leases)
+    claims = hosts(lasting(state.claims, now), state)
+    return Pool(slots).has_room(claims, workers, machines, state.leases)
 
 
-def has_place(study: StudyState, state: ClusterState, now: float) -> bool:
-    """Whether a further trial of the study would have a place on a VM that its trials share."""
-    return has_seat(study, state, _lasting(state.claims, now))
-
-
-def _lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
+def lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
     """Those that keep their workers for longer than a run that begins now takes to be ready."""
     return [
         claim
@@ -222,7 +216,7 @@ def _begun(
         if not isinstance(run, RunState):
             full = not fits
         else:
-            ahead = not (fits or head) and _fits(run, _lasting(training, now), pool, state)
+            ahead = not (fits or head) and _fits(run, lasting(training, now), pool, state)
             full = (
                 len(ports) >= MOST_RUNS or beside > max(MOST_MADE, pool.size) or not (fits or ahead)
             )

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 
-from ...journal import ClusterState, RunState, StudyState
+from ...journal import ClusterState, RunState
 from ...journal.state import Claim
 from ...protocol.machines import parse_machines
 from ...spec.cluster import place, slot_of
@@ -192,30 +192,6 @@ def seated(
     return dict(sorted(found.items()))
 
 
-def has_seat(study: StudyState, state: ClusterState, lasting: Sequence[Claim]) -> bool:
-    """Whether a further trial of the study would be a guest beside the claims that are `lasting`.
-
-    It is none while somebody waits for a worker, or another study that asks for trials has no VM,
-    or two fewer than this one: the study's VMs would never come free.
-    """
-    seats = guests(lasting, state)
-    if any(not state.has_begun(each) and each.name not in seats for each in lasting):
-        return False
-    mine = _vms(study, state)
-    if any(
-        _asks(each) and _vms(each, state) < max(mine - 1, 1)
-        for each in state.of(StudyState).values()
-        if each is not study
-    ):
-        return False
-    own = Counter(
-        seats.get(run.name, run.name)
-        for run in lasting
-        if isinstance(run, RunState) and run.spec.study == study.name
-    )
-    return any(many < study.spec.per_vm for many in own.values())
-
-
 def _joins(run: RunState, group: Sequence[RunState], slots: Mapping[str, int]) -> bool:
     first = group[0]
     if first.spec.study != run.spec.study:
@@ -223,21 +199,6 @@ def _joins(run: RunState, group: Sequence[RunState], slots: Mapping[str, int]) -
     if run.name in slots:
         return slots.get(first.name) == slots[run.name]
     return len(group) < run.spec.per_vm
-
-
-def _asks(study: StudyState) -> bool:
-    return not study.stopping and len(study.trials) < study.wanted
-
-
-def _vms(study: StudyState, state: ClusterState) -> int:
-    return len(
-        {
-            slot
-            for trial in study.trials.values()
-            for run in trial.runs
-            for slot in state.slots_of(run)
-        }
-    )
 
 
 # Which run makes ready on which VM, to have its worker next (pure).

@@ -93,7 +93,7 @@ async def _manifest(
             except TrainingError as error:
                 damage = TrainingError(error.what, where=f"gs://{bucket}/{name}")
     oldest_first = sorted(there.values(), key=lambda each: each.generation)
-    whole = manifest.Manifest.lying_there(
+    whole = manifest.Manifest.from_objects(
         (each.name.removeprefix(path), each.size, each.crc32c) for each in oldest_first
     )
     if damage and not whole.newest:

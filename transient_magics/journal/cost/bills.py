@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 from ... import markup
 from ...spec import PREPARATION, WORKER, ClusterSpec, price_kind, render_money
 from ...spec.cluster import slot_of
-from ..bags.state import DeclaredBag
-from ..jobs import DaskState, JobState
-from ..state import ClusterState, RunState, VmState
-from ..studies import StudyState
+from ..state import ClusterState, VmState
 from .shares import Division, Lines, Meter, Workers, divided, stopped_at
 
 _NOTHING = 1e-9
@@ -81,18 +78,14 @@ def charged(state: ClusterState, name: str, now: float) -> float:
     It is the work's cost, and start-up and notices of VMs in its slots while it had these. A study
     that has its clusters for itself pays all that they cost.
     """
-    study = state.of(StudyState).get(name)
-    bag = state.of(DeclaredBag).get(name)
-    if study and study.spec.alone:
+    work = state.works.get(name)
+    if work and work.has_cluster_alone:
         return total(state, now)
     division = divided(state, now)
-    if study:
-        members = study.runs
+    if work and not work.leases:
+        members = work.members
     else:
-        if bag:
-            members = bag.dasks
-        else:
-            members = (name,)
+        members = (name,)
     return sum(sum(division.work[member].values()) + division.beside[member] for member in members)
 
 
@@ -142,22 +135,19 @@ def _work(state: ClusterState, division: Division) -> dict[str, Cost]:
     ended = state.over
     found = {
         work.name: _cost(work.name, division.work.get(work.name, {}), over=ended or work.over)
-        for work in (
-            *state.of(RunState).values(),
-            *state.of(JobState).values(),
-            *state.of(DaskState).values(),
-        )
+        for work in state.works.values()
+        if work.leases
     }
-    wholes = [(study.name, study.over, study.runs) for study in state.of(StudyState).values()]
-    wholes += [(bag.name, bag.over, bag.dasks) for bag in state.of(DeclaredBag).values()]
-    for name, over, members in wholes:
+    for work in state.works.values():
+        if work.leases:
+            continue
         lines = Lines(float)
-        for member in members:
+        for member in work.members:
             _add(lines, division.work.get(member, {}))
         # The value of a trial is there before its run has ended, and a bag is over before its last
         # workers are free.
-        over = over and all(found[member].over for member in members if member in found)
-        found[name] = _cost(name, lines, over=ended or over)
+        over = work.over and all(found[name].over for name in work.members if name in found)
+        found[work.name] = _cost(work.name, lines, over=ended or over)
     return found
 
 
@@ -178,8 +168,7 @@ def _lines(state: ClusterState, division: Division) -> dict[str, float]:
     """The lines of a cluster's bill: work, and the rest. Runs count in their study, Dask clusters
     in their bag.
     """
-    whole = {run: study.name for study in state.of(StudyState).values() for run in study.runs}
-    whole |= {dask: bag.name for bag in state.of(DeclaredBag).values() for dask in bag.dasks}
+    whole = {member: work.name for work in state.works.values() for member in work.members}
     lines = Lines(float)
     for name, of in division.work.items():
         lines[whole.get(name, name)] += sum(of.values())

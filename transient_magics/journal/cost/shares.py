@@ -42,7 +42,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from ...protocol.job import NOTICE_SECONDS
+from ...protocol.machines import NOTICE_SECONDS
 from ...spec import PREPARATION, WORKER
 from ...spec.cluster import slot_of
 from ..power import Stretch

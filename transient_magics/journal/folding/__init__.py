@@ -1,72 +1,63 @@
-"""What follows from an event: the rules by which a journal's events add up to a ClusterState. No
-clock, no file.
+"""The rules by which a journal's events add up to a ClusterState. No clock, no file.
 
-`fold(state, event)` returns the next state and never changes the old one; `replay(events)` folds
-them all. Folding an event twice does not happen, because events carry their `seq` and older ones
-are passed over. What an event does to the cluster, its moves, VMs and their power, runs, studies,
-jobs, Dask clusters, bags, deadlines and reclaims is said by a rule in the module of that name.
+`fold(state, event)` returns the next state and never changes the old one. `replay(events)` folds
+all of them. An event that was folded already changes nothing: events carry their `seq`, and `fold`
+ignores older ones.
+
+Each kind of event has one rule, a function of the state and the event. The rules for the cluster,
+its moves, its VMs and their power, reclaims, runs and deadlines are in the modules of these names.
+`works` has the rules for events of work of every kind, and the module `fold` of each kind of work
+has those for its own events, as `rules`, and in `FREQUENT` the events that `recent` leaves out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from ...errors import JournalError, TransientError
-from ...protocol.bag import events as b
+from ...kinds import having
+from ...protocol.events import Unknown
+from ...protocol.vm_events import TrainData, TrainMeasured, TrainProgress
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import (
-    bags,
-    clusters,
-    dasks,
-    deadlines,
-    jobs,
-    moves,
-    power,
-    reclaims,
-    runs,
-    studies,
-    vms,
-    works,
-)
-from .rules import changed
+from . import clusters, deadlines, moves, power, reclaims, runs, vms, works
+from .rules import Rules, changed
 
 MOST_LOST = 1_000_000
 """So many events may be missing before the next one: numbers that others choose must leave room for
 ours.
 """
-
-
 RECENT = 60
-_MANY = (
-    e.TrainProgress,
-    e.TrainData,
-    e.TrainMeasured,
+_FREQUENT = (
+    TrainProgress,
+    TrainData,
+    TrainMeasured,
     e.VmTraffic,
     e.DeadlineOutlook,
-    e.Unknown,
-    b.BagProposed,
-    b.BagStarted,
-    b.BagSaved,
-    b.BagResult,
+    Unknown,
 )
-"""Too many to be kept among the recent ones."""
+"""Events that come too often to be kept among the recent ones."""
 
-_RULES = (
-    clusters.rules
-    | moves.rules
-    | vms.rules
-    | runs.rules
-    | studies.rules
-    | jobs.rules
-    | dasks.rules
-    | bags.rules
-    | deadlines.rules
-    | reclaims.rules
-    | power.rules
-    | works.rules
-)
+
+@cache
+def _rules() -> Rules:
+    """Return all rules, those of each kind of work included."""
+    modules = [clusters, moves, vms, power, reclaims, works, runs, deadlines, *having("fold")]
+    found = Rules()
+    for module in modules:
+        found |= module.rules
+    return found
+
+
+@cache
+def _frequent() -> tuple[type[Event], ...]:
+    """Return the classes of events that are not kept among the recent ones."""
+    found = list[type[Event]](_FREQUENT)
+    for module in having("fold"):
+        found += getattr(module, "FREQUENT", ())
+    return tuple(found)
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
@@ -91,7 +82,7 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
         return state
     if event.seq > state.seq + MOST_LOST:
         raise JournalError(f"An event of number {event.seq} cannot follow on number {state.seq}")
-    if rule := _RULES.get(type(event)):
+    if rule := _rules().get(type(event)):
         try:
             state = rule(state, event)
         except (
@@ -104,6 +95,6 @@ def fold(state: ClusterState, event: Event) -> ClusterState:
         ) as error:
             raise JournalError(f"A {event.kind} event makes no sense: {error}") from error
     recent = state.recent
-    if not isinstance(event, _MANY):
+    if not isinstance(event, _frequent()):
         recent = (*recent[1 - RECENT :], event)
     return changed(state, seq=max(event.seq, state.seq), recent=recent)

@@ -10,11 +10,10 @@ from functools import cache
 from typing import TypeVar, cast
 
 from ..events import Event
-from ..state import ClusterState, VmState
-from ..studies import TrialState
+from ..state import ClusterState
 from ..work import Work
 
-_Value = TypeVar("_Value", bound=ClusterState | VmState | TrialState | Work[object])
+_Value = TypeVar("_Value")
 _Kind = TypeVar("_Kind", bound=Event)
 Rule = Callable[[ClusterState, _Kind], ClusterState]
 

@@ -11,6 +11,26 @@ from typing import TypeVar
 from ...protocol import checks
 from ...protocol.machines import MOST_WORKERS, render_machines
 from ...protocol.run import RunSpec
+from ...protocol.vm_events import (
+    TrainBest,
+    TrainCheckpoint,
+    TrainData,
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainMade,
+    TrainMeasured,
+    TrainOrder,
+    TrainProgress,
+    TrainRecovered,
+    TrainShipped,
+    TrainSlow,
+    TrainStarted,
+    TrainUnevaluated,
+    TrainUnsaved,
+    WorkerJoined,
+    WorkerLeft,
+)
 from .. import events as e
 from ..deadlines import DeadlineState
 from ..state import ClusterState, RunState, WorkerState, unknown_run
@@ -29,8 +49,8 @@ MOST_MEASURED = 1000
 WAITED = 12
 
 
-@rules.of(e.WorkerJoined)
-def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
+@rules.of(WorkerJoined)
+def _(state: ClusterState, event: WorkerJoined) -> ClusterState:
     run = state.of(RunState).get(event.run)
     vm = state.vms.get(event.worker)
     if vm and vm.boots_as in state.unfit:
@@ -50,8 +70,8 @@ def _(state: ClusterState, event: e.WorkerJoined) -> ClusterState:
     )
 
 
-@rules.of(e.WorkerLeft)
-def _(state: ClusterState, event: e.WorkerLeft) -> ClusterState:
+@rules.of(WorkerLeft)
+def _(state: ClusterState, event: WorkerLeft) -> ClusterState:
     run = state.of(RunState).get(event.run)
     if run:
         workers = dict(run.workers)
@@ -96,8 +116,8 @@ def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
     return changed(state, order=tuple(order))
 
 
-@rules.of(e.TrainStarted)
-def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
+@rules.of(TrainStarted)
+def _(state: ClusterState, event: TrainStarted) -> ClusterState:
     run = state.of(RunState).get(event.run)
     started = (run.started_at if run else 0.0) or event.at
     parameters = event.parameters or (run.parameters if run else 0)
@@ -118,8 +138,8 @@ def _(state: ClusterState, event: e.TrainStarted) -> ClusterState:
     )
 
 
-@rules.of(e.TrainProgress)
-def _(state: ClusterState, event: e.TrainProgress) -> ClusterState:
+@rules.of(TrainProgress)
+def _(state: ClusterState, event: TrainProgress) -> ClusterState:
     run = state.of(RunState).get(event.run)
     point = (event.at, event.step, event.loss, event.steps_per_second)
     series = _longer(run.series if run else (), point, SERIES)
@@ -159,13 +179,13 @@ def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
     return changed(with_run(state, event.run, preparation=new), preparers=preparers)
 
 
-@rules.of(e.TrainData)
-def _(state: ClusterState, event: e.TrainData) -> ClusterState:
+@rules.of(TrainData)
+def _(state: ClusterState, event: TrainData) -> ClusterState:
     return with_run(state, event.run, data=event)
 
 
-@rules.of(e.TrainCheckpoint)
-def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
+@rules.of(TrainCheckpoint)
+def _(state: ClusterState, event: TrainCheckpoint) -> ClusterState:
     run = state.of(RunState).get(event.run)
     checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
     known = {
@@ -181,18 +201,18 @@ def _(state: ClusterState, event: e.TrainCheckpoint) -> ClusterState:
     )
 
 
-@rules.of(e.TrainUnsaved)
-def _(state: ClusterState, event: e.TrainUnsaved) -> ClusterState:
+@rules.of(TrainUnsaved)
+def _(state: ClusterState, event: TrainUnsaved) -> ClusterState:
     return with_run(state, event.run, unsaved=(event.at, event.step, event.reason))
 
 
-@rules.of(e.TrainShipped)
-def _(state: ClusterState, event: e.TrainShipped) -> ClusterState:
+@rules.of(TrainShipped)
+def _(state: ClusterState, event: TrainShipped) -> ClusterState:
     return with_run(state, event.run, shipped_step=event.step, shipped=event.path)
 
 
-@rules.of(e.TrainEvaluated)
-def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
+@rules.of(TrainEvaluated)
+def _(state: ClusterState, event: TrainEvaluated) -> ClusterState:
     run = state.of(RunState).get(event.run)
     if run is None:
         return state
@@ -204,13 +224,13 @@ def _(state: ClusterState, event: e.TrainEvaluated) -> ClusterState:
     return put(state, run)
 
 
-@rules.of(e.TrainOrder)
-def _(state: ClusterState, event: e.TrainOrder) -> ClusterState:
+@rules.of(TrainOrder)
+def _(state: ClusterState, event: TrainOrder) -> ClusterState:
     return with_run(state, event.run, order=event.reason)
 
 
-@rules.of(e.TrainBest)
-def _(state: ClusterState, event: e.TrainBest) -> ClusterState:
+@rules.of(TrainBest)
+def _(state: ClusterState, event: TrainBest) -> ClusterState:
     run = state.of(RunState).get(event.run)
     known = run.best if run else None
     if known and not event.shipped and (known.step, known.value) == (event.step, event.value):
@@ -218,8 +238,8 @@ def _(state: ClusterState, event: e.TrainBest) -> ClusterState:
     return with_run(state, event.run, best=event)
 
 
-@rules.of(e.TrainUnevaluated)
-def _(state: ClusterState, event: e.TrainUnevaluated) -> ClusterState:
+@rules.of(TrainUnevaluated)
+def _(state: ClusterState, event: TrainUnevaluated) -> ClusterState:
     return with_run(state, event.run, unevaluated=(event.at, event.step, event.reason))
 
 
@@ -228,30 +248,30 @@ def _(state: ClusterState, event: e.TrainTraced) -> ClusterState:
     return with_run(state, event.run, traced=event)
 
 
-@rules.of(e.TrainSlow)
-def _(state: ClusterState, event: e.TrainSlow) -> ClusterState:
+@rules.of(TrainSlow)
+def _(state: ClusterState, event: TrainSlow) -> ClusterState:
     return with_run(state, event.run, slow=event)
 
 
-@rules.of(e.TrainRecovered)
-def _(state: ClusterState, event: e.TrainRecovered) -> ClusterState:
+@rules.of(TrainRecovered)
+def _(state: ClusterState, event: TrainRecovered) -> ClusterState:
     return with_run(state, event.run, slow=None)
 
 
-@rules.of(e.TrainMeasured)
-def _(state: ClusterState, event: e.TrainMeasured) -> ClusterState:
+@rules.of(TrainMeasured)
+def _(state: ClusterState, event: TrainMeasured) -> ClusterState:
     run = state.of(RunState).get(event.run)
     measured = (*(run.measured if run else ()), event)[-MOST_MEASURED:]
     return with_run(state, event.run, measured=measured, step=len(measured))
 
 
-@rules.of(e.TrainMade)
-def _(state: ClusterState, event: e.TrainMade) -> ClusterState:
+@rules.of(TrainMade)
+def _(state: ClusterState, event: TrainMade) -> ClusterState:
     return with_run(state, event.run, made=True, step=event.step, steps_per_second=0.0, slow=None)
 
 
-@rules.of(e.TrainFinished)
-def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
+@rules.of(TrainFinished)
+def _(state: ClusterState, event: TrainFinished) -> ClusterState:
     run = state.of(RunState).get(event.run)
     return with_run(
         state,
@@ -269,8 +289,8 @@ def _(state: ClusterState, event: e.TrainFinished) -> ClusterState:
     )
 
 
-@rules.of(e.TrainFailed)
-def _(state: ClusterState, event: e.TrainFailed) -> ClusterState:
+@rules.of(TrainFailed)
+def _(state: ClusterState, event: TrainFailed) -> ClusterState:
     return with_run(
         state,
         event.run,

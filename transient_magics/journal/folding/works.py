@@ -1,6 +1,6 @@
-"""What the events do that work of every kind has: it is declared, stopping and over.
+"""The rules for events of work of every kind: it is declared, stopping and over.
 
-The module of a kind has the functions that its folding needs beside its rules:
+The module `fold` of a kind has the functions that these rules need:
 
 | name | returns | without it |
 |---|---|---|
@@ -13,26 +13,18 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from ...kinds import load
 from .. import events as e
 from ..state import ClusterState
-from . import bags, dasks, jobs, runs, studies
+from . import runs
 from .rules import Rules, changed, declare, put
 
 rules = Rules()
 
-_FOLDS: dict[str, ModuleType] = {
-    "run": runs,
-    "study": studies,
-    "job": jobs,
-    "bag": bags,
-    "dask": dasks,
-}
-"""The module that folds the events of a kind, by kind."""
-
 
 @rules.of(e.WorkDeclared)
 def _(state: ClusterState, event: e.WorkDeclared) -> ClusterState:
-    return declare(state, _FOLDS[event.of].begin(event.work, event.spec, event.at))
+    return declare(state, _fold_of(event.of).begin(event.work, event.spec, event.at))
 
 
 @rules.of(e.WorkStopping)
@@ -41,7 +33,7 @@ def _(state: ClusterState, event: e.WorkStopping) -> ClusterState:
     if work.over:
         return state
     work = changed(work, stop=event, stopping_at=event.at)
-    if stopping := getattr(_FOLDS[event.of], "stopping", None):
+    if stopping := getattr(_fold_of(event.of), "stopping", None):
         work = stopping(work, event)
     return put(state, work)
 
@@ -51,7 +43,14 @@ def _(state: ClusterState, event: e.WorkEnded) -> ClusterState:
     work = state.of_kind(event.of)[event.work]
     if work.over:
         return state
-    if ended := getattr(_FOLDS[event.of], "ended", None):
+    if ended := getattr(_fold_of(event.of), "ended", None):
         work = ended(work, event)
     work = changed(work, phase=event.state, ended_at=event.at, reason=event.reason)
     return put(state, work)
+
+
+def _fold_of(kind: str) -> ModuleType:
+    """Return the module that folds the events of a kind of work."""
+    if kind == "run":
+        return runs
+    return load(kind, "fold")

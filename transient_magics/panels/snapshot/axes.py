@@ -13,7 +13,7 @@ from typing import Literal, Self
 from ...client import text
 from ...protocol.literals import as_number, same
 from ...protocol.run import Value
-from ...protocol.study import Dimension
+from ...protocol.space import Dimension
 
 MANY = 4
 _MOST_NAMED = 8

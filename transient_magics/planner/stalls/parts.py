@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from scipy import special
 
-from ...journal.events import TrainMeasured
 from ...protocol.measures.stalls import MEASURES, Measure
+from ...protocol.vm_events import TrainMeasured
 
 COMPUTE = "compute"
 STALLS: Mapping[str, tuple[Measure, Measure]] = {

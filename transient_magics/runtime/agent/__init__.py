@@ -1,9 +1,8 @@
-"""The process that looks after one VM: it hears the controller, starts and restarts roles, watches
-for the notice.
+"""The supervisor of one VM: commands of the controller, processes of roles and other work, notices.
 
-`agent` takes commands; `supervise` keeps one role running; `starting` starts its process, plainly
-or from a `fork_server`, a process of its own. Nothing here trains, or imports TensorFlow, but the
-fork server.
+`agent` takes commands, `supervise` keeps one role running, `processes` keeps other work running.
+`starting` starts a role's process, as a program or from a `fork_server`, which is another process.
+Nothing here trains, and only the fork server imports TensorFlow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The agent of one VM: `python -m transient_magics.runtime.agent --root DIRECTORY`.
 
-It watches for the preemption notice, keeps this VM's role processes running, and takes commands as
-JSON lines on a Unix socket. What it sees goes to `agent.jsonl`. It can be killed at any moment:
-roles run on, and the next agent adopts them. Standard library only, and no TensorFlow: it must be
-up within a fraction of a second.
+It watches for the preemption notice, keeps this VM's processes running, and takes commands as JSON
+lines on a Unix socket. It reports events in `agent.jsonl`. It may be killed at any moment: roles
+continue, and the next agent adopts them. It uses the standard library only, and no TensorFlow,
+because it must start within a fraction of a second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ...protocol.agent_commands import (
     Warn,
     read,
 )
-from ...protocol.job import NOTICE_SECONDS
+from ...protocol.machines import NOTICE_SECONDS
 from ...protocol.messages import encode
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import AgentLine, AgentStarted, PreemptionNoticed, TrafficCounted, told
@@ -56,13 +56,13 @@ from .supervise import RoleProcess
 
 _TRAFFIC_SECONDS = 15.0
 _TRAFFIC_BYTES = 2**20
-_LOOK_SECONDS = 15.0
+"""Pause between two readings of the network's counters, and least bytes that are reported."""
+_SERVER_CHECK_SECONDS = 15.0
+"""Pause between two checks whether there should be a fork server."""
 _MEMORY_BYTES = 2**30
+"""Free memory that a fork server needs, or a worker that prepares while another one trains."""
 _IDLE_SECONDS = 900.0
-"""How often it is looked whether there should be a fork server; the memory that has to be free for
-one that nobody waits for; and how long one is kept on a VM that has no role.
-"""
-
+"""Time for which a fork server is kept on a VM without roles."""
 _COUNTERS = Path("/proc/net/dev")
 
 
@@ -73,42 +73,44 @@ class Agent:
         self._root = root
         self._roles: dict[tuple[str, str], RoleProcess] = {}
         self._processes = Processes(root)
-        """What the VM runs for work but runs, whose processes are roles."""
+        """Processes of other work than runs."""
         self._fork_server: ForkServer | None = None
         self._lines = Lines(root / layout.AGENT_LINES)
         self._preempted = False
         self._notice_seconds = NOTICE_SECONDS
         self._changing = asyncio.Lock()
-        self._over = asyncio.Event()
+        """Held by a command that starts or ends processes."""
+        self._stopped = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve until SIGTERM. Roles are left running for the next agent."""
+        """Serve until SIGTERM. Processes keep running for the next agent."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._over.set)
-        place = self._root / layout.AGENT_SOCKET
-        place.unlink(missing_ok=True)
+            loop.add_signal_handler(number, self._stopped.set)
+        path = self._root / layout.AGENT_SOCKET
+        path.unlink(missing_ok=True)
         with private_sockets():
-            server = await asyncio.start_unix_server(self._talk, place, limit=LONGEST_LINE)
+            server = await asyncio.start_unix_server(self._serve, path, limit=LONGEST_LINE)
         write_atomically(self._root / layout.AGENT_PID, str(os.getpid()))
         self._report(AgentStarted(pid=os.getpid()))
         self._adopt()
         self._processes.adopt()
-        watch = asyncio.create_task(self._watch_preemption())
         tasks = [
-            asyncio.create_task(each) for each in (self._count_traffic(), self._look_after_server())
+            asyncio.create_task(self._watch_preemption()),
+            asyncio.create_task(self._count_traffic()),
+            asyncio.create_task(self._manage_fork_server()),
         ]
         try:
-            await self._over.wait()
+            await self._stopped.wait()
         finally:
-            for task in (watch, *tasks):
+            for task in tasks:
                 task.cancel()
             server.close()
             if self._fork_server:
                 self._fork_server.end()
             for role in self._roles.values():
-                role.let_go()
-            self._processes.let_go()
+                role.detach()
+            self._processes.detach()
 
     async def _watch_preemption(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -119,20 +121,19 @@ class Agent:
         self._lines.write(line.kind, told(line))
 
     async def _count_traffic(self) -> None:
-        """Say now and then how much went over the network: between zones it costs money."""
-        said = 0
+        """Report the network traffic at intervals, because traffic between zones costs money."""
+        reported = 0
         while True:
             sent, received = network_bytes()
-            if sent + received - said >= _TRAFFIC_BYTES:
-                said = sent + received
+            if sent + received - reported >= _TRAFFIC_BYTES:
+                reported = sent + received
                 self._report(TrafficCounted(sent=sent, received=received))
             await asyncio.sleep(_TRAFFIC_SECONDS)
 
     def _notice(self) -> None:
-        """The VM will be taken away: say so before anything else. Workers train on, and leave in
-        time by themselves.
+        """Report the preemption notice first, then signal the roles.
 
-        Whoever ends from now on is not started again.
+        Workers train on, and leave in time. Processes that end from now on are not restarted.
         """
         self._report(PreemptionNoticed(seconds=self._notice_seconds))
         self._preempted = True
@@ -140,10 +141,10 @@ class Agent:
         for role in self._roles.values():
             match role.assignment.role:
                 case "worker":
-                    role.wanted = False
+                    role.requested = False
                     role.signal(signal.SIGTERM)
                 case "prep":
-                    role.wanted = False
+                    role.requested = False
                 case "ps" if role.assignment.index == 0:
                     role.signal(signal.SIGUSR1)  # the chief saves
                 case _:
@@ -155,85 +156,87 @@ class Agent:
         role.start(adopt)
 
     def _adopt(self) -> None:
-        """Take on the roles on record that are not known: those of an agent before, and what it was
-        just starting.
-        """
+        """Adopt recorded roles: those that an earlier agent ran, and one that it was starting."""
         for record in role_records(self._root):
             if (record.assignment.run, record.assignment.name) not in self._roles:
                 self._start(record.assignment, record)
 
-    # --- the fork server ---------------------------------------------------------------------------------------------
+    # --- the fork server -----------------------------------------------------------------------------
     def _server_for(self, assignment: Assignment) -> ForkServer | None:
-        """The fork server for a role that starts now; None: it starts plainly.
+        """Return the fork server for a role that starts now; None: it starts as a plain program.
 
-        A parameter server needs all that a fork server imports, so it gets one. A worker may do
-        with much less: without a server it is faster alone, unless it makes a trial: the next one
-        comes soon. Where there is a zygote a server takes no time. A server that died is not missed
-        at once: there may be no memory for another.
+        A parameter server needs all that a fork server imports, so it gets one. A worker may need
+        much less, and starts faster without a server. The worker of a trial gets one, because the
+        next trial starts soon. With a zygote a server takes no time. A server that died is not
+        replaced here, because there may be no memory for another one.
         """
         own = self._is_own(assignment.run)
-        if self._fork_server is None or self._fork_server.own != own:
-            makes_trial = assignment.role == "worker" and self._is_trial(assignment.run)
-            worth = has_zygote() or assignment.role == "ps" or makes_trial
-            if worth:
-                return self._have_server(own)
-            return None
+        server = self._fork_server
+        if server is not None and server.own == own:
+            return server
+        makes_trial = assignment.role == "worker" and self._is_trial(assignment.run)
+        if has_zygote() or assignment.role == "ps" or makes_trial:
+            return self._start_fork_server(own)
+        return None
+
+    def _start_fork_server(self, own: bool) -> ForkServer:
+        """Return the fork server for models of this kind, started if needed; end any other."""
+        server = self._fork_server
+        if server is not None and server.own == own and server.alive:
+            return server
+        if server is not None:
+            server.end()
+        self._fork_server = ForkServer(self._root, own=own)
         return self._fork_server
 
-    def _have_server(self, own: bool) -> ForkServer:
-        """The fork server for models of this kind; one of the other kind ends."""
-        known = self._fork_server
-        if known is None or known.own != own or not known.alive:
-            if known:
-                known.end()
-            known = self._fork_server = ForkServer(self._root, own=own)
-        return known
+    async def _manage_fork_server(self) -> None:
+        """Start a fork server for the next start of a role, and end it on an idle VM.
 
-    async def _look_after_server(self) -> None:
-        """Have a fork server for the next start of a role that has run for long, or instead of one
-        that died; let it go where no run comes.
+        One is started for a role that has run for long, or instead of a server that died.
         """
-        busy = time.monotonic()
+        busy_at = time.monotonic()
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_SERVER_CHECK_SECONDS)
             running = [role for role in self._roles.values() if role.pid is not None]
             if running:
-                busy = time.monotonic()
-            else:
-                busy = busy
-            missed = self._fork_server is not None and not self._fork_server.alive
-            trains = [
-                role for role in running if role.wanted and role.assignment.role in ("ps", "worker")
+                busy_at = time.monotonic()
+            died = self._fork_server is not None and not self._fork_server.alive
+            lasting = [
+                role.assignment.run
+                for role in running
+                if role.requested
+                and role.assignment.role in ("ps", "worker")
+                and (role.has_lasted or died)
             ]
-            lasting = [role.assignment.run for role in trains if role.has_lasted or missed]
             if lasting and available_memory() > _MEMORY_BYTES:
-                with contextlib.suppress(OSError):  # as every start, it takes a process
-                    self._have_server(self._is_own(lasting[0]))
-            elif self._fork_server and time.monotonic() - busy > _IDLE_SECONDS:
+                with contextlib.suppress(OSError):  # no memory for a process
+                    self._start_fork_server(self._is_own(lasting[0]))
+            elif self._fork_server and time.monotonic() - busy_at > _IDLE_SECONDS:
                 self._fork_server.end()
                 self._fork_server = None
 
     def _is_own(self, run: str) -> bool:
-        """Whether the model of the run is one of its own."""
+        """Return whether the run has a model of its own, not a registered one."""
         spec = self._spec(run)
         return spec is not None and not spec.model
 
     def _is_trial(self, run: str) -> bool:
-        """Whether the run is one of a study's."""
+        """Return whether the run is a trial of a study."""
         spec = self._spec(run)
         return spec is not None and bool(spec.study)
 
     def _spec(self, run: str) -> RunSpec | None:
-        """What the run declares; None where that cannot be read."""
+        """Return the declaration of the run; None if it cannot be read."""
         try:
             return RunFolder(self._root / layout.RUNS / run).spec()
         except TransientError:
             return None
 
-    # --- commands ----------------------------------------------------------------------------------------------------
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection; it may be kept open, so that its end tells the controller that the agent
-        died.
+    # --- commands ------------------------------------------------------------------------------------
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection.
+
+        The controller may keep it open: its end means that the agent has ended.
         """
         with contextlib.suppress(OSError, ValueError):
             while line := await reader.readline():
@@ -245,14 +248,13 @@ class Agent:
         try:
             command = read(line)
         except ValueError as error:
-            return {"ok": False, "error": f"the agent does not know this command: {error}"}
+            return {"ok": False, "error": f"unknown command: {error}"}
         try:
-            if isinstance(
-                command, Ping | Fork | Warn
-            ):  # answered at once, also while a chief takes its time to end
-                return {"ok": True, **await self._do(command)}
+            if isinstance(command, Ping | Fork | Warn):
+                # Answered even while another command waits for the end of a chief.
+                return {"ok": True, **await self._carry_out(command)}
             async with self._changing:
-                return {"ok": True, **await self._do(command)}
+                return {"ok": True, **await self._carry_out(command)}
         except TransientError as error:
             return {"ok": False, "error": str(error)}
         except (ValueError, OSError) as error:
@@ -267,7 +269,7 @@ class Agent:
         imported = self._fork_server is not None and self._fork_server.has_imported
         return {"pid": os.getpid(), "processes": running, "imported": imported}
 
-    async def _do(self, command: Command) -> dict[str, Any]:
+    async def _carry_out(self, command: Command) -> dict[str, Any]:
         match command:
             case Ping():
                 return self._describe()
@@ -280,9 +282,9 @@ class Agent:
             case Stop():
                 await self._end(lambda run: run == command.run, at_once=command.at_once)
             case Save():
-                self._tell_chief(command.run, signal.SIGUSR1)
+                self._signal_chief(command.run, signal.SIGUSR1)
             case Evaluate():
-                self._tell_chief(command.run, signal.SIGUSR2)
+                self._signal_chief(command.run, signal.SIGUSR2)
             case Fork():
                 return {"pid": await self._fork(command)}
             case Begin():
@@ -294,14 +296,12 @@ class Agent:
         return {}
 
     def _warm(self, command: Warm) -> None:
-        """Have imported what this needs in the run, unless it is that already."""
+        """Start importing what a role of the run needs, unless the role has started."""
         if (command.run, command.name) not in self._roles and not self._preempted:
-            self._have_server(command.own)
+            self._start_fork_server(command.own)
 
     async def _fork(self, command: Fork) -> int | None:
-        """The process that has become a program beside a run; None: no fork server for such models
-        lives.
-        """
+        """Fork a program beside a run; return its pid, or None without a fork server for its model."""
         server = self._fork_server
         if server is None or server.own != self._is_own(command.run) or not await server.ready():
             return None
@@ -311,15 +311,16 @@ class Agent:
         )
         return forked.pid if forked else None
 
-    async def _end(self, over: Callable[[str], bool], *, at_once: bool = False) -> None:
-        """End what is done for the runs that are `over`."""
+    async def _end(self, ended: Callable[[str], bool], *, at_once: bool = False) -> None:
+        """End the roles of the runs for which `ended` is true."""
         self._adopt()
         ending = [
             role
             for (run, _), role in self._roles.items()
-            if over(run) and role.assignment.role != INPUT
+            if ended(run) and role.assignment.role != INPUT
         ]
-        read = {
+        # A process that prepares shared input ends with the last trial that reads from it.
+        still_read = {
             layout.shared_input(role.assignment.shares)
             for role in self._roles.values()
             if role not in ending
@@ -327,109 +328,110 @@ class Agent:
         ending += [
             role
             for (run, _), role in self._roles.items()
-            if role.assignment.role == INPUT and run not in read
+            if role.assignment.role == INPUT and run not in still_read
         ]
         await asyncio.gather(*(role.end(at_once=at_once) for role in ending))
         self._roles = {key: role for key, role in self._roles.items() if role not in ending}
 
     async def _assign(self, assignment: Assignment, runs: Sequence[str], *, standby: bool) -> None:
-        """Be this in the run, and nothing in any that is not among `runs`: a parameter server's VM
-        has a process for each run, and a worker's for each trial that shares it.
+        """Run a role of a run, and end the roles of all runs that are not among `runs`.
 
-        The same again changes nothing, another place of the parameter servers restarts the role.
-        The variables of one that is elsewhere now are gone, so that the chief has nothing left to
-        save: it is ended at once. One that has stood by begins when it is told the same without
-        `standby`; so does one that was prepared, if it still lives.
+        A parameter server's VM has a process for each run, and a worker's VM one for each trial
+        that shares it. The same assignment again changes nothing. With other addresses of parameter
+        servers the role restarts.
+
+        With `standby` the role prepares and waits, until the same assignment comes without
+        `standby`. So does a role that was made ready ahead, if it still runs.
         """
         folder = self._folder(assignment.run)
         await self._processes.end_others()
-        # Nobody may have been left to say that one is over.
+        # The controller that should have ended them may have been lost.
         await self._end(lambda run: run != assignment.run and run not in runs)
         for part in _parts(assignment):
-            known = self._roles.get((part.run, part.name))
-            if part.role == INPUT:
-                if known is None:
-                    self._share(part, folder)
-                continue
-            if known is not None:
-                if known.assignment == part:
-                    ahead = folder.ahead.exists()
-                    if not standby:
-                        folder.standby.unlink(missing_ok=True)
-                    folder.ahead.unlink(missing_ok=True)
-                    if ahead and known.over:
-                        self._start(part)
-                    continue
-                await known.end(at_once=part.role == "ps" and known.assignment.ps != part.ps)
-            if standby:
-                folder.standby.touch(mode=0o600)
-            else:
+            await self._assign_part(part, folder, standby)
+
+    async def _assign_part(self, part: Assignment, folder: RunFolder, standby: bool) -> None:
+        role = self._roles.get((part.run, part.name))
+        if part.role == INPUT:
+            if role is None:
+                self._start_input(part, folder)
+            return
+        if role is not None and role.assignment == part:
+            ahead = folder.ahead.exists()
+            if not standby:
                 folder.standby.unlink(missing_ok=True)
             folder.ahead.unlink(missing_ok=True)
-            self._start(part)
+            if ahead and role.has_ended:
+                self._start(part)
+            return
+        if role is not None:
+            # If a parameter server moved, its variables are gone and the chief has nothing to save.
+            moved = part.role == "ps" and role.assignment.ps != part.ps
+            await role.end(at_once=moved)
+        if standby:
+            folder.standby.touch(mode=0o600)
+        else:
+            folder.standby.unlink(missing_ok=True)
+        folder.ahead.unlink(missing_ok=True)
+        self._start(part)
 
     def _make_ready(self, assignment: Assignment) -> None:
-        """Have the process of a worker that waits until another run has left this VM; not where
-        there is no memory for both: runs that follow each other are alike, and each has its data in
-        memory.
+        """Start a worker that prepares and waits until another run has left this VM.
+
+        Not without memory for both: successive runs are similar, and each has its data in memory.
         """
         folder = self._folder(assignment.run)
-        here = [role for role in self._roles.values() if role.assignment.role == "worker"]
-        if any(role.assignment.run == assignment.run for role in here):
+        workers = [role for role in self._roles.values() if role.assignment.role == "worker"]
+        if any(role.assignment.run == assignment.run for role in workers):
             return
-        if available_memory() > _MEMORY_BYTES + sum(
-            process_record.resident(role.pid) for role in here if role.pid
-        ):
+        in_use = sum(process_record.resident_bytes(role.pid) for role in workers if role.pid)
+        if available_memory() > _MEMORY_BYTES + in_use:
             folder.ahead.touch(mode=0o600)
             self._start(assignment)
 
     def _folder(self, run: str) -> RunFolder:
-        """That of a run that may begin here. Raises TransientError where none may, or it has not
-        been brought yet.
+        """Return the folder of a run that may start.
+
+        Raises TransientError if the VM is under notice, or the run's files are missing.
         """
         if self._preempted:
-            raise TransientError("this VM is about to be taken away")
+            raise TransientError("this VM is under notice")
         folder = RunFolder(self._root / layout.RUNS / run)
         if not (folder.path / layout.RUN).is_file():
-            raise TransientError(f"{layout.RUN} of {run} has not been put here yet")
+            raise TransientError(f"{layout.RUN} of {run} has not been copied to this VM yet")
         return folder
 
     async def _begin(self, command: Begin) -> None:
-        """Run a part of other work than a run. One that needs the VM for itself ends all else here."""
-        if self._preempted and not self._processes.knows(command):
-            raise TransientError("this VM is about to be taken away")
+        """Start a process of other work than a run; an exclusive one ends everything else here."""
+        if self._preempted and not self._processes.has_begun(command):
+            raise TransientError("this VM is under notice")
         if self._processes.is_exclusive(command):
-            # No controller may have been left to end it.
+            # The controller that should have ended it may have been lost.
             await self._end(lambda _: True)
             await self._processes.end_others(command.kind, command.work)
         await self._processes.begin(command)
 
-    def _share(self, part: Assignment, folder: RunFolder) -> None:
-        """Have one process read for the trials of a study, in a folder as that of its first run
-        here.
-        """
+    def _start_input(self, part: Assignment, folder: RunFolder) -> None:
+        """Start the process that reads for the trials of a study, with the declaration of the first."""
         own = RunFolder(self._root / layout.RUNS / part.run)
         own.path.mkdir(exist_ok=True, mode=0o700)
         write_atomically(own.path / layout.RUN, (folder.path / layout.RUN).read_bytes())
         self._start(part)
 
-    def _tell_chief(self, run: str, what: signal.Signals) -> None:
+    def _signal_chief(self, run: str, number: signal.Signals) -> None:
         for role in self._roles.values():
-            given = role.assignment
-            if (
-                given.run == run
-                and given.role == "ps"
-                and given.index == 0
-                and role.pid is not None
-            ):
-                role.signal(what)
+            of_chief = role.assignment.role == "ps" and role.assignment.index == 0
+            if role.assignment.run == run and of_chief and role.pid is not None:
+                role.signal(number)
                 return
         raise TransientError(f"no chief of {run} runs on this VM")
 
 
 def _parts(assignment: Assignment) -> Iterator[Assignment]:
-    """The processes that make up what a VM is to be: beside the chief of a run with preparation VMs
-    its dispatcher, and beside the trials that share their input what reads for them.
+    """Yield the assignments of all processes that an assignment needs.
+
+    The chief of a run with preparation VMs has a dispatcher beside it, and trials that share their
+    input have a process that reads for them.
     """
     if assignment.shares:
         yield replace(
@@ -445,15 +447,33 @@ def _parts(assignment: Assignment) -> Iterator[Assignment]:
 
 
 def available_memory() -> int:
-    """Bytes that a new process could have."""
-    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    return next(
-        (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), 0
-    )
+    """Return the bytes that a new process could use; 0 if unknown."""
+    for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def network_bytes(text: str | None = None) -> tuple[int, int]:
+    """Return the bytes sent and received since the start of the VM, without the loopback.
+
+    `text` is the content of /proc/net/dev, which is read by default.
+    """
+    if text is None:
+        text = _COUNTERS.read_text(encoding="utf-8")
+    sent = 0
+    received = 0
+    for line in text.splitlines()[2:]:  # after two lines of titles
+        name, _, numbers = line.partition(":")
+        fields = numbers.split()
+        if name.strip() != "lo" and len(fields) > 8:
+            received += int(fields[0])
+            sent += int(fields[8])
+    return sent, received
 
 
 def main() -> None:
-    """Run the only agent below the root; a second one ends at once."""
+    """Run the agent of a root; exit if there already is one."""
     parser = argparse.ArgumentParser(description="The agent of one VM.")
     parser.add_argument("--root", type=Path, required=True)
     root: Path = parser.parse_args().root.absolute()
@@ -462,22 +482,3 @@ def main() -> None:
         print("an agent is running already", file=sys.stderr)
         return
     asyncio.run(Agent(root).run())
-
-
-# How much this VM has sent and received since it was started, as its kernel counts it.
-
-
-def network_bytes(text: str | None = None) -> tuple[int, int]:
-    """(sent, received) in bytes over all interfaces but the loopback. `text`: what /proc/net/dev
-    says.
-    """
-    sent = received = 0
-    for line in (text if text is not None else _COUNTERS.read_text(encoding="utf-8")).splitlines()[
-        2:
-    ]:
-        name, _, numbers = line.partition(":")
-        fields = numbers.split()
-        if name.strip() != "lo" and len(fields) > 8:
-            received += int(fields[0])
-            sent += int(fields[8])
-    return sent, received

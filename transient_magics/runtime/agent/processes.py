@@ -1,8 +1,8 @@
-"""The processes that a VM has for work of any kind but runs: started, watched, adopted, started
-again, warned, ended.
+"""The processes that a VM runs for work of any kind but runs.
 
-What a kind runs on a VM is its `Part` (`runtime/parts.py`). The agent may come and go: the next one
-adopts the processes that it finds (`runtime/process_record.py`).
+They are started, watched, adopted, restarted, warned and ended. What a kind runs on a VM is its
+`Part` (`runtime/parts.py`). The agent may restart: the next one adopts the processes that run
+(`runtime/process_record.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...protocol.agent_commands import Begin, End, Warn
 from .. import process_record
 from ..parts import LOG, Ended, Part
 from ..process_record import start_time
-from .supervise import until_it_ends
+from .supervise import wait_for_end
 
 
 class Processes:
@@ -34,102 +34,109 @@ class Processes:
         self._noticed = False
 
     def adopt(self) -> None:
-        """Go on with the processes of an agent before."""
-        for folder, begin in process_record.all_wanted(self._root):
+        """Adopt the processes that an earlier agent started."""
+        for folder, begin in process_record.all_requested(self._root):
             try:
                 self._watch(_part(folder, begin))
             except ValueError as error:
                 print(f"{folder}: {error}", file=sys.stderr, flush=True)
 
     def notice(self) -> None:
-        """Note that the VM is under notice. The processes watch for that themselves, also where
-        there is no agent.
+        """Record that the VM is under notice.
+
+        Processes are not signalled: they watch for the notice, even without an agent.
         """
         self._noticed = True
 
-    def knows(self, begin: Begin) -> bool:
-        """Return whether this attempt was begun here, or has ended already."""
-        known = process_record.wanted(self._folder(begin))
-        return known is not None and known.attempt >= begin.attempt
+    def has_begun(self, begin: Begin) -> bool:
+        """Return whether this attempt, or a later one, has begun or ended here."""
+        request = process_record.requested(self._folder(begin))
+        return request is not None and request.attempt >= begin.attempt
 
     def is_exclusive(self, begin: Begin) -> bool:
-        """Return whether the VM does nothing else while it has this part. Raises ValueError."""
+        """Return whether the VM runs nothing else while it has this part. Raises ValueError."""
         return _part(self._folder(begin), begin).exclusive
 
     async def begin(self, begin: Begin) -> None:
-        """Have this attempt run, and none before it.
+        """Run this attempt, and end any earlier one.
 
-        Raises TrainingError where the work's files are not here, or the attempt is over, and
-        ValueError where its task is invalid.
+        Raises
+        ------
+        TrainingError
+            The work's files are missing, or the attempt is over.
+        ValueError
+            The task is invalid.
         """
         part = _part(self._folder(begin), begin)
         declaration = KINDS[begin.kind].file
         if not (part.folder / declaration).is_file():
-            raise TrainingError(f"{declaration} of {begin.work} has not been put here yet")
+            raise TrainingError(f"{declaration} of {begin.work} has not been copied to this VM yet")
         part.check()
-        known = process_record.wanted(part.folder)
-        if known and known.attempt > begin.attempt:
+        request = process_record.requested(part.folder)
+        if request and request.attempt > begin.attempt:
             raise TrainingError(f"attempt {begin.attempt} of {begin.work} is over")
         if process_record.has_ended(part.folder, begin.attempt):
             return
-        if known is None or known.attempt < begin.attempt:
+        if request is None or request.attempt < begin.attempt:
             await self._drop(part.folder)
-            process_record.want(part.folder, begin)
+            process_record.request(part.folder, begin)
         self._watch(part)
 
     def warn(self, warning: Warn) -> None:
-        """Write down for the process of that attempt that another VM of the work ends. The first
-        warning counts.
+        """Record for the process of that attempt when another VM of the work ends.
+
+        The first warning counts.
         """
         folder = self._folder(warning)
-        begin = process_record.wanted(folder)
+        begin = process_record.requested(folder)
         path = process_record.warning_file(folder, warning.attempt)
         if begin and begin.attempt == warning.attempt and not path.exists():
             process_record.write_end(path, warning.seconds)
 
     async def end(self, end: End) -> None:
-        """Have the process of that attempt end in an orderly way, and all that it has started.
+        """Ask the process of that attempt to end, and kill what it has started.
 
-        Where the kind bounds that, it has ended when this returns; else it ends in its own time.
+        If the kind has a time limit, the process has ended when this returns. Otherwise it ends in
+        its own time.
         """
         folder = self._folder(end)
-        begin = process_record.wanted(folder)
+        begin = process_record.requested(folder)
         if begin is None:
             _refuse_later_begin(folder, end)
             return
         if begin.attempt != end.attempt:
             return
         part = _part(folder, begin)
-        found = process_record.running(folder)
+        process = process_record.running(folder)
         if part.end_seconds is None:
-            if found and found.attempt == end.attempt:
-                _signal(found.pid, signal.SIGTERM)
+            if process and process.attempt == end.attempt:
+                _signal(process.pid, signal.SIGTERM)
             return
         if task := self._watched.pop(folder, None):
             task.cancel()
         process_record.mark_ended(folder, end.attempt)
-        if found:
-            _signal(found.pid, signal.SIGTERM)
-            _signal(found.pid, signal.SIGCONT)  # a stopped process does not end by SIGTERM
+        if process:
+            _signal(process.pid, signal.SIGTERM)
+            _signal(process.pid, signal.SIGCONT)  # a stopped process does not end by SIGTERM
             try:
                 async with asyncio.timeout(part.end_seconds):
-                    await until_it_ends(found.pid, found.started)
+                    await wait_for_end(process.pid, process.started)
             except TimeoutError:
-                _signal(found.pid, signal.SIGKILL)
+                _signal(process.pid, signal.SIGKILL)
         await asyncio.to_thread(process_record.kill_marked, folder)
         part.clean(folder)
 
     async def end_others(self, kind: str = "", work: str = "") -> None:
-        """End what keeps the VM from other work, but for this work.
+        """End all exclusive work except this one.
 
-        The controller that would end it may have lost its connection, or its place.
+        The controller that should have ended it may have lost its connection, or be replaced.
         """
-        for folder, begin in process_record.all_wanted(self._root):
+        for folder, begin in process_record.all_requested(self._root):
             if (begin.kind, begin.work) != (kind, work) and _part(folder, begin).exclusive:
                 await self.end(End(kind=begin.kind, work=begin.work, attempt=begin.attempt))
 
-    def let_go(self) -> None:
-        """Stop watching; a successor will."""
+    def detach(self) -> None:
+        """Stop watching; the next agent adopts the processes."""
         for task in self._watched.values():
             task.cancel()
 
@@ -137,23 +144,21 @@ class Processes:
         return self._root / KINDS[command.kind].folder / command.work
 
     async def _drop(self, folder: Path) -> None:
-        """End what is left of an attempt before."""
+        """Kill what is left of an earlier attempt."""
         if task := self._watched.pop(folder, None):
             task.cancel()
-        if found := process_record.running(folder):
-            _signal(found.pid, signal.SIGKILL)
-            await until_it_ends(found.pid, found.started)
+        if process := process_record.running(folder):
+            _signal(process.pid, signal.SIGKILL)
+            await wait_for_end(process.pid, process.started)
         await asyncio.to_thread(process_record.kill_marked, folder)
 
     def _watch(self, part: Part) -> None:
-        known = self._watched.get(part.folder)
-        if known is None or known.done():
-            self._watched[part.folder] = asyncio.create_task(self._keep(part))
+        task = self._watched.get(part.folder)
+        if task is None or task.done():
+            self._watched[part.folder] = asyncio.create_task(self._keep_running(part))
 
-    async def _keep(self, part: Part) -> None:
-        """Have a process of the part, started again where it ends too early, until the attempt has
-        ended.
-        """
+    async def _keep_running(self, part: Part) -> None:
+        """Run the process of the part, restarted if it ends too early, until the attempt ends."""
         restarts = part.restarts
         while True:
             began = time.monotonic()
@@ -165,10 +170,9 @@ class Processes:
                 return
             if self._noticed and not part.restarts_under_notice:
                 return
-            if part.ended(how):
-                pause = restarts.pause(time.monotonic() - began)
-            else:
-                pause = None
+            if not part.ended(how):
+                break
+            pause = restarts.pause(time.monotonic() - began)
             if pause is None:
                 break
             await asyncio.sleep(pause)
@@ -177,34 +181,29 @@ class Processes:
         process_record.mark_ended(part.folder, part.begin.attempt)
 
     async def _run_once(self, part: Part) -> Ended:
-        """Have a process, that of an agent before if it lives, and wait for its end. Raises
-        OSError.
-        """
-        process = None
-        found = process_record.running(part.folder)
-        if found:
-            pid = found.pid
-            started = found.started
+        """Start the process, or adopt the one that runs, and wait for its end. Raises OSError."""
+        child = None
+        running = process_record.running(part.folder)
+        if running:
+            pid = running.pid
+            started = running.started
         else:
             await asyncio.to_thread(process_record.kill_marked, part.folder)
-            process = _spawn(part)
-            pid = process.pid
-            started = start_time(process.pid)
+            child = _spawn(part)
+            pid = child.pid
+            started = start_time(child.pid)
         watching = asyncio.create_task(part.watch(pid))
         try:
-            await until_it_ends(pid, started)
+            await wait_for_end(pid, started)
         finally:
             watching.cancel()
         (reason,) = await asyncio.gather(watching, return_exceptions=True)
-        if process:
-            code = process.wait()
-        else:
-            code = None
+        code = child.wait() if child else None
         return Ended(pid, code, reason if isinstance(reason, str) else "")
 
 
 def _part(folder: Path, begin: Begin) -> Part:
-    """Return this VM's part. Raises ValueError where such work has none, or its task is invalid."""
+    """Return this VM's part. Raises ValueError if the kind has none, or the task is invalid."""
     module = find(begin.kind, "on_vm.agent")
     if module is None:
         raise ValueError(f"a VM has no process for a {KINDS[begin.kind]}")
@@ -213,9 +212,9 @@ def _part(folder: Path, begin: Begin) -> Part:
 
 
 def _refuse_later_begin(folder: Path, end: End) -> None:
-    """Mark work as ended whose files are here and which has not begun: a `Begin` may still arrive.
+    """Record the end of work that has not begun: its `Begin` may still arrive, and is refused then.
 
-    Nothing is marked for a kind whose process ends in its own time: it reports its end itself.
+    Not for a kind whose process ends in its own time, because that reports its end.
     """
     module = find(end.kind, "on_vm.agent")
     if module is None or module.PART.end_seconds is None or not folder.is_dir():

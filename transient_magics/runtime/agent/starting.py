@@ -1,9 +1,8 @@
-"""The agent's two ways to start the process of a role: as a program of its own, or forked with
-everything imported.
+"""The two ways to start the process of a role: as a program, or forked from a fork server.
 
-TensorFlow and Tensor2Tensor take seconds to import. A fork server (fork_server.py) has done that
-once, and every start of a role after that, and the next run's too, takes milliseconds. Where none
-lives, a role is started the plain way.
+TensorFlow and Tensor2Tensor take seconds to import. A fork server (fork_server.py) has imported
+them once, so each later start of a role takes milliseconds, also in the next run. Without a fork
+server a role is started as a program.
 """
 
 from __future__ import annotations
@@ -28,66 +27,62 @@ from ..role import decode, environment, program
 
 _IMPORT_SECONDS = 120.0
 _FORK_SECONDS = 10.0
-"""What a fork server may take, on a machine on which everybody imports TensorFlow, before it counts
-as hanging.
-"""
-_LOOK_SECONDS = 0.5
+"""Time limits of a fork server, on a VM on which many processes import TensorFlow."""
+_POLL_SECONDS = 0.5
 _CODE_SECONDS = 1.0
 _ROOM = 256
-"""Bytes that a process forked from a server has for its own command line, more than the server's
-own.
-"""
-
+"""Bytes that the command line of a forked process may be longer than the fork server's."""
 
 ZYGOTES = "TRANSIENT_ZYGOTES"
-"""In the environment of an emulated VM: the folder of the sockets of zygotes, one for each kind of
-model. Fork servers are forked from them (`transient_emulator/vms/zygote.py`).
+"""Environment variable of emulated VMs: the folder with the zygotes' sockets, by kind of model.
+
+Fork servers are forked from zygotes (`transient_emulator/vms/zygote.py`).
 """
 _CODE = Path(__file__).parents[3]
 
 
 class Process(Protocol):
-    """A role's process."""
+    """The process of a role."""
 
     pid: int
 
     async def code(self) -> int | None:
-        """How it ended, once it has; None where only its parent knows."""
+        """Return its exit code once it has ended; None if only another parent has it."""
         ...
 
 
 class Program:
-    """Started by this agent."""
+    """A program that this agent started."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid = process.pid
         self._process = process
 
     async def code(self) -> int | None:
-        """Its exit code."""
+        """Return its exit code."""
         return self._process.wait()
 
 
 class Adopted:
-    """Found by this agent."""
+    """A process that an earlier agent started."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
 
     async def code(self) -> int | None:
-        """Nobody here knows."""
+        """Return None: this agent is not its parent."""
         return None
 
 
 class Forked:
-    """A child of a fork server, which tells how it ended if it is still there."""
+    """A child of a fork server, which reports the exit code while it lives."""
 
     def __init__(self, pid: int, code: asyncio.Future[int | None]) -> None:
         self.pid = pid
         self._code = code
 
     async def code(self) -> int | None:
-        """Its exit code; None where the server has died or stands still."""
+        """Return its exit code; None if the server has died or is stopped."""
         await asyncio.wait([self._code], timeout=_CODE_SECONDS)
         if self._code.done():
             return self._code.result()
@@ -95,12 +90,12 @@ class Forked:
 
 
 def log_file(folder: RunFolder, name: str) -> Path:
-    """Where the output of the role called `name` goes."""
+    """Return the file with the output of the role `name`."""
     return folder.logs / f"{name}.log"
 
 
 def spawn(role: str, name: str, folder: RunFolder, arguments: Sequence[str]) -> Program:
-    """Start the program of a role in its run's folder, its output going to the role's log."""
+    """Start the program of a role in its run's folder, with output to the role's log."""
     with open(log_file(folder, name), "ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", program(role), "--run-folder", str(folder.path), *arguments],
@@ -115,7 +110,7 @@ def spawn(role: str, name: str, folder: RunFolder, arguments: Sequence[str]) -> 
 
 
 class _Started:
-    """The process of a fork server that this agent has started."""
+    """The process of a fork server that this agent started as a program."""
 
     def __init__(
         self, arguments: Sequence[str], root: Path, agent: socket.socket, log: int
@@ -132,17 +127,16 @@ class _Started:
         self.pid: int | None = self._process.pid
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
 
 
 class _FromZygote:
-    """The process of a fork server that a zygote forks for this agent. Raises OSError where there
-    is no zygote.
+    """The process of a fork server that a zygote forks for this agent.
 
-    Its `pid` is known once it has imported everything. Until then it ends as it finds that its
-    agent has gone.
+    `pid` is set once it has imported everything. Until then it exits when its agent is gone. Raises
+    OSError if there is no zygote.
     """
 
     def __init__(
@@ -161,54 +155,57 @@ class _FromZygote:
             socket.send_fds(zygote, [encode(request)], [agent.fileno(), log])
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         if self.pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
 
 def has_zygote() -> bool:
-    """Whether a fork server takes no time: this VM is emulated, and starts Python programs as all
-    its VMs do.
+    """Return whether a zygote can fork fork servers here.
+
+    This is an emulated VM, and its Python programs use the same code as the zygote.
     """
     return ZYGOTES in os.environ and os.environ.get("PYTHONPATH", "") in ("", str(_CODE))
 
 
 class ForkServer:
-    """A fork server for runs of models of their `own`, or of registered ones. It ends with this
-    agent.
+    """A fork server for runs with models of their `own`, or with registered models.
+
+    Its process ends with this agent.
     """
 
     def __init__(self, root: Path, *, own: bool) -> None:
         self.own = own
         self.alive = True
         self._imported = asyncio.Event()
-        self._asked: deque[asyncio.Future[Forked | None]] = deque()
+        self._requests: deque[asyncio.Future[Forked | None]] = deque()
         self._codes: dict[int, asyncio.Future[int | None]] = {}
-        self._socket, theirs = socket.socketpair()
+        self._socket, other_end = socket.socketpair()
         self._socket.setblocking(False)
         kind = "own" if own else "registered"
         arguments = ["--root", str(root), "--kind", kind, "--room", " " * _ROOM]
-        with theirs, open(root / "fork-server.log", "ab") as log:
-            self._process = _begin(kind, arguments, root, theirs, log.fileno())
-        self._hearing = asyncio.create_task(self._hear())
+        with other_end, open(root / "fork-server.log", "ab") as log:
+            self._process = _start_server(kind, arguments, root, other_end, log.fileno())
+        self._receiving = asyncio.create_task(self._receive())
 
     @property
     def has_imported(self) -> bool:
-        """Whether it lives and has imported everything."""
+        """Whether it runs and has imported everything."""
         return self.alive and self._imported.is_set()
 
     async def ready(self) -> bool:
-        """Wait until it has imported everything; False if it never will have."""
-        return await self._within(self._imported.wait(), _IMPORT_SECONDS) is True and self.alive
+        """Wait until it has imported everything; return False if it has ended instead."""
+        imported = await self._within(self._imported.wait(), _IMPORT_SECONDS)
+        return imported is True and self.alive
 
     async def fork(
         self, role: str, name: str, folder: RunFolder, arguments: Sequence[str]
     ) -> Forked | None:
-        """Have it become a role. None where it cannot, now or any more.
+        """Fork a process that becomes a role; None if the server cannot.
 
-        A process that it may have forked all the same has recorded itself by then (process_record.py),
-        or ends.
+        If it has forked a process in spite of that, the process has recorded itself by then
+        (process_record.py), or exits.
         """
         return await self._fork(
             role=role,
@@ -220,9 +217,7 @@ class ForkServer:
     async def fork_program(
         self, name: str, folder: RunFolder, arguments: Sequence[str], caller: int
     ) -> Forked | None:
-        """Have it become a program beside a run, which ends with the process `caller`. None as
-        above.
-        """
+        """Fork a program beside a run, which ends with the process `caller`; None as in `fork`."""
         return await self._fork(
             program=name,
             folder=str(folder.path),
@@ -231,35 +226,33 @@ class ForkServer:
             caller=caller,
         )
 
-    async def _fork(self, **asked: object) -> Forked | None:
+    async def _fork(self, **request: object) -> Forked | None:
         if not self.alive:
             return None
         answer: asyncio.Future[Forked | None] = asyncio.get_running_loop().create_future()
-        self._asked.append(answer)
+        self._requests.append(answer)
         try:
-            line = encode(asked)
+            line = encode(request)
             await asyncio.get_running_loop().sock_sendall(self._socket, line)
         except OSError:
             self.end()
         return await self._within(answer, _FORK_SECONDS)
 
     def end(self) -> None:
-        """It is not needed any more. What was forked from it lives on."""
-        self._hearing.cancel()
+        """End the server. Processes that were forked from it continue."""
+        self._receiving.cancel()
         self._die()
 
     async def _within(self, answer: Awaitable[Any], seconds: float) -> Any:
-        """What it answers; None, and its end, where it stands still or takes longer."""
+        """Return its answer; end the server and return None if it is stopped or takes too long."""
         waiting = asyncio.ensure_future(answer)
         try:
             while not waiting.done() and seconds > 0:
-                await asyncio.wait([waiting], timeout=_LOOK_SECONDS)
+                await asyncio.wait([waiting], timeout=_POLL_SECONDS)
                 pid = self._process.pid
-                stands_still = pid is not None and is_stopped(pid)
-                if stands_still:
-                    seconds = 0.0
-                else:
-                    seconds = seconds - _LOOK_SECONDS
+                seconds -= _POLL_SECONDS
+                if pid is not None and is_stopped(pid):
+                    break
             if not waiting.done():
                 self.end()
                 return None
@@ -267,55 +260,57 @@ class ForkServer:
         finally:
             waiting.cancel()
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         loop = asyncio.get_running_loop()
         unread = b""
         try:
             while block := await loop.sock_recv(self._socket, 1 << 16):
                 *lines, unread = (unread + block).split(b"\n")
                 for line in lines:
-                    self._heard(decode(line))
+                    self._handle(decode(line))
         except OSError:
-            pass  # it died with something unread
+            pass  # it died with unread messages
         self._die()
 
-    def _heard(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         match message:
             case {"imported": pid}:
                 self._process.pid = pid
                 self._imported.set()
             case {"forked": None}:
-                self._asked.popleft().set_result(None)
+                self._requests.popleft().set_result(None)
             case {"forked": pid}:
-                code = self._codes[pid] = asyncio.get_running_loop().create_future()
-                self._asked.popleft().set_result(Forked(pid, code))
+                exit_code: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+                self._codes[pid] = exit_code
+                self._requests.popleft().set_result(Forked(pid, exit_code))
             case {"ended": pid, "code": code}:
                 self._codes.pop(pid).set_result(code)
             case _:
                 raise ValueError(f"not an answer of a fork server: {json.dumps(message)}")
 
     def _die(self) -> None:
-        """The socket is closed first: what has just been forked sees that nobody waits for it."""
+        """Close the socket, then kill the process.
+
+        In this order, because a process that was just forked exits if the socket is closed.
+        """
         if not self.alive:
             return
         self.alive = False
         loop = asyncio.get_running_loop()
-        loop.remove_reader(self._socket)  # before its number is another file's
+        loop.remove_reader(self._socket)  # before another file gets its descriptor
         loop.remove_writer(self._socket)
         self._socket.close()
         self._process.kill()
         self._imported.set()
-        for future in (*self._asked, *self._codes.values()):
+        for future in (*self._requests, *self._codes.values()):
             if not future.done():
                 future.set_result(None)
 
 
-def _begin(
+def _start_server(
     kind: str, arguments: Sequence[str], root: Path, agent: socket.socket, log: int
 ) -> _FromZygote | _Started:
-    """Have a process that is forked from the emulator's zygote, or started by this agent where
-    there is none.
-    """
+    """Start a fork server: from the emulator's zygote if there is one, else as a program."""
     if has_zygote():
         with suppress(OSError):
             return _FromZygote(kind, arguments, root, agent, log)

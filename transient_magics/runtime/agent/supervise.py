@@ -1,10 +1,10 @@
-"""Role processes of one VM: started, watched, adopted, restarted with a limit, ended.
+"""The processes of roles on one VM: started, watched, adopted, restarted with a limit, ended.
 
-Each role has a record with its assignment and its process (process_record.py), so that an agent
-started after the old one was killed finds the processes that still run and goes on watching them (a
-pidfd tells when any process ends, ours or not). What goes in are assignments, what comes out are
-`process.started`, `process.exited` and, when a role is not started again, `process.gave_up` (it has
-ended too often) or `process.unfit` (not on this VM).
+Each role has a record with its assignment and its process (process_record.py). So an agent that
+replaces a killed one finds the processes that run, and continues to watch them; a pidfd reports the
+end of any process, whoever its parent is. The input are assignments. The output are
+`process.started`, `process.exited` and, if a role is not restarted, `process.gave_up` (it ended too
+often) or `process.unfit` (it cannot run on this VM).
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from .starting import Adopted, ForkServer, Process, log_file, spawn
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _LONG_ENOUGH = 60.0
-"""A role that ran so long starts with a short pause again."""
+"""Seconds after which the pauses before restarts begin again with the shortest."""
 _LASTING = 300.0
-"""Seconds after which it is worth a second import of TensorFlow that its next start takes none."""
+"""Seconds after which a fork server is worth its memory: it makes the next start faster."""
 _KILL_AFTER = {"ps": 25.0, "worker": 5.0, "dispatcher": 2.0, "prep": 2.0, "input": 2.0}
-"""Seconds between TERM and KILL: the chief in ps/0 saves a last checkpoint, on all parameter
-servers. That is more than its own patience with a save, and less than the controller's with an
-answer.
+"""Seconds between SIGTERM and SIGKILL.
+
+The chief in ps/0 saves a last checkpoint, on all parameter servers. Its limit is longer than the
+time for which it tries to save, and shorter than the time that the controller waits for an answer.
 """
 _TAIL = 2000
-_SAID = 200
+"""Characters of a log's end that are reported."""
+_REASON = 200
+"""Characters of a log's last line that are reported."""
 
 _NOISE = ("WARNING: All log messages before absl", "I0000 ", "W0000 ")
-"""What TensorFlow says at every start, whatever it is told."""
+"""Beginnings of lines that TensorFlow logs at every start, whatever its settings."""
 
 _NO_GPU = "cuda_platform.cc"
 
@@ -54,8 +57,18 @@ Report = Callable[[AgentLine], None]
 
 
 class RoleProcess:
-    """One role of one run on this VM. `server`, asked at every start, gives a fork server for it,
-    if there is any.
+    """One role of one run on this VM.
+
+    Parameters
+    ----------
+    root
+        Root directory of the agent.
+    assignment
+        The role.
+    report
+        Called with each event.
+    server
+        Called at every start; returns the fork server to use, if any.
     """
 
     def __init__(
@@ -67,7 +80,8 @@ class RoleProcess:
     ) -> None:
         self.assignment = assignment
         self.folder = RunFolder(root / layout.RUNS / assignment.run)
-        self.wanted = True
+        self.requested = True
+        """Whether the role is restarted when its process ends."""
         self._report = report
         self._server = server
         self._process: Process | None = None
@@ -79,47 +93,51 @@ class RoleProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process that is this role now."""
+        """Process id of the role; None while it has no process."""
         return self._process.pid if self._process else None
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended and is not started again."""
+    def has_ended(self) -> bool:
+        """Whether the role has ended and is not restarted."""
         return self._supervision is not None and self._supervision.done()
 
     @property
     def has_lasted(self) -> bool:
-        """Whether its process has run for long."""
+        """Whether its process has run for several minutes."""
         return self._process is not None and time.monotonic() - self._since > _LASTING
 
     @property
     def pid_file(self) -> Path:
-        """Where the running process is recorded."""
+        """File with the record of the role."""
         return pid_file(self.folder.logs, self.assignment.name)
 
     @property
     def log(self) -> Path:
-        """The role's output."""
+        """File with the role's output."""
         return log_file(self.folder, self.assignment.name)
 
     def describe(self) -> dict[str, Any]:
-        """What a ping says about it."""
-        given = self.assignment
-        return {"run": given.run, "role": given.role, "name": given.name, "pid": self.pid}
+        """Return the description that a ping gets."""
+        return {**self._names, "pid": self.pid}
+
+    @property
+    def _names(self) -> dict[str, Any]:
+        assignment = self.assignment
+        return {"run": assignment.run, "role": assignment.role, "name": assignment.name}
 
     @property
     def prepared(self) -> bool:
-        """Whether its process stands by and has everything ready."""
+        """Whether its process stands by, with everything prepared."""
         return self.folder.prepared.exists()
 
     def start(self, adopt: RoleRecord | None = None) -> None:
-        """Start the process, or go on with the one that `adopt` names, if it names any."""
+        """Start the process, or adopt the one of the record `adopt`."""
         if adopt and adopt.pid is not None and adopt.lives:
             self._process = Adopted(adopt.pid)
         self._supervision = asyncio.create_task(self._supervise(adopt))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the process a signal, if it runs."""
+        """Send a signal to the process, if it runs."""
         if self.pid is not None and not self._ended.is_set():
             try:
                 os.kill(self.pid, number)
@@ -127,153 +145,154 @@ class RoleProcess:
                 self._ended.set()
 
     async def end(self, *, at_once: bool = False) -> None:
-        """TERM, CONT (a stopped process does not die of TERM), KILL when that takes too long; and
-        no restart.
+        """End the process with SIGTERM, or SIGKILL if that takes too long, and do not restart it.
 
-        With `at_once` KILL alone: where there is nothing that it could still do.
+        `at_once` sends only SIGKILL: there is nothing left that the process could save.
         """
-        self.wanted = False
+        self.requested = False
         if at_once:
             self.signal(signal.SIGKILL)
-            await self._over()
-            self._forget()
+            await self._wait_for_supervision()
+            self._delete_record()
             return
         if self.assignment.role == "worker":
-            self.signal(signal.SIGUSR1)  # of SIGTERM alone it makes that its VM is under notice
+            self.signal(signal.SIGUSR1)  # SIGTERM alone means that the VM is under notice
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)  # a stopped process does not end by SIGTERM
         try:
             async with asyncio.timeout(_KILL_AFTER[self.assignment.role]):
-                await self._over()
+                await self._wait_for_supervision()
         except TimeoutError:
             self.signal(signal.SIGKILL)
-            await self._over()
-        self._forget()
+            await self._wait_for_supervision()
+        self._delete_record()
 
-    def let_go(self) -> None:
-        """Stop watching, leave the process alone: a successor will adopt it."""
+    def detach(self) -> None:
+        """Stop watching; the next agent adopts the process."""
         if self._supervision is not None:
             self._supervision.cancel()
 
-    async def _over(self) -> None:
-        """Until the supervision has seen the end."""
+    async def _wait_for_supervision(self) -> None:
+        """Wait until the supervision has ended."""
         if self._supervision is not None:
             if self._process is None and not self._forking:
-                self._supervision.cancel()  # between two starts
+                self._supervision.cancel()  # it waits between two starts
             await asyncio.wait([self._supervision])
 
     async def _supervise(self, adopt: RoleRecord | None) -> None:
-        while self.wanted:
+        """Run the role's process, restarted with growing pauses, until the role ends."""
+        while self.requested:
             self._since = time.monotonic()
             self._ended = asyncio.Event()
-            try:
-                if adopt is not None and adopt.pid is not None:
-                    process = Adopted(adopt.pid)
-                    started = adopt.started
-                else:
-                    self._process = process = await self._start()
-                    started = start_time(process.pid)
-                    RoleRecord(self.assignment, process.pid, started).write(self.folder.logs)
-                    self._report(ProcessStarted(**self.describe()))
-                    if not self.wanted:  # it was told to end before it was there
-                        self.signal(signal.SIGKILL)
-                await until_it_ends(process.pid, started)
-                self._ended.set()
-                code = await self._code(process)
-                tail = _tail(self.log)
-            except OSError as error:  # a full disk, or no memory for another process
-                await self._kill_unrecorded()
-                code = None
-                tail = f"it could not be started: {error}"
+            code, tail = await self._run_once(adopt)
             adopt = None
             self._process = None
-            given = self.assignment
-            described: dict[str, Any] = {"run": given.run, "role": given.role, "name": given.name}
-            self._report(ProcessExited(**described, code=code, tail=tail))
-            if code in (DONE, FAILED) or not self.wanted:
-                self._forget()
+            self._report(ProcessExited(**self._names, code=code, tail=tail))
+            if code in (DONE, FAILED) or not self.requested:
+                self._delete_record()
                 return
             if code == UNFIT:
-                self._report(ProcessUnfit(**described, reason=_last_line(tail)))
-                self._forget()
+                self._report(ProcessUnfit(**self._names, reason=_last_line(tail)))
+                self._delete_record()
                 return
             if time.monotonic() - self._since > _LONG_ENOUGH:
                 self._failures = 0
             if self._failures >= len(_PAUSES):
-                self._report(ProcessGaveUp(**described, said=_last_line(tail)[:_SAID]))
-                self._forget()
+                reason = _last_line(tail)[:_REASON]
+                self._report(ProcessGaveUp(**self._names, said=reason))
+                self._delete_record()
                 return
             pause = _PAUSES[self._failures]
             self._failures += 1
             await asyncio.sleep(pause)
 
+    async def _run_once(self, adopt: RoleRecord | None) -> tuple[int | None, str]:
+        """Run one process to its end, or adopt one; return its exit code and the end of its log."""
+        try:
+            if adopt is not None and adopt.pid is not None:
+                process: Process = Adopted(adopt.pid)
+                started = adopt.started
+            else:
+                process = await self._start()
+                self._process = process
+                started = start_time(process.pid)
+                RoleRecord(self.assignment, process.pid, started).write(self.folder.logs)
+                self._report(ProcessStarted(**self.describe()))
+                if not self.requested:  # `end` was called during the start
+                    self.signal(signal.SIGKILL)
+            await wait_for_end(process.pid, started)
+            self._ended.set()
+            return await self._code(process), _tail(self.log)
+        except OSError as error:  # a full disk, or no memory for another process
+            await self._kill_unrecorded()
+            return None, f"it could not be started: {error}"
+
     async def _start(self) -> Process:
-        """A new process; or the one that is there, when an agent died, or a fork server, before it
-        could say so.
+        """Start a process; or return one that runs and is not recorded.
+
+        An agent or a fork server may have died after it started the process.
         """
-        given = self.assignment
+        assignment = self.assignment
         logs = self.folder.logs
-        if known := await self._there():
-            return known
+        if running := await self._find_running():
+            return running
         logs.mkdir(exist_ok=True, mode=0o700)
-        exit_file(logs, given.name).unlink(missing_ok=True)
-        if given.role != DISPATCHER:  # beside one that may have all ready
+        exit_file(logs, assignment.name).unlink(missing_ok=True)
+        if assignment.role != DISPATCHER:  # it runs beside a chief that may be prepared
             self.folder.prepared.unlink(missing_ok=True)
-        RoleRecord(given).write(logs)
-        arguments = [*given.arguments(), "--asked", str(time.time())]
-        server = self._server(given)
+        RoleRecord(assignment).write(logs)
+        arguments = [*assignment.arguments(), "--requested", str(time.time())]
+        server = self._server(assignment)
         if server and await server.ready():
-            self._forking = True  # from now on there may be a process that nobody knows
+            self._forking = True  # from now on there may be a process that is not recorded
             try:
-                if (
-                    process := await server.fork(given.role, given.name, self.folder, arguments)
-                    or await self._there()
-                ):
-                    return process
+                role = assignment.role
+                forked = await server.fork(role, assignment.name, self.folder, arguments)
+                process = forked or await self._find_running()
             finally:
                 self._forking = False
-        return spawn(given.role, given.name, self.folder, arguments)
+            if process:
+                return process
+        return spawn(assignment.role, assignment.name, self.folder, arguments)
 
-    async def _there(self) -> Process | None:
-        """The process that lives and says that it is this role; one with another assignment ends
-        here.
-        """
-        known = RoleRecord.read(lock_file(self.folder.logs, self.assignment.name))
-        if known is None or known.pid is None or not known.lives:
+    async def _find_running(self) -> Process | None:
+        """Return a running process with this assignment; kill one with another assignment."""
+        record = RoleRecord.read(lock_file(self.folder.logs, self.assignment.name))
+        if record is None or record.pid is None or not record.lives:
             return None
-        if known.assignment == self.assignment:
-            return Adopted(known.pid)
+        if record.assignment == self.assignment:
+            return Adopted(record.pid)
         with suppress(ProcessLookupError):
-            os.kill(known.pid, signal.SIGKILL)
-        await until_it_ends(known.pid, known.started)
+            os.kill(record.pid, signal.SIGKILL)
+        await wait_for_end(record.pid, record.started)
         return None
 
     async def _kill_unrecorded(self) -> None:
-        """A process that an agent after us would not find stands in the way of the next one."""
+        """Kill a process that the next agent would not find: it would block the role."""
         if self._process is not None:
             self.signal(signal.SIGKILL)
             with suppress(OSError):
-                await until_it_ends(self._process.pid, start_time(self._process.pid))
+                await wait_for_end(self._process.pid, start_time(self._process.pid))
                 await self._process.code()
 
     async def _code(self, process: Process) -> int | None:
         if (code := await process.code()) is not None:
             return code
+        path = exit_file(self.folder.logs, self.assignment.name)
         try:
-            return int(
-                exit_file(self.folder.logs, self.assignment.name).read_text(encoding="utf-8")
-            )
+            return int(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 
-    def _forget(self) -> None:
+    def _delete_record(self) -> None:
         with suppress(OSError):
             self.pid_file.unlink()
 
 
-async def until_it_ends(pid: int, started: int | None) -> None:
-    """Wait for the end of a process; `started` is when the process did; another one may have its
-    number by now.
+async def wait_for_end(pid: int, started: int | None) -> None:
+    """Wait for the end of a process.
+
+    `started` is its start time: another process may have its pid by now.
     """
     try:
         handle = os.pidfd_open(pid)
@@ -294,18 +313,18 @@ async def until_it_ends(pid: int, started: int | None) -> None:
 
 
 def _last_line(text: str) -> str:
-    return next(
-        (line.strip() for line in reversed(text.splitlines()) if line.strip()), "without a word"
-    )
+    """Return the last line that is not empty."""
+    lines = (line.strip() for line in reversed(text.splitlines()))
+    return next(filter(None, lines), "without any output")
 
 
 def _tail(log: Path) -> str:
+    """Return the end of a log, without TensorFlow's usual lines."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - 4 * _TAIL))
             lines = file.read().decode(errors="replace").splitlines(keepends=True)
     except OSError:
         return ""
-    return "".join(line for line in lines if not line.startswith(_NOISE) and _NO_GPU not in line)[
-        -_TAIL:
-    ]
+    useful = [line for line in lines if not line.startswith(_NOISE) and _NO_GPU not in line]
+    return "".join(useful)[-_TAIL:]

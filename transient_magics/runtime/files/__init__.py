@@ -1,3 +1,3 @@
-"""Files of a run: its checkpoints, its records, and their ways to workers and into buckets."""
+"""Files of a run: checkpoints, records and archives, and their transfers to workers and buckets."""
 
 from __future__ import annotations

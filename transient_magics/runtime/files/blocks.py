@@ -1,10 +1,9 @@
-"""Record files cut into blocks, which workers copy one by one: a worker starts on the first records
-that it has.
+"""Record files in blocks: a worker starts with the first blocks that it copied.
 
-A block is a run of whole records of one TFRecord file, so it is such a file itself. The chief looks
-through the files once and writes down where the blocks are; a file that does not consist of whole
-records is refused here. Framing of a record: its length (8 bytes), the length's masked CRC32C (4),
-the record, the record's (4); the last is checked by TensorFlow when the record is read.
+A block is a sequence of whole records of one TFRecord file, so it is such a file itself. The chief
+reads the files once and writes an index of the blocks. A file with incomplete records is refused
+here. The frame of a record: its length (8 bytes), the length's masked CRC32C (4), the record, the
+record's CRC32C (4). TensorFlow checks the last when it reads the record.
 """
 
 from __future__ import annotations
@@ -30,16 +29,21 @@ from ...protocol.run import Cache
 from ..role import log
 
 NAME = ".blocks"
-"""In the folder of the records: they come in blocks. Beside the chief it is the list of them."""
+"""A file in the folder of records that come in blocks.
+
+Beside the chief it is the index of the blocks.
+"""
 STREAMED_FROM = 64 << 20
-"""Bytes of training files from which on they come in blocks; fewer are copied in half a second at 1
-Gbit/s.
+"""Size of training files in bytes from which they come in blocks.
+
+A copy of fewer takes half a second at 1 Gbit/s.
 """
 _LEAST = 256 << 10
 _MOST = 8 << 20
-_WANTED = 1024
-"""Blocks, between these sizes: few enough to lease quickly, so small that what is read twice is a
-small part.
+_TARGET_COUNT = 1024
+"""Number of blocks, within the bounds of their size above.
+
+Few enough to lease quickly, and small enough that little is read twice.
 """
 _SHARD = re.compile(r".*-\d{5}-of-\d{5}", re.ASCII)
 _LENGTH = struct.Struct("<QI")
@@ -48,18 +52,16 @@ _MASK = 0xA282EAD8
 
 _SHM = Path("/dev/shm")
 _OWNER = "run"
-"""Link in a folder in /dev/shm to the folder of the run whose blocks are there."""
+"""Link in a folder of /dev/shm to the folder of the run that has its blocks there."""
 _NAME = re.compile(r"(\d{1,12})-([0-9a-f]{8})", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _BY_DEFAULT = 0.5
-"""Of what is free on the disk, without --cache."""
+"""Share of the free disk space that a cache may use without --cache."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """`records` whole records, which are `size` bytes from `offset` on in `file`, with their
-    CRC32C.
-    """
+    """Whole records in a file: `size` bytes from `offset`, with their number and CRC32C."""
 
     file: str
     offset: int
@@ -70,53 +72,54 @@ class Block:
 
 @dataclass(frozen=True)
 class Index:
-    """All blocks of the training files; a block's number is its place here."""
+    """All blocks of the training files; a block's number is its position."""
 
     blocks: tuple[Block, ...]
 
     @property
     def bytes(self) -> int:
-        """Of all records."""
+        """Size of all records in bytes."""
         return sum(block.size for block in self.blocks)
 
     @property
     def records(self) -> int:
-        """How many there are."""
+        """Number of all records."""
         return sum(block.records for block in self.blocks)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of the files, below their folder."""
+        """Names of the files, relative to their folder."""
         return tuple(dict.fromkeys(block.file for block in self.blocks))
 
 
 def is_shard(name: str) -> bool:
-    """Whether this is what Tensor2Tensor calls a file of records, of any split."""
+    """Return whether Tensor2Tensor uses such a name for a file of records, of any split."""
     return _SHARD.fullmatch(name) is not None
 
 
 def are_streamed(directory: Path) -> bool:
-    """Whether the training records of this folder come in blocks."""
+    """Return whether the training records of this folder come in blocks."""
     return (directory / NAME).exists()
 
 
 def large(paths: Sequence[Path]) -> bool:
-    """Whether these files come in blocks although nobody asked for it."""
+    """Return whether these files come in blocks by default."""
     return sum(path.stat().st_size for path in paths) >= STREAMED_FROM
 
 
 def indexed(directory: Path, paths: Sequence[Path]) -> Index:
-    """The blocks of the record files `paths` in `directory`: as written down there, else looked up
-    and written down.
+    """Return the blocks of the record files `paths` in `directory`.
 
-    Raises TrainingError for a torn file, OSError.
+    Reads the index in that folder, or else creates it. Raises TrainingError for a torn file, and
+    OSError.
     """
     sizes = {str(path.relative_to(directory)): path.stat().st_size for path in paths}
-    known = _read(directory / NAME)
-    if known is not None and _sizes(known) == {name: size for name, size in sizes.items() if size}:
-        return known
+    stored = _read(directory / NAME)
+    not_empty = {name: size for name, size in sizes.items() if size}
+    if stored is not None and _sizes(stored) == not_empty:
+        return stored
     total = sum(sizes.values())
-    block_bytes = min(max(total // _WANTED, _LEAST), _MOST)
+    block_bytes = min(max(total // _TARGET_COUNT, _LEAST), _MOST)
     found = Index(tuple(block for path in paths for block in _cut(directory, path, block_bytes)))
     rows = [list(asdict(block).values()) for block in found.blocks]
     write_atomically(directory / NAME, json.dumps({"blocks": rows}))
@@ -131,15 +134,17 @@ def _sizes(index: Index) -> dict[str, int]:
 
 
 def _read(path: Path) -> Index | None:
+    """Return the stored index; None if it has to be created."""
     try:
         rows = json.loads(path.read_bytes())["blocks"]
         names = tuple(Block.__dataclass_fields__)
         return Index(tuple(checks.built(Block, dict(zip(names, row, strict=True))) for row in rows))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # it is made anew
+        return None
 
 
 def _cut(directory: Path, path: Path, block_bytes: int) -> Iterator[Block]:
+    """Yield the blocks of a file."""
     import google_crc32c
 
     if not path.stat().st_size:
@@ -150,15 +155,14 @@ def _cut(directory: Path, path: Path, block_bytes: int) -> Iterator[Block]:
         for end in _ends(path, content):
             records += 1
             if end - begin >= block_bytes or end == len(content):
-                yield Block(
-                    name, begin, end - begin, records, google_crc32c.value(content[begin:end])
-                )
+                checksum = google_crc32c.value(content[begin:end])
+                yield Block(name, begin, end - begin, records, checksum)
                 begin = end
                 records = 0
 
 
 def _ends(path: Path, content: mmap.mmap) -> Iterator[int]:
-    """Where each record ends."""
+    """Yield the end of each record."""
     import google_crc32c
 
     place = 0
@@ -168,7 +172,7 @@ def _ends(path: Path, content: mmap.mmap) -> Iterator[int]:
             raise _torn(path, place, "ends within a record")
         length, masked = _LENGTH.unpack_from(content, place)
         if _masked(google_crc32c.value(content[place : place + 8])) != masked:
-            raise _torn(path, place, "is no record")
+            raise _torn(path, place, "is not a record")
         if place + _FRAME + length > size:
             raise _torn(path, place, "ends within a record")
         place += _FRAME + length
@@ -180,24 +184,23 @@ def _masked(crc: int) -> int:
 
 
 def _torn(path: Path, place: int, what: str) -> TrainingError:
-    fix = "Delete it where it comes from, and have it made again."
     return TrainingError(
-        f"the record file {path.name} is torn: what begins at byte {place:,} {what}", fix=fix
+        f"the record file {path.name} is torn: what begins at byte {place:,} {what}",
+        fix="Delete it at its source, so that it is generated again.",
     )
 
 
-# Blocks of records near their worker, in a cache that never evicts (MinIO of CoorDL, VLDB 2021).
+# Blocks of records on the worker's VM, in a cache that never evicts (MinIO of CoorDL, VLDB 2021).
 #
-# What has gone in stays, and what finds no room passes through: of data of which a part x fits,
-# exactly that part is found here in every epoch. A cache that evicts what was not used for longest
-# finds less, since each record is used once an epoch: after all others. TensorFlow reads blocks as
-# files; those in the worker's own memory are files without a name (memfd), as are those that pass
-# through.
+# A cached block stays, and a block without space passes through: if a part x of the data fits, exactly
+# that part is found in every epoch. A cache that evicts the least recently used block finds less,
+# because each record is used once per epoch, after all others. TensorFlow reads blocks as files. Blocks
+# in the worker's memory are files without a name (memfd), as are those that pass through.
 
 
 @dataclass(frozen=True)
 class Content:
-    """A block's number and its CRC32C, and how large it is."""
+    """A block's number, size and CRC32C."""
 
     number: int
     size: int
@@ -205,65 +208,76 @@ class Content:
 
 
 class BlockCache:
-    """The blocks that one worker has; `get` and `put` answer with paths that TensorFlow can read
-    until `release`.
-    """
+    """The blocks of one worker; `get` and `put` return paths that are valid until `release`."""
 
     def __init__(self, cache: Cache | None, run: Path) -> None:
-        """`run` is the run's folder. Raises DeclarationError for a cache that this VM has no room
-        for.
+        """Open the cache of a run.
+
+        Parameters
+        ----------
+        cache
+            As declared with --cache, or None.
+        run
+            The run's folder.
+
+        Raises
+        ------
+        DeclarationError
+            For a cache that is larger than the free space of this VM.
         """
         self._folder = _folder(cache, run)
         free = cache_room(cache.place if cache else "disk", run)
-        self._there = dict(self._found())
-        self._bytes = sum(path.stat().st_size for path in self._there.values())
+        self._files = dict(self._found())
+        self._bytes = sum(path.stat().st_size for path in self._files.values())
+        self._limit = int(_BY_DEFAULT * free)
         if cache:
             self._limit = cache.bytes
-        else:
-            self._limit = int(_BY_DEFAULT * free)
         if cache and cache.bytes > free + self._bytes:
             raise DeclarationError(
-                f"a cache of {_gb(cache.bytes)} is larger than what is free here, {_gb(free)} of {_WHERE[cache.place]}",
+                f"a cache of {_gb(cache.bytes)} is larger than the free space, {_gb(free)} of "
+                f"{_WHERE[cache.place]}",
                 where="--cache",
-                fix="Give less, or another place.",
+                fix="Choose a smaller size, or another place.",
             )
-        self._unchecked = set(self._there)
+        self._unchecked = set(self._files)
         self._passing: dict[int, int] = {}
         self._kept: dict[int, int] = {}
-        """Files without a name, by the block's number."""
+        """Descriptors of files without a name, by the block's number."""
         if cache and cache.place == "memory":
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 1 << 16)), hard))
 
     @property
     def bytes(self) -> int:
-        """What is kept."""
+        """Size of the cached blocks in bytes."""
         return self._bytes
 
     @property
     def numbers(self) -> frozenset[int]:
-        """The blocks that are kept."""
-        return frozenset((*self._there, *self._kept))
+        """Numbers of the cached blocks."""
+        return frozenset((*self._files, *self._kept))
 
-    def get(self, wanted: Content) -> str | None:
-        """Where the block is, if it is kept. One that a process before this one left here is looked
-        at first.
+    def get(self, block: Content) -> str | None:
+        """Return the path of a block, or None if it is not cached.
+
+        A block from an earlier process is verified first.
         """
-        if (handle := self._kept.get(wanted.number)) is not None:
+        if (handle := self._kept.get(block.number)) is not None:
             return _path(handle)
-        path = self._there.get(wanted.number)
+        path = self._files.get(block.number)
         if path is None:
             return None
-        if wanted.number in self._unchecked:
-            self._unchecked.discard(wanted.number)
-            if not _is(path, wanted):
-                self._drop(wanted.number, path)
+        if block.number in self._unchecked:
+            self._unchecked.discard(block.number)
+            if not _is(path, block):
+                self._drop(block.number, path)
                 return None
         return str(path)
 
     def put(self, block: Content, content: bytes) -> str:
-        """Where the block is from now on: kept if there is room, else passing through. Raises
-        OSError.
+        """Store a block and return its path; without space it passes through.
+
+        Raises OSError.
         """
         if self._bytes + block.size <= self._limit:
             try:
@@ -271,20 +285,20 @@ class BlockCache:
             except OSError as error:
                 if error.errno not in _FULL:
                     raise
-                log(
-                    f"the cache takes no more than the {_gb(self._bytes)} in it: {os.strerror(error.errno)}"
-                )
+                reason = os.strerror(error.errno)
+                log(f"the cache is full with {_gb(self._bytes)}: {reason}")
                 self._limit = self._bytes
-        self._passing[block.number] = handle = _without_name(content)
+        handle = _without_name(content)
+        self._passing[block.number] = handle
         return _path(handle)
 
     def release(self, number: int) -> None:
-        """The block has been read: it goes, unless it is kept."""
+        """Delete a block that was read, unless it is cached."""
         if (handle := self._passing.pop(number, None)) is not None:
             os.close(handle)
 
     def close(self) -> None:
-        """The worker leaves for good: nothing of the cache stays."""
+        """Delete the whole cache, because the worker leaves the run."""
         for handle in (*self._passing.values(), *self._kept.values()):
             os.close(handle)
         self._passing = {}
@@ -294,7 +308,8 @@ class BlockCache:
 
     def _keep(self, block: Content, content: bytes) -> str:
         if self._folder is None:
-            self._kept[block.number] = handle = _without_name(content)
+            handle = _without_name(content)
+            self._kept[block.number] = handle
             self._bytes += block.size
             return _path(handle)
         path = self._folder / f"{block.number}-{block.crc32c:08x}"
@@ -306,32 +321,30 @@ class BlockCache:
         except OSError:
             part.unlink(missing_ok=True)
             raise
-        self._there[block.number] = path
+        self._files[block.number] = path
         self._bytes += block.size
         return str(path)
 
     def _drop(self, number: int, path: Path) -> None:
         self._bytes -= path.stat().st_size
         path.unlink(missing_ok=True)
-        del self._there[number]
+        del self._files[number]
 
     def _found(self) -> list[tuple[int, Path]]:
+        """Return the blocks of an earlier process, and delete its partial ones."""
         if self._folder is None or not self._folder.is_dir():
             return []
         for part in self._folder.glob(".*.part"):
             part.unlink(missing_ok=True)
-        return [
-            (int(match[1]), path)
-            for path in self._folder.iterdir()
-            if (match := _NAME.fullmatch(path.name))
-        ]
+        named = ((_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
+        return [(int(match[1]), path) for match, path in named if match]
 
 
 _WHERE = {"memory": "memory", "shm": "memory for /dev/shm", "disk": "disk"}
 
 
 def cache_room(place: str, folder: Path) -> int:
-    """Bytes that are free for a cache: on the disk of `folder`, or of memory."""
+    """Return the free bytes for a cache: on the disk of `folder`, or in memory."""
     if place == "disk":
         return shutil.disk_usage(folder).free
     free = [_available()]
@@ -341,27 +354,25 @@ def cache_room(place: str, folder: Path) -> int:
 
 
 def _available() -> int:
-    """Of memory: what the kernel says is available, and no more than this process' control group
-    may have.
-    """
+    """Return the free memory in bytes, within the bound of this process's control group."""
+    found: list[int] = []
     for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("MemAvailable:"):
-            found = [int(line.split()[1]) << 10]
+            found.append(int(line.split()[1]) << 10)
             break
-    else:
-        found = list[int]()
     for limit in (
         Path("/sys/fs/cgroup/memory.max"),
         Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
     ):
-        with contextlib.suppress(OSError, ValueError):  # "max", or no such file: there is no limit
+        with contextlib.suppress(OSError, ValueError):  # "max", or no such file: no limit
             found.append(int(limit.read_text(encoding="utf-8")))
     return min(found, default=0)
 
 
 def _folder(cache: Cache | None, run: Path) -> Path | None:
-    """Where blocks lie; None for the process' own memory. Folders in /dev/shm of runs that are no
-    more go.
+    """Return the folder of the blocks; None for the process's own memory.
+
+    Deletes folders in /dev/shm of deleted runs.
     """
     if cache is not None and cache.place == "memory":
         return None
@@ -378,6 +389,7 @@ def _folder(cache: Cache | None, run: Path) -> Path | None:
 
 
 def _without_name(content: bytes) -> int:
+    """Write a file without a name (memfd), and return its descriptor."""
     handle = os.memfd_create("block")
     view = memoryview(content)
     while view:
@@ -389,14 +401,15 @@ def _path(handle: int) -> str:
     return f"/proc/self/fd/{handle}"
 
 
-def _is(path: Path, wanted: Content) -> bool:
+def _is(path: Path, block: Content) -> bool:
+    """Return whether the file has the content of the block."""
     import google_crc32c
 
     try:
         content = path.read_bytes()
     except OSError:
         return False
-    return len(content) == wanted.size and google_crc32c.value(content) == wanted.crc32c
+    return len(content) == block.size and google_crc32c.value(content) == block.crc32c
 
 
 def _gb(size: int) -> str:

@@ -1,10 +1,9 @@
-"""A place in a bucket (`gs://bucket/path`), as programs on a VM use it: blocking, with Google's own
-client.
+"""A place in a bucket (`gs://bucket/path`) for programs on a VM: blocking, with Google's client.
 
-The VM has no rights of its own. The controller brings a token that opens the run's places for an
-hour at most, and a fresh one before that has passed; it is read anew whenever the one in use comes
-to its end. A worker has one that opens the records alone, from the chief. Retries are Google's
-(jittered, two minutes at most). Errors are TrainingErrors that say what to do.
+The VM has no rights of its own. The controller brings a token for the run's places that is valid
+for at most an hour, and a new one before it expires; the file is read again when the token in use
+expires. A worker gets a token for the records alone from the chief. Google's client retries
+(jittered, for two minutes at most). Errors are TrainingErrors that say what to do.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from .manifest import File, checksum, described, split
 _RETRY_SECONDS = 120.0
 _SILENCE_SECONDS = 60.0
 _PIECE = 1 << 18
-_ROLE = "Who declared the cluster needs the role roles/storage.objectUser on the bucket."
-_WAIT = (
-    "The cluster's controller brings one as soon as it can; until then checkpoints stay on the VM."
+_ROLE = (
+    "The account that declared the cluster needs the role roles/storage.objectUser on the bucket."
 )
+_WAIT = "The controller brings one as soon as possible; until then checkpoints stay on the VM."
 
 
 class OvertakenError(TrainingError):
-    """Somebody else wrote the object first."""
+    """Another process wrote the object first."""
 
 
 class DamagedError(TrainingError):
-    """An object is not there, or is another one than it must be."""
+    """An object is missing, or is not the expected one."""
 
 
 class Listed(NamedTuple):
-    """An object as a list tells it: `made` in seconds since 1970, by the bucket's clock."""
+    """An object in a list; `made` is in seconds since 1970 by the bucket's clock."""
 
     name: str
     size: int
@@ -48,14 +47,21 @@ class Listed(NamedTuple):
 
 
 class Sink(Protocol):
-    """What takes the bytes of a download as they come; whatever `write` raises ends it."""
+    """A receiver of the bytes of a download; an exception of `write` ends the download."""
 
     def write(self, piece: bytes, /) -> int: ...
 
 
 class Bucket:
-    """Objects below `place`. `token` is the file in which the controller puts one, or gives what
-    would be in it (raises OSError or ValueError where it has none); None: default credentials.
+    """The objects below a place in a bucket.
+
+    Parameters
+    ----------
+    place
+        `gs://bucket/path`.
+    token
+        The file into which the controller writes a token, or a function that returns its content, and raises
+        OSError or ValueError if it has none. None for default credentials.
     """
 
     def __init__(
@@ -66,24 +72,26 @@ class Bucket:
 
         self.place = place.rstrip("/")
         name, self._path = split(place)
-        # Objects belong to their bucket: the project only counts for making one, which is not done
-        # here.
-        emulated = bool(os.environ.get("STORAGE_EMULATOR_HOST"))
+        # Objects belong to their bucket. A project is needed only to create one.
+        project = None
+        if token or os.environ.get("STORAGE_EMULATOR_HOST"):
+            project = "emulated-project"
+        credentials = _credentials(token) if token else None
         with self._explaining(""):
-            project = "emulated-project" if emulated or token else None
-            self._client = storage.Client(project, _brought(token) if token else None)
-        # No requests of its own accord, as in `cloud/storage.py`.
+            self._client = storage.Client(project, credentials)
+        # Prevent additional requests by the client, as in `cloud/storage.py`.
         self._client._bucket_metadata_cache = None  # pyright: ignore[reportAttributeAccessIssue]
-        self._session, self._endpoint = _way(self._client)
+        self._session, self._endpoint = _session_of(self._client)
         self._bucket = self._client.bucket(name)
-        self._how: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "retry": DEFAULT_RETRY.with_timeout(_RETRY_SECONDS),
             "timeout": _SILENCE_SECONDS,
         }
 
     def read_json(self, name: str) -> tuple[Any, int]:
-        """A small JSON value and its generation; (None, 0) where there is none. The bucket itself
-        must be there.
+        """Return a small JSON value and its generation; (None, 0) if there is none.
+
+        The bucket itself must exist.
         """
         content, generation = self.read(name)
         if content is None:
@@ -94,15 +102,16 @@ class Bucket:
             raise TrainingError("the object is not JSON", where=f"{self.place}/{name}") from error
 
     def read(self, name: str) -> tuple[bytes | None, int]:
-        """A small object and its generation; (None, 0) where there is none. The bucket itself must
-        be there.
+        """Return a small object and its generation; (None, 0) if there is none.
+
+        The bucket itself must exist.
         """
         from google.api_core.exceptions import Forbidden, NotFound
 
         blob = self._blob(name)
         with self._explaining(name):
             try:
-                content = blob.download_as_bytes(checksum="crc32c", **self._how)
+                content = blob.download_as_bytes(checksum="crc32c", **self._options)
             except (NotFound, Forbidden):
                 if self._is_there(name):
                     raise
@@ -110,8 +119,9 @@ class Bucket:
         return content, int(blob.generation)
 
     def write_json(self, name: str, value: Any, generation: int) -> None:
-        """Replace this generation (0: nothing) of a small JSON value. OvertakenError if it is
-        another one by now.
+        """Replace a generation (0: no object) of a small JSON value.
+
+        Raises OvertakenError if the object has another generation.
         """
         import base64
 
@@ -126,18 +136,19 @@ class Bucket:
                 "application/json",
                 checksum="crc32c",
                 if_generation_match=generation,
-                **self._how,
+                **self._options,
             )
 
     def upload(self, path: Path, name: str) -> File:
-        """Put a file where nothing is yet, and return what is there now: read first, checked by the
-        bucket after it.
+        """Upload a file where there is no object yet, and return its entry for a manifest.
+
+        The file is read first; afterwards the bucket's checksum is compared.
         """
         file = described(path)
         blob = self._blob(name)
         with self._explaining(name), self._unless_own(blob, file.crc32c):
             blob.upload_from_filename(
-                str(path), checksum="crc32c", if_generation_match=0, **self._how
+                str(path), checksum="crc32c", if_generation_match=0, **self._options
             )
         if (blob.size, blob.crc32c) != (file.size, file.crc32c):
             raise TrainingError(
@@ -146,14 +157,19 @@ class Bucket:
         return file
 
     def download(self, file: File, name: str, path: Path) -> None:
-        """Get the object that must be `file`. DamagedError if it is not there, or another one."""
+        """Download the object that must be `file`.
+
+        Raises DamagedError if it is missing, or another one.
+        """
         from google.api_core.exceptions import Forbidden, NotFound
 
         part = path.with_name(f".{path.name}.part")
         try:
             with self._explaining(name):
                 try:
-                    self._blob(name).download_to_filename(str(part), checksum="crc32c", **self._how)
+                    self._blob(name).download_to_filename(
+                        str(part), checksum="crc32c", **self._options
+                    )
                 except (NotFound, Forbidden):
                     if self._is_there(name):
                         raise
@@ -169,28 +185,37 @@ class Bucket:
             part.unlink(missing_ok=True)
 
     def read_range(self, name: str, begin: int, size: int, sink: Sink, patience: float) -> None:
-        """Give `size` bytes of an object from `begin` on to `sink`; they are not checked. Once:
-        nothing is tried again.
+        """Write a range of an object to `sink`, in one attempt and without verification.
 
-        It ends after `patience` seconds without a byte. `sink` has them as they come, through the
-        client's session: its own downloads hand out 8 KiB at a time, which takes a core for some
-        100 MB/s.
+        Uses the client's session: its own downloads return 8 KiB at a time, which costs a core for
+        about 100 MB/s.
+
+        Parameters
+        ----------
+        name
+            The object.
+        begin, size
+            The range in bytes.
+        sink
+            Receives the bytes as they arrive.
+        patience
+            Seconds without a byte after which the download ends.
         """
         from google.api_core.exceptions import from_http_response
         from urllib3.exceptions import HTTPError
 
         url = f"{self._endpoint}/download/storage/v1{self._blob(name).path}"
-        asked = {
+        request = {
             "params": {"alt": "media"},
             "headers": {"Range": f"bytes={begin}-{begin + size - 1}"},
         }
         with (
             self._explaining(name),
-            self._session.get(url, stream=True, timeout=patience, **asked) as answer,
+            self._session.get(url, stream=True, timeout=patience, **request) as answer,
         ):
-            if answer.status_code == HTTPStatus.OK:  # its body is all of the object
+            if answer.status_code == HTTPStatus.OK:  # its body is the whole object
                 raise TrainingError(
-                    "Cloud Storage sends no part of it, only all", where=f"{self.place}/{name}"
+                    "Cloud Storage ignores the requested range", where=f"{self.place}/{name}"
                 )
             if answer.status_code != HTTPStatus.PARTIAL_CONTENT:
                 raise from_http_response(answer)
@@ -198,61 +223,60 @@ class Bucket:
                 while piece := answer.raw.read1(_PIECE):
                     sink.write(piece)
             except HTTPError as error:
-                raise ConnectionError(f"Cloud Storage sends no more: {error}") from error
+                raise ConnectionError(f"the download from Cloud Storage ended: {error}") from error
 
     def list(self, prefix: str) -> list[Listed]:
-        """The objects below `prefix`, oldest first."""
+        """Return the objects below `prefix`, oldest first."""
         with self._explaining(prefix):
             found = list(
-                self._client.list_blobs(self._bucket, prefix=self._path + prefix, **self._how)
+                self._client.list_blobs(self._bucket, prefix=self._path + prefix, **self._options)
             )
-        objects = [
-            Listed(
-                each.name.removeprefix(self._path),
-                each.size or 0,
-                str(each.crc32c),
-                each.time_created.timestamp() if each.time_created else 0.0,
-            )
-            for each in found
-        ]
-        return sorted(objects, key=lambda each: each.made)
+        return sorted(map(self._listed, found), key=lambda listed: listed.made)
+
+    def _listed(self, blob: Any) -> Listed:
+        made = blob.time_created.timestamp() if blob.time_created else 0.0
+        name = blob.name.removeprefix(self._path)
+        return Listed(name, blob.size or 0, str(blob.crc32c), made)
 
     def files(self) -> list[File]:
-        """What lies in the place itself, not in folders below it."""
+        """Return the objects directly in the place, without those in folders below it."""
         with self._explaining(""):
             found = list(
-                self._client.list_blobs(self._bucket, prefix=self._path, delimiter="/", **self._how)
+                self._client.list_blobs(
+                    self._bucket, prefix=self._path, delimiter="/", **self._options
+                )
             )
         files = [
-            File(each.name.removeprefix(self._path), each.size or 0, str(each.crc32c))
-            for each in found
+            File(blob.name.removeprefix(self._path), blob.size or 0, str(blob.crc32c))
+            for blob in found
         ]
         return [file for file in files if file.name]
 
     def delete(self, name: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object, if it exists."""
         from google.api_core.exceptions import NotFound
 
         with self._explaining(name), contextlib.suppress(NotFound):
-            self._blob(name).delete(**self._how)
+            self._blob(name).delete(**self._options)
 
     def _blob(self, name: str) -> Any:
         return self._bucket.blob(self._path + name)
 
     def _is_there(self, name: str) -> bool:
-        """Whether a list has it: of what is not there, some tokens are told no more than that they
-        may not see it.
+        """Return whether a list contains an object.
+
+        For a missing object, some tokens get the answer that they may not see it.
         """
         whole = self._path + name
-        found = self._client.list_blobs(self._bucket, prefix=whole, max_results=1, **self._how)
-        return any(each.name == whole for each in found)
+        found = self._client.list_blobs(self._bucket, prefix=whole, max_results=1, **self._options)
+        return any(blob.name == whole for blob in found)
 
     @contextlib.contextmanager
     def _unless_own(self, blob: Any, crc32c: str) -> Iterator[None]:
-        """A refusal because of what our earlier attempt wrote, whose answer was lost, counts as
-        success.
+        """Treat a refusal as success if an earlier attempt of this process wrote the object.
 
-        Who may not replace what he finds there is refused before his condition is looked at.
+        The answer to that attempt was lost. A token that may not replace the object is refused
+        before the condition is checked.
         """
         from google.api_core.exceptions import Forbidden, NotFound, PreconditionFailed
 
@@ -260,14 +284,15 @@ class Bucket:
             yield
         except (PreconditionFailed, Forbidden) as error:
             try:
-                blob.reload(**self._how)
+                blob.reload(**self._options)
             except (NotFound, Forbidden):
                 raise error from None
             if blob.crc32c != crc32c:
-                raise PreconditionFailed("another one is there") from error
+                raise PreconditionFailed("another object exists") from error
 
     @contextlib.contextmanager
     def _explaining(self, name: str) -> Iterator[None]:
+        """Convert Google's errors to TrainingErrors."""
         import requests.exceptions
         from google.api_core.exceptions import (
             Forbidden,
@@ -283,7 +308,7 @@ class Bucket:
         try:
             yield
         except PreconditionFailed as error:
-            raise OvertakenError("somebody else was faster", where=where) from error
+            raise OvertakenError("another process wrote it first", where=where) from error
         except RefreshError as error:
             raise TrainingError(
                 "the VM has no token for the bucket now", where=where, fix=_WAIT
@@ -291,38 +316,35 @@ class Bucket:
         except (Forbidden, GoogleAuthError) as error:
             raise TrainingError("the VM may not use the bucket", where=where, fix=_ROLE) from error
         except NotFound as error:
-            raise TrainingError("there is no such bucket or object", where=where) from error
+            raise TrainingError("no such bucket or object", where=where) from error
         except (
             GoogleAPICallError,
             RetryError,
             DataCorruption,
             requests.exceptions.RequestException,
         ) as error:
-            said = " ".join(str(error).split())[:200]
-            raise TrainingError(f"Cloud Storage does not do it: {said}", where=where) from error
+            message = " ".join(str(error).split())[:200]
+            raise TrainingError(f"Cloud Storage failed: {message}", where=where) from error
 
 
-def _way(client: Any) -> tuple[Any, str]:
-    """The session through which a client asks (private, but there is no other way to it), and
-    where.
-    """
+def _session_of(client: Any) -> tuple[Any, str]:
+    """Return the session of a client, which is private, and the address of the service."""
     return client._http, client.api_endpoint
 
 
-def _brought(token: Path | Callable[[], Mapping[str, Any]]) -> Any:
-    """Credentials of the token that lies in a file, or will, or that is given."""
+def _credentials(token: Path | Callable[[], Mapping[str, Any]]) -> Any:
+    """Return credentials that read the token from its file or function when they need one."""
     from google.auth.exceptions import RefreshError
     from google.oauth2.credentials import Credentials
 
     def read(request: Any = None, scopes: Any = None) -> tuple[str, datetime]:
         try:
             if isinstance(token, Path):
-                told = json.loads(token.read_text(encoding="utf-8"))
+                content = json.loads(token.read_text(encoding="utf-8"))
             else:
-                told = token()
-            return str(told["token"]), datetime.fromtimestamp(float(told["expires"]), UTC).replace(
-                tzinfo=None
-            )
+                content = token()
+            expires = datetime.fromtimestamp(float(content["expires"]), UTC)
+            return str(content["token"]), expires.replace(tzinfo=None)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RefreshError(f"no token: {error!r}") from error
 

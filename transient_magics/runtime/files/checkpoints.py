@@ -1,10 +1,9 @@
-"""A run's checkpoints: a crash leaves the old or the new one, each is verified before use, the last
-and the best stay.
+"""A run's checkpoints: written, verified before use, and dropped except for the last and the best.
 
-The files are TensorFlow's own (`model.ckpt-500.index`, `.data-...`, and the `checkpoint` state file
-with relative paths), so that any TensorFlow program can read the folder. Restoring goes through
-Python: with several parameter servers TensorFlow's restore would look for the files on each of
-them, but they lie beside the chief.
+A crash leaves the old or the new checkpoint. The files are TensorFlow's own
+(`model.ckpt-500.index`, `.data-...`, and the `checkpoint` state file with relative paths), so that
+any TensorFlow program can read the folder. Restoring uses Python: with several parameter servers,
+TensorFlow's own restore would look for the files on each of them, but only the chief's VM has them.
 """
 
 from __future__ import annotations
@@ -35,14 +34,15 @@ from .blocks import is_shard
 from .data_files import described
 
 BEST = "best.json"
-"""Beside the checkpoints, so that it goes wherever they go: which of them has the best evaluation,
-and stays.
+"""File beside the checkpoints, which is copied with them.
+
+It names the checkpoint with the best evaluation, which is never dropped.
 """
 _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _PART = re.compile(r"model\.ckpt-(\d+)\.")
 
 VOCABULARY_PREFIX = "vocabulary."
-"""Of their names among the checkpoints; behind it comes the name that Tensor2Tensor looks for."""
+"""Prefix of a vocabulary among the checkpoints, before Tensor2Tensor's name of the file."""
 MOST_VOCABULARY_BYTES = 16 << 20
 _MOST_FILES = 32
 
@@ -51,13 +51,21 @@ _SILENT_SECONDS = 30.0
 
 
 def path_of(step: int) -> str:
-    """What TensorFlow calls the path of a checkpoint, within the run's folder."""
+    """Return TensorFlow's path of a checkpoint, relative to the run's folder."""
     return f"{layout.CHECKPOINTS}/model.ckpt-{step}"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """One checkpoint as it was written."""
+    """A checkpoint that was written.
+
+    Attributes
+    ----------
+    step, name
+        Its step, and its path relative to the run's folder.
+    seconds, bytes
+        The time to write it, and its size.
+    """
 
     step: int
     name: str
@@ -66,98 +74,99 @@ class Saved:
 
 
 class Checkpoints:
-    """The folder of checkpoints of one run."""
+    """The folder of a run's checkpoints, of which the last `keep` stay."""
 
     def __init__(self, folder: Path, keep: int = 5) -> None:
         self._folder = folder
         self._keep = keep
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are whole as far as their names tell, newest first."""
+        """Return the steps of the checkpoints that have an index, newest first."""
         if not self._folder.is_dir():
             return []
         found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def prefix(self, step: int) -> Path:
-        """What TensorFlow calls the checkpoint's path."""
+        """Return TensorFlow's path of a checkpoint."""
         return self._folder / f"model.ckpt-{step}"
 
     def files(self, step: int) -> list[Path]:
-        """The files of one checkpoint."""
+        """Return the files of a checkpoint."""
         return sorted(self._folder.glob(f"model.ckpt-{step}.*"))
 
     def best(self) -> Best | None:
-        """The best of them, as the file beside them says; None where there is none, or the
-        checkpoint is not here.
+        """Return the best checkpoint according to the file beside them.
+
+        None if there is no such file, or it is invalid, or the checkpoint is not here.
         """
         try:
             found = checks.built(Best, checks.parsed_object((self._folder / BEST).read_bytes()))
-        except (FileNotFoundError, ValueError):  # an unreadable one says nothing
+        except (FileNotFoundError, ValueError):
             return None
-        return found if self._index(found.step).exists() else None
+        if self._index(found.step).exists():
+            return found
+        return None
 
     def keep_best(self, best: Best | None) -> None:
-        """From now on `best` stays (None: none), however many follow. Raises OSError."""
+        """Keep the checkpoint `best` from now on (None: no checkpoint). Raises OSError."""
         if best is None:
             (self._folder / BEST).unlink(missing_ok=True)
         else:
             write_atomically(self._folder / BEST, json.dumps(asdict(best)))
 
     def take(self, step: int, seconds: float, paths: Sequence[Path]) -> Saved:
-        """Have the files `paths` as the checkpoint of `step`, which took `seconds` to write
-        elsewhere.
+        """Move the files `paths` here as the checkpoint of `step`.
+
+        `seconds` is the time that it took to write them elsewhere.
         """
 
         def move(_: str) -> None:
-            for path in sorted(
-                paths, key=lambda path: path.suffix == ".index"
-            ):  # the index makes it one
+            # The index comes last: with it the checkpoint exists.
+            for path in sorted(paths, key=lambda path: path.suffix == ".index"):
                 path.replace(self._folder / path.name)
 
         return replace(self.write(step, move), seconds=seconds)
 
     def write(self, step: int, save: Callable[[str], None]) -> Saved:
-        """Let `save` write the checkpoint of `step`, then point the state file to it and drop the
-        oldest.
+        """Write the checkpoint of `step` with `save`, update the state file and drop the oldest.
+
+        `save` gets the path as TensorFlow expects it.
         """
         started = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
-        if step not in self.steps():  # what there is is good; to write it again could only spoil it
+        if step not in self.steps():  # writing an existing one again could only damage it
             try:
                 save(str(self.prefix(step)))
             except BaseException:
-                for path in self.files(
-                    step
-                ):  # a part of a checkpoint only takes the room that the next one needs
-                    path.unlink(missing_ok=True)
+                self._drop(step)  # a partial one takes the space that the next one needs
                 raise
         size = sum(path.stat().st_size for path in self.files(step))
-        others = [
-            each for each in self.steps() if each != step
-        ]  # higher ones, after an older one was restored
-        best = self.best()
-        stays = {step, *others[: self._keep - 1], *([best.step] if best else [])}
-        kept = sorted(stays, reverse=True)
+        # Some may have higher steps, after an older one was restored.
+        others = [other for other in self.steps() if other != step]
+        kept = {step, *others[: self._keep - 1]}
+        if best := self.best():
+            kept.add(best.step)
         lines = [f'model_checkpoint_path: "{self.prefix(step).name}"']
         lines += [
             f'all_model_checkpoint_paths: "{self.prefix(kept_step).name}"'
-            for kept_step in reversed(kept)
+            for kept_step in sorted(kept)
         ]
         write_atomically(self._folder / "checkpoint", "\n".join(lines) + "\n")
-        for old in set(others) - set(kept):
-            if not self._is_held(old):
-                for path in self.files(old):
-                    path.unlink(missing_ok=True)
-        self._tidy()
+        for old in set(others) - kept:
+            if not self._is_locked(old):
+                self._drop(old)
+        self._drop_partial()
         return Saved(
             step, f"{self._folder.name}/{self.prefix(step).name}", time.monotonic() - started, size
         )
 
-    def _tidy(self) -> None:
-        """Drop what a process that was killed while it wrote or dropped a checkpoint has left:
-        files without index.
-        """
+    def _drop(self, step: int) -> None:
+        for path in self.files(step):
+            path.unlink(missing_ok=True)
+
+    def _drop_partial(self) -> None:
+        """Drop files without an index, which a process left that was killed while it wrote."""
         whole = set(self.steps())
         for path in self._folder.glob("model.ckpt-*"):
             found = _PART.match(path.name)
@@ -165,18 +174,22 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
-    def held(self, step: int) -> Iterator[None]:
-        """As long as it lasts, nobody's `write` drops the checkpoint of `step`."""
+    def locked(self, step: int) -> Iterator[None]:
+        """Protect the checkpoint of `step` inside the block.
+
+        No `write`, in this or another process, drops it.
+        """
         try:
             index = self._index(step).open("rb")
-        except FileNotFoundError:  # dropped already: whoever reads it will say so
+        except FileNotFoundError:  # already dropped: reading it will fail
             yield
             return
         with index:
-            fcntl.flock(index, fcntl.LOCK_SH)  # it ends with the process, however that ends
+            # The kernel releases the lock at any end of the process.
+            fcntl.flock(index, fcntl.LOCK_SH)
             yield
 
-    def _is_held(self, step: int) -> bool:
+    def _is_locked(self, step: int) -> bool:
         with self._index(step).open("rb") as index:
             try:
                 fcntl.flock(index, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,14 +201,18 @@ class Checkpoints:
         return self._folder / f"model.ckpt-{step}.index"
 
     def newest(self, mend: Callable[[], object] | None = None) -> tuple[int, dict[str, Any]] | None:
-        """Step and values of the newest checkpoint that can be read whole; None if there is none at
-        all.
+        """Return step and values of the newest checkpoint that is readable; None if there is none.
 
-        Every value is read (TensorFlow checks its sum), so what is returned is what will be
-        restored. A broken one is set aside as `broken-...`, then `mend` may bring it from
-        elsewhere; if all are broken the run must not silently start from nothing, so that raises,
-        then and ever after. So does what is no fault of the file: too little memory, too many open
-        files.
+        Every value is read (TensorFlow checks its sum), so what is returned will be restored. A
+        damaged checkpoint is renamed to `broken-...`, and `mend` may bring it from elsewhere.
+
+        Raises
+        ------
+        TrainingError
+            If all checkpoints are damaged, now and in later calls: the run must not silently start from
+            nothing.
+        MemoryError, OSError, tf.errors.ResourceExhaustedError
+            If a resource is missing, which does not mean that the file is damaged.
         """
         from ..tf.graph_mode import tensorflow
 
@@ -208,7 +225,7 @@ class Checkpoints:
                 return step, self.read(step)
             except (MemoryError, OSError, tensorflow().errors.ResourceExhaustedError):
                 raise
-            except Exception as error:  # noqa: BLE001 - TensorFlow reports a damaged file with many kinds of errors
+            except Exception as error:  # noqa: BLE001 - TensorFlow has many errors for damaged files
                 broken.append(f"model.ckpt-{step}: {str(error).splitlines()[0][:120]}")
                 for path in self.files(step):
                     path.rename(path.with_name(f"broken-{path.name}"))
@@ -220,22 +237,21 @@ class Checkpoints:
         return None
 
     def saver(self, step: int) -> Any:
-        """A Saver of those of the default graph's variables that the checkpoint of `step` holds."""
+        """Return a Saver of the default graph's variables that are in the checkpoint of `step`."""
         from ..tf.graph_mode import tensorflow
         from ..tf.placement import place_in_checkpoint
 
         tf = tensorflow()
-        known = tf.train.load_checkpoint(str(self.prefix(step))).get_variable_to_shape_map()
-        return tf.train.Saver(
-            [
-                global_variable
-                for global_variable in tf.global_variables()
-                if place_in_checkpoint(global_variable)[0] in known
-            ]
-        )
+        stored = tf.train.load_checkpoint(str(self.prefix(step))).get_variable_to_shape_map()
+        variables = [
+            variable
+            for variable in tf.global_variables()
+            if place_in_checkpoint(variable)[0] in stored
+        ]
+        return tf.train.Saver(variables)
 
     def read(self, step: int) -> dict[str, Any]:
-        """All values of one checkpoint."""
+        """Return all values of one checkpoint by name."""
         from ..tf.graph_mode import tensorflow
 
         tf = tensorflow()
@@ -243,21 +259,20 @@ class Checkpoints:
         return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-# The vocabularies of a run's problem, which were made with its records, kept beside its
+# The vocabularies of a run's problem, which are generated with its records, stored beside the
 # checkpoints.
 #
-# A checkpoint of a text model means nothing without them, so they go wherever checkpoints go: home,
-# into the bucket, to the VM that takes a lost one's place, and to the run that resumes from it.
-# There they are laid out before records are made anew, and Tensor2Tensor takes a vocabulary that it
-# finds: the one that the model has learnt with.
+# A checkpoint of a text model is useless without them, so they are copied with it: to the user's
+# machine, into the bucket, to the VM that replaces a lost one, and to the run that resumes from it. They
+# are laid out there before the records are generated again, and Tensor2Tensor uses an existing
+# vocabulary: the one that the model was trained with.
 
 
 def keep_vocabularies(data: Path, checkpoints: Path, *, shared: bool) -> None:
-    """Copy the vocabularies in the folder `data` to the checkpoints: small files that are no
-    records.
+    """Copy the vocabularies in the folder `data` to the checkpoints.
 
-    Of a folder that is `shared` with other problems only what is called a vocabulary. Raises
-    OSError.
+    These are small files that are not records. In a folder `shared` with other problems, only files
+    with "vocab" in their name. Raises OSError.
     """
     found = [path for path in sorted(data.iterdir()) if _is_vocabulary(path, shared)][:_MOST_FILES]
     for path in found:
@@ -269,14 +284,12 @@ def keep_vocabularies(data: Path, checkpoints: Path, *, shared: bool) -> None:
 
 
 def kept_vocabularies(checkpoints: Path) -> list[Path]:
-    """The vocabularies among the checkpoints."""
+    """Return the vocabularies among the checkpoints."""
     return sorted(checkpoints.glob(f"{VOCABULARY_PREFIX}*"))
 
 
 def lay_out_vocabularies(checkpoints: Path, data: Path) -> None:
-    """Copy what is kept to the folder `data`, under the names that Tensor2Tensor looks for. Raises
-    OSError.
-    """
+    """Copy the stored vocabularies to `data`, with Tensor2Tensor's names. Raises OSError."""
     for path in kept_vocabularies(checkpoints):
         shutil.copyfile(path, data / path.name.removeprefix(VOCABULARY_PREFIX))
 
@@ -284,66 +297,65 @@ def lay_out_vocabularies(checkpoints: Path, data: Path) -> None:
 def _is_vocabulary(path: Path, shared: bool) -> bool:
     if path.name.startswith(".") or is_shard(path.name) or not path.is_file():
         return False
-    return path.stat().st_size <= MOST_VOCABULARY_BYTES and (
-        "vocab" in path.name.lower() or not shared
-    )
+    if shared and "vocab" not in path.name.lower():
+        return False
+    return path.stat().st_size <= MOST_VOCABULARY_BYTES
 
 
-# A checkpoint that a worker wrote (`--chief worker`), brought to the chief over the run's port.
+# A checkpoint that a worker wrote (`--chief worker`), sent to the chief over the run's port.
 #
-# A message names the files with their sums, then come their bytes. What does not arrive whole
-# counts for nothing: the chief puts the files where checkpoints lie once it has them all, and from
-# there they go where all checkpoints go.
+# A message names the files with their sums, and their bytes follow. The chief moves the files to the
+# checkpoints when all are complete, and discards them otherwise.
 
 
 def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> None:
-    """Send the checkpoint `saved` of the worker with this number. Raises OSError or ValueError if
-    it was not taken.
+    """Send the checkpoint `saved` of the worker `number` to the chief.
+
+    Raises OSError or ValueError if the chief did not accept it.
     """
     paths = Checkpoints(folder).files(saved.step)
     files = tuple(File(**described(path, folder)) for path in paths)
-    told = Checkpoint(
+    message = Checkpoint(
         token=token, number=number, step=saved.step, seconds=saved.seconds, files=files
     )
     connection = socket.create_connection(host_and_port(chief), _SILENT_SECONDS)
     with connection, connection.makefile("rwb") as stream:
-        stream.write(told.encoded)
+        stream.write(message.encoded)
         for path in paths:
             with path.open("rb") as file:
                 shutil.copyfileobj(file, stream, _BLOCK)
         stream.flush()
         answer = decode(stream.readline() or b"{}")
     if not answer.get("ok"):
-        raise ValueError(str(answer.get("error", "the chief said nothing")))
+        raise ValueError(str(answer.get("error", "no answer from the chief")))
 
 
 @asynccontextmanager
 async def received_checkpoint(
-    reader: asyncio.StreamReader, told: Checkpoint, run: Path
+    reader: asyncio.StreamReader, message: Checkpoint, run: Path
 ) -> AsyncIterator[list[Path]]:
-    """The files that a worker sends, below the run's folder; inside they may be moved, afterwards
-    they are gone.
+    """Receive the files of a worker's checkpoint below the run's folder.
 
-    Each delivery has a folder of its own: who has lost the duty may still be sending when the next
-    one begins, perhaps files of the same names. Raises OSError or ValueError for anything less than
-    all of them.
+    Inside the block they may be moved; afterwards they are deleted. Each delivery has its own
+    folder: a worker that no longer saves may still be sending when another one begins, with files
+    of the same names. Raises OSError or ValueError if not all files arrive.
     """
     with tempfile.TemporaryDirectory(prefix="delivered-", dir=run) as place:
-        paths = [await _receive(reader, file, told.step, Path(place)) for file in told.files]
+        paths = [await _receive(reader, file, message.step, Path(place)) for file in message.files]
         if not any(path.suffix == ".index" for path in paths):
-            raise ValueError("it is no checkpoint without its index")
+            raise ValueError("a checkpoint needs its index")
         yield paths
 
 
 def forget_deliveries(run: Path) -> None:
-    """Drop the deliveries that a chief was receiving when it was killed."""
+    """Delete the deliveries that a killed chief was receiving."""
     for place in run.glob("delivered-*"):
         shutil.rmtree(place, ignore_errors=True)
 
 
 async def _receive(reader: asyncio.StreamReader, file: File, step: int, folder: Path) -> Path:
     if not re.fullmatch(rf"model\.ckpt-{step}\.[\w.-]+", file.name):
-        raise ValueError(f"{file.name!r} is no file of that checkpoint")
+        raise ValueError(f"{file.name!r} is not a file of that checkpoint")
     path = folder / file.name
     left = file.size
     digest = hashlib.sha256()

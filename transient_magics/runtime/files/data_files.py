@@ -1,11 +1,10 @@
-"""A run's records (and graphs, see shared_graph.py): made once beside the chief, copied by every
-worker.
+"""Data files of a run: records and graphs, made once beside the chief and copied by every worker.
 
-The chief writes `data/` through the problem's generate_data, then a marker with every file's size
-and SHA-256. Workers ask the chief's port for that list and copy what they do not have yet; a file
-counts only when its sum is right. Of large training files they learn the names alone: their records
-come in blocks (blocks.py). Blocking on the worker's side (a thread copies while TensorFlow is
-imported), asyncio on the chief's.
+The chief fills `data/` through the problem's generate_data, and then writes a marker with each
+file's size and SHA-256. Workers request that list from the chief's port and copy the files that
+they do not have; a file counts only if its sum is right. Of large training files they receive only
+the names, because their records come in blocks (blocks.py). The worker's side blocks (a thread
+copies while TensorFlow is imported), and the chief's uses asyncio.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _TRIES = 5
 
 
 def listing(directory: Path) -> list[dict[str, Any]] | None:
-    """Name, size and sum of every file of a finished `directory`; None if it is not finished."""
+    """Return name, size and sum of each file in a finished `directory`; else None."""
     try:
         return json.loads((directory / MARKER).read_text(encoding="utf-8"))["files"]
     except (OSError, ValueError, KeyError):
@@ -46,12 +45,13 @@ def listing(directory: Path) -> list[dict[str, Any]] | None:
 
 
 def make(directory: Path, generate: Callable[[Path, Path], None]) -> list[dict[str, Any]]:
-    """Let `generate` fill `directory` unless it is finished already; a half-made one is thrown away
-    first.
+    """Fill `directory` with `generate` unless it is finished, and return its files.
+
+    A partly filled one is deleted first. `generate` gets the directory and a temporary folder.
     """
-    known = listing(directory)
-    if known is not None and all(_size(directory / file["name"]) == file["size"] for file in known):
-        return known
+    files = listing(directory)
+    if files is not None and all(_size(directory / file["name"]) == file["size"] for file in files):
+        return files
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True, mode=0o700)
     temporary = directory.with_name("data.temporary")
@@ -65,7 +65,7 @@ def make(directory: Path, generate: Callable[[Path, Path], None]) -> list[dict[s
 
 
 def described(path: Path, directory: Path) -> dict[str, Any]:
-    """Name, size and sum of a file below `directory`."""
+    """Return name, size and sum of a file below `directory`."""
     return {
         "name": str(path.relative_to(directory)),
         "size": path.stat().st_size,
@@ -91,11 +91,24 @@ async def serve(
 def copy(
     chief: str, token: str, directory: Path, what: What = "records", tries: int = _TRIES
 ) -> None:
-    """Fetch the records from the chief into `directory`; waits until they are made. Raises
-    TrainingError.
+    """Fetch files from the chief into `directory`. Waits until the chief has made them.
 
-    With `what` graphs it fetches those that are there by now; with `whole` the records whoever else
-    reads them. Of records that are read on other VMs alone a worker has the names.
+    Parameters
+    ----------
+    chief, token
+        Address of the chief's port, and the run's token.
+    directory
+        The target folder.
+    what
+        `records`; of records that only other VMs read, a worker then receives the names. `whole` for the
+        records of any other reader, and `graphs` for the graphs that exist now.
+    tries
+        Number of attempts.
+
+    Raises
+    ------
+    TrainingError
+        If all attempts fail.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     for attempt in range(tries):
@@ -107,17 +120,18 @@ def copy(
                 raise TrainingError(
                     f"the {what} could not be copied from the chief: {error}", where=chief
                 ) from error
-            time.sleep(backoff(attempt + 1, first=1.0))  # the chief may be starting again
+            time.sleep(backoff(attempt + 1, first=1.0))  # the chief may be restarting
 
 
 def copy_once(chief: str, token: str, directory: Path) -> None:
-    """Fetch all records into a folder for several processes of this VM: one does, the others wait.
+    """Fetch all records into a folder that several processes of this VM share.
 
-    Where that one is killed, the next goes on with what is there. Raises TrainingError.
+    One process copies, and the others wait. If it is killed, the next one continues. Raises
+    TrainingError.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(directory / _LOCK, "w", encoding="utf-8") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with open(directory / _LOCK, "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if listing(directory) is None:
             copy(chief, token, directory, "whole")
 
@@ -127,12 +141,11 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
         socket.create_connection(host_and_port(chief), timeout=10) as connection,
         connection.makefile("rwb") as stream,
     ):
-        connection.settimeout(
-            None
-        )  # the chief answers when the records are made, which may take its time
+        # The chief answers when the records are made, which may take long.
+        connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        told = ask(stream, Files(token=token, what=what))
-        files = told["files"]
+        answer = ask(stream, Files(token=token, what=what))
+        files = answer["files"]
         connection.settimeout(60)
         for file in files:
             place = directory / file["name"]
@@ -140,18 +153,20 @@ def _copy(chief: str, token: str, directory: Path, what: What) -> None:
                 continue
             ask(stream, Fetch(name=file["name"]))
             _receive(stream, file, place)
-        for name in told.get("streamed") or ():
-            (directory / checked_file(name)).touch(
-                mode=0o600
-            )  # what looks for record files finds their names
+        # Empty files, so that a search for record files finds their names.
+        for name in answer.get("streamed") or ():
+            (directory / checked_file(name)).touch(mode=0o600)
             write_atomically(directory / blocks.NAME, "")
-        for name in told.get("elsewhere") or ():
+        for name in answer.get("elsewhere") or ():
             (directory / checked_file(name)).touch(mode=0o600)
         write_atomically(directory / MARKER, json.dumps({"files": files}))
 
 
 def ask(stream: Any, message: Files | Fetch | Grant) -> dict[str, Any]:
-    """Say it to the chief; its answer. Raises OSError, or ValueError where it refuses."""
+    """Send a message to the chief and return its answer.
+
+    Raises OSError, or ValueError if the chief refuses.
+    """
     stream.write(message.encoded)
     stream.flush()
     line = stream.readline()
@@ -164,6 +179,7 @@ def ask(stream: Any, message: Files | Fetch | Grant) -> dict[str, Any]:
 
 
 def _receive(stream: Any, file: dict[str, Any], place: Path) -> None:
+    """Receive one file and replace `place` by it. Raises ConnectionError or ValueError."""
     place.parent.mkdir(parents=True, exist_ok=True)
     part = place.with_name(f".{place.name}.part")
     left = file["size"]

@@ -1,10 +1,9 @@
-"""The manifest of a run's checkpoints in a bucket: which there are, and of which files each
-consists.
+"""The manifest of a run's checkpoints in a bucket, with the files of each.
 
-A checkpoint lies in a folder of its own under a name never used before, so nothing that the
-manifest names is ever overwritten; it counts from the moment on at which the manifest names it.
-Should the manifest be lost or damaged, those count that lie there whole: their index is uploaded
-last. Plain values, read by whoever restores or fetches; nothing of Google's is imported here.
+Each checkpoint has a folder with a name that was never used before, so nothing in the manifest is
+ever overwritten. A checkpoint counts as soon as the manifest names it. If the manifest is lost or
+damaged, all complete checkpoints in the bucket count: their index is uploaded last. Plain values,
+for all that restore or fetch; no Google client is imported here.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ...protocol import checks, layout
 from ...protocol.measures.objective import Best
 
 NAME = f"{layout.CHECKPOINTS}/manifest.json"
-"""Below the run's place in the bucket."""
+"""Name of the manifest, relative to the run's place in the bucket."""
 _FOLDER = re.compile(rf"{layout.CHECKPOINTS}/\d+-[0-9a-f]{{1,32}}", re.ASCII)
 _FILE = re.compile(
     r"model\.ckpt-(?P<step>\d{1,18})\.(?:(?P<index>index)|meta|data-\d{5}-of-(?P<parts>\d{5}))"
@@ -30,13 +29,14 @@ _FILE = re.compile(
     re.ASCII,
 )
 MOST_BYTES = 16 << 20
-"""Of a manifest; no run has so many checkpoints."""
-_LARGEST = 5 << 40  # bytes, which is what an object may have
+"""Bound of a manifest's size, beyond any number of checkpoints."""
+_LARGEST = 5 << 40
+"""Bound of an object's size in bytes."""
 
 
 @dataclass(frozen=True)
 class File:
-    """One file: its size in bytes, and its CRC32C as Cloud Storage writes it (base64, big-endian)."""
+    """A file: its size in bytes, and its CRC32C as in Cloud Storage (base64, big-endian)."""
 
     name: str
     size: int
@@ -53,61 +53,64 @@ class Checkpoint:
 
     @property
     def prefix(self) -> str:
-        """What TensorFlow calls the checkpoint's path, relative to the run's place."""
+        """TensorFlow's path of the checkpoint, relative to the run's place."""
         return f"{self.folder}/model.ckpt-{self.step}"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All checkpoints of a run that count, oldest first, and which of them is the best."""
+    """All valid checkpoints of a run, oldest first, and the best of them."""
 
     checkpoints: tuple[Checkpoint, ...] = ()
     best: Best | None = None
 
     @property
     def newest(self) -> Checkpoint | None:
-        """The last one."""
+        """The newest checkpoint, or None."""
         if self.checkpoints:
             return self.checkpoints[-1]
         return None
 
     def of(self, step: int) -> Checkpoint | None:
-        """The checkpoint of `step`."""
-        return next(
-            (checkpoint for checkpoint in self.checkpoints if checkpoint.step == step), None
-        )
+        """Return the checkpoint of `step`, or None."""
+        found = (checkpoint for checkpoint in self.checkpoints if checkpoint.step == step)
+        return next(found, None)
 
     def adding(self, checkpoint: Checkpoint, keep: int) -> Manifest:
-        """With one more, instead of another of the same step; the last `keep` stay, and the best.
+        """Return a manifest with one more checkpoint, in place of another of the same step.
 
-        A run goes forward only: who comes with an earlier step has been overtaken by another chief.
-        TrainingError.
+        The last `keep` stay, and the best. A run only proceeds: another chief has overtaken one
+        that adds an earlier step, and then TrainingError is raised.
         """
-        others = [each for each in self.checkpoints if each.step != checkpoint.step]
+        others = [other for other in self.checkpoints if other.step != checkpoint.step]
         if others and others[-1].step > checkpoint.step:
-            what = f"the checkpoint of step {others[-1].step} is there already, step {checkpoint.step} comes too late"
-            raise TrainingError(what)
+            raise TrainingError(
+                f"step {checkpoint.step} is too late: the manifest already has the checkpoint of "
+                f"step {others[-1].step}"
+            )
         every = (*others, checkpoint)
-        dropped = [
-            each.step for each in every[:-keep] if not self.best or each.step != self.best.step
-        ]
-        return Manifest(tuple(each for each in every if each.step not in dropped), self.best)
+        best_step = self.best.step if self.best else None
+        dropped = {old.step for old in every[:-keep]} - {best_step}
+        return Manifest(tuple(item for item in every if item.step not in dropped), self.best)
 
-    def judged(self, best: Best | None, checkpoint: Checkpoint | None = None) -> Manifest:
-        """With `best` as the best one; `checkpoint` is that one, where it was not named yet."""
-        every = {
-            each.step: each for each in (*self.checkpoints, *([checkpoint] if checkpoint else []))
-        }
+    def with_best(self, best: Best | None, checkpoint: Checkpoint | None = None) -> Manifest:
+        """Return a manifest with `best` as the best checkpoint.
+
+        `checkpoint` is that checkpoint, if the manifest does not name it yet.
+        """
+        every = {item.step: item for item in self.checkpoints}
+        if checkpoint:
+            every[checkpoint.step] = checkpoint
         named = best if best and best.step in every else None
         return Manifest(tuple(every[step] for step in sorted(every)), named)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the manifest as JSON values."""
         return asdict(self)
 
     @classmethod
     def read(cls, content: bytes) -> Manifest:
-        """Read the JSON of what `to_dict` gave. Raises TrainingError as `from_dict` does."""
+        """Parse the JSON of `to_dict`. Raises TrainingError as `from_dict` does."""
         try:
             values = json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -115,29 +118,36 @@ class Manifest:
         return cls.from_dict(values)
 
     @classmethod
-    def lying_there(cls, objects: Iterable[tuple[str, int, str]]) -> Manifest:
-        """What a lost manifest named, by the objects in the run's place: name, size and CRC32C,
-        oldest first.
+    def from_objects(cls, objects: Iterable[tuple[str, int, str]]) -> Manifest:
+        """Return the manifest of the complete checkpoints in the bucket, in place of a lost one.
 
-        A checkpoint whose index and data are all there is whole; of two of the same step the later
-        one counts.
+        Parameters
+        ----------
+        objects
+            Name, size and CRC32C of the objects in the run's place, oldest first.
+
+        Returns
+        -------
+        Manifest
+            The checkpoints whose index and data are all there; of two of the same step, the later one.
         """
         folders: dict[str, list[File]] = {}
         for name, size, crc32c in objects:
             folder, _, plain = name.rpartition("/")
             if _FOLDER.fullmatch(folder) and _FILE.fullmatch(plain):
                 folders.setdefault(folder, []).append(File(plain, size, crc32c))
-        whole = {
-            step: Checkpoint(step, folder, tuple(files))
-            for folder, files in folders.items()
-            if (step := _whole(files, folder)) is not None
-        }
-        return cls(tuple(sorted(whole.values(), key=lambda each: each.step)))
+        whole: dict[int, Checkpoint] = {}
+        for folder, files in folders.items():
+            step = _whole(files, folder)
+            if step is not None:
+                whole[step] = Checkpoint(step, folder, tuple(files))
+        return cls(_sorted(whole.values()))
 
     @classmethod
     def from_dict(cls, values: Any) -> Manifest:
-        """Read what `to_dict` gave; TrainingError for anything else, as for names of files that no
-        checkpoint has.
+        """Parse what `to_dict` returned.
+
+        Raises TrainingError for anything else, including names that no checkpoint file has.
         """
         try:
             found = tuple(map(_checkpoint, values["checkpoints"]))
@@ -145,18 +155,20 @@ class Manifest:
             raise TrainingError(
                 f"the manifest of the checkpoints cannot be read: {error!r}"
             ) from error
-        return cls(tuple(sorted(found, key=lambda each: each.step))).judged(
-            _best(values.get("best"))
-        )
+        return cls(_sorted(found)).with_best(_best(values.get("best")))
+
+
+def _sorted(checkpoints: Iterable[Checkpoint]) -> tuple[Checkpoint, ...]:
+    return tuple(sorted(checkpoints, key=lambda checkpoint: checkpoint.step))
 
 
 def described(path: Path) -> File:
-    """A file as a manifest names it."""
+    """Return a file's entry in a manifest."""
     return File(path.name, path.stat().st_size, checksum(path))
 
 
 def checksum(path: Path) -> str:
-    """CRC32C of a file as Cloud Storage writes it."""
+    """Return the CRC32C of a file as Cloud Storage writes it."""
     import google_crc32c
 
     digest = google_crc32c.Checksum()
@@ -167,8 +179,9 @@ def checksum(path: Path) -> str:
 
 
 def state_file(steps: Iterable[int]) -> str:
-    """TensorFlow's `checkpoint` file for a folder with checkpoints of these steps (not empty,
-    oldest first).
+    """Return TensorFlow's `checkpoint` file for checkpoints of these steps.
+
+    `steps` is not empty, oldest first.
     """
     names = [f"model.ckpt-{step}" for step in steps]
     lines = [
@@ -179,23 +192,30 @@ def state_file(steps: Iterable[int]) -> str:
 
 
 def split(place: str) -> tuple[str, str]:
-    """Bucket and path of `gs://bucket/path`; the path ends in a slash where it is not empty."""
+    """Return bucket and path of `gs://bucket/path`.
+
+    A path that is not empty ends in a slash.
+    """
     bucket, _, path = place.removeprefix("gs://").partition("/")
     path = path.strip("/")
-    return bucket, f"{path}/" if path else ""
+    if path:
+        path = f"{path}/"
+    return bucket, path
 
 
 def _checkpoint(values: Any) -> Checkpoint:
     step = _number(values["step"])
     folder = _fits(_FOLDER, values["folder"])[0]
-    return Checkpoint(step, folder, tuple(_file(each, step) for each in values["files"]))
+    return Checkpoint(step, folder, tuple(_file(row, step) for row in values["files"]))
 
 
 def _whole(files: Sequence[File], folder: str) -> int | None:
-    """The step of the checkpoint of which these files are all; None where one is missing, or is of
-    another step.
+    """Return the step of the checkpoint that consists of these files.
+
+    None if one is missing, or belongs to another step.
     """
-    found = [match for file in files if (match := _FILE.fullmatch(file.name))]
+    matches = (_FILE.fullmatch(file.name) for file in files)
+    found = [match for match in matches if match]
     steps = {match["step"] for match in found if match["step"]}
     data = [int(match["parts"]) for match in found if match["parts"]]
     has_index = any(match["index"] for match in found)
@@ -210,12 +230,12 @@ def _whole(files: Sequence[File], folder: str) -> int | None:
 def _file(values: Any, step: int) -> File:
     name = _fits(_FILE, values["name"])
     if name["step"] not in (None, str(step)):
-        raise ValueError(f"{name[0]!r} is no file of step {step}")
+        raise ValueError(f"{name[0]!r} is not a file of step {step}")
     return File(name[0], _number(values["size"]), str(values["crc32c"]))
 
 
 def _best(values: Any) -> Best | None:
-    """Which is the best; one that cannot be read costs that alone."""
+    """Return the best checkpoint; None for an invalid value, which does not affect the others."""
     try:
         if isinstance(values, dict):
             return checks.built(Best, values)
@@ -226,15 +246,14 @@ def _best(values: Any) -> Best | None:
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a valid count")
     return value
 
 
 def _fits(pattern: re.Pattern[str], text: Any) -> re.Match[str]:
+    found = None
     if isinstance(text, str):
         found = pattern.fullmatch(text)
-    else:
-        found = None
     if not found:
         raise ValueError(f"{str(text)[:80]!r} is not a valid name")
     return found

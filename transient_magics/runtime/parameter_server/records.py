@@ -1,14 +1,14 @@
-"""The data of a run on its chief's machine: made there, got from a bucket, or copied from the chief
-before.
+"""A run's data on the chief's VM: generated, or copied from a bucket or an earlier chief.
 
-And how workers get it: as files, in blocks where it is large, or not at all where preparation VMs
-read it. All of this blocks, and generating is TensorFlow's: it belongs on the chief's one thread.
+Workers get it as files, or in blocks if it is large, or not at all if preparation VMs read it. All
+methods block, and generating uses TensorFlow, so they run on the chief's other thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,42 +25,42 @@ from .variables import Keeper
 
 
 class Records:
-    """The records of one run, and the vocabularies beside them."""
+    """The records of one run, and their vocabularies."""
 
     def __init__(self, folder: RunFolder, spec: RunSpec, keeper: Keeper) -> None:
         self._folder = folder
         self._spec = spec
         self._keeper = keeper
         self.index = blocks.Index(())
-        """Of the records that come in blocks."""
+        """Index of the records that come in blocks."""
         self.elsewhere: tuple[str, ...] = ()
-        """The names of record files that preparation VMs read, and no worker."""
+        """Names of the record files that preparation VMs read, and no worker."""
 
     def make(self) -> list[dict[str, Any]]:
-        """The files of the data: made, or those that are here, or where the run moves here, those
-        of its chief.
+        """Make the data files unless they are here, and return their descriptions.
 
-        Raises TrainingError where they cannot be made.
+        A run that moves to this VM copies them from its present chief. Raises TrainingError if they
+        cannot be made.
         """
         if not self._spec.records:
-            copy_before(self._folder, self._spec, "whole", self._folder.data)
+            copy_from_predecessor(self._folder, self._spec, "whole", self._folder.data)
         files = data_files.make(self._folder.data, self._fill)
         self.index = self._indexed()
         return files
 
-    def insist(self) -> None:
-        """Raise TrainingError where a folder of the user's own (`--data-dir`) has no records."""
+    def check(self) -> None:
+        """Raise TrainingError if the user's folder (`--data-dir`) has no records."""
         if not self._keeper.has_records():
             raise _no_records(self._spec.problem, self._spec.data_folder)
 
     def keep_vocabularies(self) -> None:
-        """Have the vocabularies among the checkpoints: these are read with them alone."""
+        """Copy the vocabularies to the checkpoints, which cannot be read without them."""
         data = Path(self._folder.data_directory(self._spec))
         shared = self._spec.data_folder is not None
         checkpoints.keep_vocabularies(data, self._folder.checkpoints, shared=shared)
 
     def _fill(self, directory: Path, temporary: Path) -> None:
-        """Get the records from the bucket where they are shared, or make them, and share them."""
+        """Copy the records from the bucket that shares them, or generate and share them."""
         place = self._spec.records
         problem = self._spec.problem
         if place and shared_records.run(
@@ -79,33 +79,34 @@ class Records:
             shared_records.run("put", place, problem, directory, self._folder.bucket_token)
 
     def _indexed(self) -> blocks.Index:
-        """The blocks of the records, if they come in blocks: where they are large, or a cache for
-        them is declared.
+        """Return the index of the records if they come in blocks; else an empty one.
 
-        Who measures stalls reads files that lie on its VM, warm or cold.
+        Large records do, and records with a declared cache. Runs that measure stalls read files on
+        each VM, warm or cold.
         """
-        if self._spec.stalls:
-            paths = ()
-        else:
+        paths: Sequence[Path] = ()
+        if not self._spec.stalls:
             paths = self._keeper.record_files()
         if not self._spec.reads_records:
             self.elsewhere = tuple(str(path.relative_to(self._folder.data)) for path in paths)
             return blocks.Index(())
-        wanted = paths and (self._spec.cache or blocks.large(paths))
-        if wanted:
+        if paths and (self._spec.cache or blocks.large(paths)):
             return blocks.indexed(self._folder.data, paths)
         return blocks.Index(())
 
 
-def copy_before(folder: RunFolder, spec: RunSpec, what: What, directory: Path) -> None:
-    """Where the run is to move here: have what its chief has, if that can be reached."""
+def copy_from_predecessor(folder: RunFolder, spec: RunSpec, what: What, directory: Path) -> None:
+    """If the run moves to this VM, copy what its present chief has, if that answers."""
     standby = folder.standby
-    if not standby.exists() or not (before := standby.read_text(encoding="utf-8")):
+    if not standby.exists():
+        return
+    address = standby.read_text(encoding="utf-8")
+    if not address:
         return
     try:
-        data_files.copy(before, spec.token, directory, what, tries=1)
+        data_files.copy(address, spec.token, directory, what, tries=1)
     except TrainingError as error:
-        log(f"{what} are made anew: {error}")
+        log(f"{what} are made here: {error}")
 
 
 def _no_records(problem: str, place: str | None) -> TrainingError:
@@ -113,26 +114,20 @@ def _no_records(problem: str, place: str | None) -> TrainingError:
     return TrainingError(f"no records of {problem} are in {place}", where="--data-dir", fix=fix)
 
 
-# Blocks on their way from the chief's disk to a worker: by sendfile, so that the parameter server's
-# process, which serves variables as well, does not touch their bytes. And the token for those who
-# read them in their bucket.
-
-
 async def serve_blocks(
     directory: Path, index: Index, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Send the blocks that are asked for on this connection. Raises OSError and ValueError, which
-    end it.
+    """Send the blocks that are requested on this connection.
+
+    They are sent with sendfile, so their bytes do not pass through this process, which also serves
+    variables. Raises OSError and ValueError, which end the connection.
     """
     writer.write(encode({"ok": True, "files": []}))
     loop = asyncio.get_running_loop()
     while line := await reader.readline():
         name = read_fetch(line).name
-        if (
-            not (name.isascii() and name.isdigit())
-            or len(name) > 12
-            or int(name) >= len(index.blocks)
-        ):
+        is_number = name.isascii() and name.isdigit() and len(name) <= 12
+        if not is_number or int(name) >= len(index.blocks):
             writer.write(encode({"ok": False, "error": f"no block {name:.20}"}))
             continue
         block = index.blocks[int(name)]
@@ -145,11 +140,9 @@ async def serve_blocks(
 
 
 def granted(path: Path) -> dict[str, Any]:
-    """The answer to who asks for the token that opens the records in their bucket: it lies at
-    `path`, if at all.
-    """
+    """Return the answer to a request for the token in `path`, which opens the records' bucket."""
     try:
-        brought = json.loads(path.read_bytes())
-        return {"ok": True, "access": str(brought["token"]), "expires": float(brought["expires"])}
+        token = json.loads(path.read_bytes())
+        return {"ok": True, "access": str(token["token"]), "expires": float(token["expires"])}
     except (OSError, ValueError, KeyError, TypeError):
-        return {"ok": False, "error": "no token for the records has been brought to ps-0"}
+        return {"ok": False, "error": "ps-0 has no token for the records"}

@@ -1,7 +1,7 @@
-"""A process of tf.data service: `python -m transient_magics.runtime.preparation`, the dispatcher or
-a preparation VM's.
+"""A process of tf.data service: `python -m transient_magics.runtime.preparation`.
 
-Each ends as it is killed: nothing that either has is worth a last word.
+It is the dispatcher of a run, the server of a preparation VM, or both in one for trials that share
+a VM. It ends when it is killed: it has nothing to save.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from ..tf.graph_mode import prepare
 
 _JOURNAL = "preparation"
 _SILENT_SECONDS = 10.0
-"""Without a word of a preparation VM for so long, what it had is another's."""
+"""Time without a heartbeat after which a preparation VM's files go to others."""
 _HEARTBEAT_SECONDS = 1.0
 _CHIEF_SECONDS = 900.0
 _KEPT_BYTES = 512 * 2**20
-"""Of mini-batches that the first of several trainers has had; who falls back further passes over
-some.
+"""Size of the cache of mini-batches that the first of several trials has had.
+
+A trial that is further behind misses some.
 """
 _SCHEME = "grpc://"
 
@@ -36,7 +37,7 @@ def play(role: Role) -> NoReturn:
         case "input":
             servers = shared(role)
         case _:
-            _have_records(role)
+            _copy_records(role)
             servers = [preparer(role, role.assignment.dispatcher)]
     log(f"{role.assignment.name} of {role.assignment.run} serves")
     servers[0].join()
@@ -44,7 +45,7 @@ def play(role: Role) -> NoReturn:
 
 
 def dispatcher(role: Role, port: int) -> Any:
-    """The run's dispatcher, which goes on from its journal where there is one."""
+    """Start the run's dispatcher, which continues from its journal if there is one."""
     journal = role.folder.path / _JOURNAL
     journal.mkdir(exist_ok=True, mode=0o700)
     service = _service()
@@ -58,9 +59,9 @@ def dispatcher(role: Role, port: int) -> Any:
 
 
 def preparer(role: Role, dispatcher: str) -> Any:
-    """A server that runs the pipeline on this VM."""
+    """Start the server that runs the pipeline on this VM."""
     service = _service()
-    # TensorFlow's own class for this lacks the last field; without it ten gigabytes are kept.
+    # TensorFlow's own class for this lacks the last field, whose default is ten gigabytes.
     config = importlib.import_module("tensorflow.core.protobuf.service_config_pb2").WorkerConfig(
         dispatcher_address=dispatcher,
         worker_address=f"{role.assignment.address}:%port%",
@@ -72,28 +73,30 @@ def preparer(role: Role, dispatcher: str) -> Any:
 
 
 def shared(role: Role) -> list[Any]:
-    """Both in this process, for trainers on this VM, which find it by its folder; its port stays."""
-    told = role.folder.input_address
-    if told.exists():
-        port = host_and_port(told.read_text(encoding="utf-8"))[1]
-    else:
-        port = 0
-    of_all = dispatcher(role, port)
-    _, port = host_and_port(of_all.target.removeprefix(_SCHEME))
+    """Start dispatcher and server in this process, for trials on this VM.
+
+    Trials find its address in its folder. A restarted process has the same port.
+    """
+    address_file = role.folder.input_address
+    port = 0
+    if address_file.exists():
+        port = host_and_port(address_file.read_text(encoding="utf-8"))[1]
+    dispatch = dispatcher(role, port)
+    _, port = host_and_port(dispatch.target.removeprefix(_SCHEME))
     address = f"{role.assignment.address}:{port}"
     server = preparer(role, address)
-    write_atomically(told, address)
-    return [of_all, server]
+    write_atomically(address_file, address)
+    return [dispatch, server]
 
 
-def _have_records(role: Role) -> None:
+def _copy_records(role: Role) -> None:
     """Copy the records from the chief, unless every VM has them. Raises TrainingError."""
     deadline = time.monotonic() + _CHIEF_SECONDS
     while role.spec.data_folder is None:
         try:
             data_files.copy(role.assignment.chief, role.spec.token, role.folder.data, "whole")
             return
-        except TrainingError as error:  # a chief may be away for longer than a copy tries
+        except TrainingError as error:  # the chief may be away for longer than a copy is tried
             if time.monotonic() > deadline:
                 raise
             log(str(error))

@@ -52,7 +52,7 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
         return {"step": None}
     best = local.best()
     uploaded: list[str] = []
-    with local.held(
+    with local.locked(
         step
     ):  # where few are kept, the next ones may be written faster than this is uploaded
         # The index comes last: whoever finds it there, finds all of it, though no manifest should
@@ -72,10 +72,10 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
                 after = manifest.adding(
                     Checkpoint(step, "", ()), keep
                 )  # refused before anything is uploaded
-                after = manifest.judged(best).adding(
+                after = manifest.with_best(best).adding(
                     newest := _upload(bucket, step, paths, uploaded), keep
                 )
-            after = after.judged(best, _best_one(bucket, folder, best, after, uploaded))
+            after = after.with_best(best, _best_one(bucket, folder, best, after, uploaded))
             if after != manifest:
                 bucket.write_json(NAME, after.to_dict(), generation)
         except (TransientError, OSError):
@@ -104,7 +104,7 @@ def _best_one(
     if best is None or manifest.of(best.step):
         return None
     local = Checkpoints(folder)
-    with local.held(best.step):
+    with local.locked(best.step):
         paths = sorted(
             [*kept_vocabularies(folder), *local.files(best.step)],
             key=lambda path: path.suffix == ".index",
@@ -172,7 +172,7 @@ def _restore_newest(
             refused and own
         ):  # what is passed over must not stand in the way of the run's next checkpoints
             left = tuple(each for each in manifest.checkpoints if each.step <= checkpoint.step)
-            bucket.write_json(NAME, Manifest(left).judged(manifest.best).to_dict(), generation)
+            bucket.write_json(NAME, Manifest(left).with_best(manifest.best).to_dict(), generation)
         write_atomically(folder / "checkpoint", state_file(reversed(local.steps())))
         return {"step": checkpoint.step, "refused": refused}
     if refused and here is None:
@@ -195,7 +195,7 @@ def read_manifest(bucket: Bucket) -> tuple[Manifest, int]:
             return Manifest.read(content), generation
         except TrainingError as error:
             damage = error
-    found = Manifest.lying_there(each[:3] for each in bucket.list(f"{layout.CHECKPOINTS}/"))
+    found = Manifest.from_objects(each[:3] for each in bucket.list(f"{layout.CHECKPOINTS}/"))
     if found.newest:
         if damage:
             what = damage.what

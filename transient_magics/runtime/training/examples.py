@@ -1,13 +1,13 @@
-"""A worker's examples: from the pipeline of what is trained to the features of a step.
+"""A worker's examples: from the pipeline of a model to the features of a step.
 
-Single examples wait in a queue of TensorFlow's, so that a step can take any number of them. Batches
-that the pipeline has made itself (text, by length) are queued as they are, or, where mini-batches
-are to be uneven, regrouped and fed. A thread of our own fills either (TensorFlow's QueueRunner
-would close it when a session is lost); its successor goes on in the next session.
+Single examples wait in a queue of TensorFlow, so that a step can take any number of them. Batches
+that the pipeline makes itself (text, by length) are queued unchanged, or, for uneven mini-batches,
+regrouped and fed. A thread of this module fills them. TensorFlow's QueueRunner would close the
+queue when a session is lost; here another thread continues in the next session.
 
-Records that come in blocks are read chunk by chunk: the pipeline is begun anew for each, so that
-whatever it keeps (shuffled, sorted by length) has come out at the chunk's end. Of what then waits
-in the queue it is known when steps have had it, and the chunk is used.
+Records in blocks are read chunk by chunk. The pipeline starts again for each chunk, so everything
+that it buffers (shuffled, sorted by length) has left it at the end of the chunk. A chunk is used
+when steps have processed its last example in the queue.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ from .batching import LARGEST
 from .trainable import Pipeline
 
 _BLOCK = 4
-"""Mini-batches that the queue takes at once: every call into TensorFlow competes with the step (4 %
-of 25 ms).
+"""Mini-batches that are added to the queue at once.
+
+Every call into TensorFlow competes with the step (4 % of 25 ms).
 """
 _PAUSE = 0.5
 _LOST_WITHIN = 15.0
-"""Seconds until a lost session has been noticed by the step too."""
+"""Seconds until the step has also noticed a lost session."""
 
 _DATASET = "examples"
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 Batch = Mapping[str, Any]
-"""Arrays by the feature's name, all with one row for each example; a number stands for the whole
-batch.
-"""
+"""Arrays by feature, with one row per example; a number belongs to the whole batch."""
 AHEAD = 4
-"""Mini-batches that are kept ready."""
+"""Number of mini-batches that are kept ready."""
 
 
 class Chunk(Protocol):
@@ -53,38 +52,50 @@ class Chunk(Protocol):
 
     @property
     def paths(self) -> Sequence[str]:
-        """The files in which they are."""
+        """The files of the records."""
         ...
 
 
 class Chunks(Protocol):
-    """Where a pipeline has its chunks from (worker/blocks.py)."""
+    """The source of a pipeline's chunks (worker/blocks.py)."""
 
     def expect(self, examples: int) -> None:
-        """A step takes so many examples."""
+        """Note that a step takes this number of examples."""
         ...
 
     def next(self, wait: float, ended: threading.Event) -> Any:
-        """The next chunk, or None if none is there within `wait` seconds, or who asks has `ended`."""
+        """Return the next chunk; None if there is none within `wait` seconds, or `ended` is set."""
         ...
 
     def used(self, chunk: Any) -> None:
-        """Steps have had all examples of this chunk."""
+        """Note that steps have processed all examples of this chunk."""
         ...
 
     def rewind(self) -> None:
-        """The session is lost: chunks that are not used come again."""
+        """Return unused chunks again, because the session is lost."""
         ...
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a graph has its examples from.
+    """The tensors and operations with which a graph reads its examples.
 
-    `features` are the tensors of a step's features, `batch` is the declared mini-batch. `begin`
-    makes the iterator start, fed with `feeds`, and `values` are the next that it has. A queue has
-    `enqueue`, `close`, `left` (what is in it) and, where a step may take any number, `wanted`.
-    Without one the features are placeholders, for regrouped batches.
+    Attributes
+    ----------
+    features
+        Features of a step; placeholders for regrouped batches, which have no queue.
+    batch
+        The declared mini-batch.
+    begin, feeds
+        The initializer of the iterator, and its feeds.
+    values
+        The iterator's next element.
+    enqueue, close, left
+        Operations of the queue, and the number of its elements.
+    requested
+        Placeholder of the number of examples that a step takes, if the queue has single examples.
+    files, count
+        For records in blocks: placeholder of a chunk's files, and number of examples per enqueue.
     """
 
     features: Mapping[str, Any]
@@ -93,7 +104,7 @@ class Source:
     values: Mapping[str, Any]
     enqueue: Any = None
     close: Any = None
-    wanted: Any = None
+    requested: Any = None
     feeds: Mapping[Any, Any] = field(default_factory=dict)
     files: Any = None
     count: Any = None
@@ -101,13 +112,13 @@ class Source:
 
 
 def iterator_of(dataset: Any) -> Any:
-    """An iterator for a session, whose pipeline TensorFlow does not tune while it runs.
+    """Return an iterator for a session, without TensorFlow's autotuning.
 
-    The thread that tunes sleeps twice as long each time, up to a minute. Now and then it misses
-    that its iterator ends (it is woken before it can see why), and whoever closes the session waits
-    until it has slept, with a lock that the next session needs: one in six workers stood still for
-    so long when their parameter server had come back. What AUTOTUNE asks for is then as many calls
-    at once as there are cores.
+    The thread that tunes sleeps twice as long each time, up to a minute. Sometimes it misses the
+    end of its iterator (it is woken before it can see the reason). Then the session cannot close
+    until that sleep ends, and keeps a lock that the next session needs: one in six workers stood
+    still for that time after a restart of their parameter server. AUTOTUNE then means as many
+    parallel calls as there are cores.
     """
     tf = tensorflow()
     options = tf.data.Options()
@@ -116,13 +127,23 @@ def iterator_of(dataset: Any) -> Any:
 
 
 def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
-    """The examples of `pipeline` in the default graph; `batch` is declared. A queue is the only one
-    of that `name`.
+    """Return the source of a pipeline's examples in the default graph.
+
+    Parameters
+    ----------
+    pipeline
+        The pipeline.
+    name
+        Shared name of the queue; only one queue may have it.
+    batch
+        The declared mini-batch.
+    uneven
+        Whether batches are regrouped to mini-batches of other sizes.
     """
     tf = tensorflow()
     dataset = pipeline.dataset
     if not (pipeline.batched or pipeline.grouped):
-        # Of a chunk each example is read once, which beginning twice would not do.
+        # Each example of a chunk is read once, so the dataset must not begin twice.
         if pipeline.files is None:
             dataset = _in_blocks(dataset, batch)
         else:
@@ -131,22 +152,25 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
     values = iterator.get_next()
     names = sorted(pipeline.types)
     if pipeline.batched and uneven:
-        held = {
+        placeholders = {
             name: tf.placeholder(pipeline.types[name], pipeline.shapes[name], name=name)
             for name in names
         }
         return Source(
-            held, batch, iterator.initializer, values, feeds=pipeline.feeds, files=pipeline.files
+            placeholders,
+            batch,
+            iterator.initializer,
+            values,
+            feeds=pipeline.feeds,
+            files=pipeline.files,
         )
 
     types = [pipeline.types[name] for name in names]
     if pipeline.batched:
         shapes = None
-    else:
-        shapes = [pipeline.shapes[name] for name in names]
-    if pipeline.batched:
         capacity = 4
     else:
+        shapes = [pipeline.shapes[name] for name in names]
         capacity = max(2 * _BLOCK, LARGEST) * batch
     queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=name)
     picked = {name: values[name] for name in names}
@@ -154,22 +178,21 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
     counted: dict[str, Any] = {"left": queue.size()}
     if pipeline.files is not None:
         if pipeline.batched:
-            many = tf.constant(1)
+            count = tf.constant(1)
         else:
-            many = tf.shape(values[names[0]])[0]
-        counted |= {"files": pipeline.files, "count": many}
+            count = tf.shape(values[names[0]])[0]
+        counted |= {"files": pipeline.files, "count": count}
     if not pipeline.batched:
         enqueue = queue.enqueue_many(picked)
-        wanted = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
-        taken = dict(queue.dequeue_many(wanted))
+        requested = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
         return Source(
-            taken,
+            dict(queue.dequeue_many(requested)),
             batch,
             iterator.initializer,
             values,
             enqueue,
             close,
-            wanted,
+            requested,
             pipeline.feeds,
             **counted,
         )
@@ -190,28 +213,28 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
 
 
 class Examples:
-    """The examples of a graph, for session after session; `feeds` is what a step of a size is fed
-    with.
-    """
+    """The examples of a graph, across sessions."""
 
     def __init__(self, source: Source, chunks: Chunks | None = None) -> None:
-        """`chunks`: where records that come in blocks are from."""
+        """Create the examples of a source.
+
+        `chunks` are those of records in blocks.
+        """
         self._source = source
         self._chunks = chunks if source.files is not None else None
+        self._regrouped: Regrouped | None = None
         if source.enqueue is None:
             self._regrouped = Regrouped(source.batch)
-        else:
-            self._regrouped = None
         self._ended = threading.Event()
         self._stepped = 0
         self._thread: threading.Thread | None = None
         self.added_at = 0.0
-        """When the last examples came, by `time.monotonic`."""
+        """Time of the last examples, by `time.monotonic`."""
         self.failure: BaseException | None = None
-        """Why no examples come any more; steps then fail with OutOfRangeError, or with this."""
+        """Why reading ended; steps then fail with OutOfRangeError, or with this error."""
 
     def start(self, session: Any) -> None:
-        """Read in an order drawn anew, for as long as this session lives or until `stop`."""
+        """Read in a new random order, until the session ends or `stop` is called."""
         if self._chunks is None:
             session.run(self._source.begin, dict(self._source.feeds))
         else:
@@ -219,13 +242,11 @@ class Examples:
         self.resume(session)
 
     def resume(self, session: Any) -> None:
-        """Read on after `stop`, in the session in which reading began."""
+        """Continue after `stop`, in the same session."""
         self._ended = threading.Event()
+        fill = self._fill_queue
         if self._regrouped is not None:
             self._regrouped.resume()
-        if self._regrouped is None:
-            fill = self._fill_queue
-        else:
             fill = self._regroup
         self._thread = threading.Thread(
             target=fill, args=(session, self._ended), daemon=True, name="examples"
@@ -233,31 +254,29 @@ class Examples:
         self._thread.start()
 
     def stepped(self) -> None:
-        """A step has ended, and has had whatever was taken from the queue before it."""
+        """Note that a step ended, which processed all examples that had left the queue."""
         self._stepped += 1
 
     def stop(self) -> None:
-        """The session is over."""
+        """Stop reading."""
         self._ended.set()
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing is read any more; once told to stop, what is being read is read to its
-        end.
-        """
+        """Whether reading has ended; after `stop` the current element is still read."""
         return self._thread is None or not self._thread.is_alive()
 
     def feeds(self, size: int) -> dict[Any, Any]:
-        """What a step of `size` examples is fed with. Raises what reading them raised."""
-        if self._chunks is not None and self._source.wanted is not None:
+        """Return the feeds of a step of `size` examples. Raises the error of the reading thread."""
+        requested = self._source.requested
+        if self._chunks is not None and requested is not None:
             self._chunks.expect(size)
-        if self._regrouped is None:
-            wanted = self._source.wanted
-            if wanted is not None:
-                return {wanted: size}
-            return {}
-        taken = self._regrouped.take(size)
-        return {placeholder: taken[name] for name, placeholder in self._source.features.items()}
+        if self._regrouped is not None:
+            batch = self._regrouped.take(size)
+            return {placeholder: batch[name] for name, placeholder in self._source.features.items()}
+        if requested is not None:
+            return {requested: size}
+        return {}
 
     def _fill_queue(self, session: Any, ended: threading.Event) -> None:
         errors = tensorflow().errors
@@ -273,9 +292,8 @@ class Examples:
             if self._lost(error, ended):
                 return
             self.failure = error
-            with contextlib.suppress(
-                errors.OpError, RuntimeError
-            ):  # it is lost as well, and so is the step
+            # A lost session has no queue, and its step has ended as well.
+            with contextlib.suppress(errors.OpError, RuntimeError):
                 session.run(self._source.close)
 
     def _fill_by_chunks(self, session: Any, ended: threading.Event, chunks: Chunks) -> None:
@@ -285,13 +303,13 @@ class Examples:
         queued = _Queued(chunks, int(left()))
         while not ended.is_set():
             if (chunk := chunks.next(_PAUSE, ended)) is None:
-                queued.look(int(left()), self._stepped)
+                queued.update(int(left()), self._stepped)
                 continue
             session.run(source.begin, {**source.feeds, source.files: list(chunk.paths)})
             with contextlib.suppress(tensorflow().errors.OutOfRangeError):  # the chunk's end
                 while not ended.is_set():
                     queued.added += int(add()[1])
-                    queued.look(int(left()), self._stepped)
+                    queued.update(int(left()), self._stepped)
             if not ended.is_set():
                 queued.end_of(chunk)
 
@@ -314,7 +332,7 @@ class Examples:
                 return
             queued = _Queued(self._chunks, self._regrouped.left)
             while not ended.is_set():
-                queued.look(self._regrouped.left, self._stepped)
+                queued.update(self._regrouped.left, self._stepped)
                 if (chunk := self._chunks.next(_PAUSE, ended)) is None:
                     continue
                 session.run(
@@ -333,62 +351,78 @@ class Examples:
                 self._regrouped.fail(errors.OutOfRangeError(None, None, str(error)))
 
     def _lost(self, error: BaseException, ended: threading.Event) -> bool:
-        """Whether it was the session that failed, and not what reads the examples.
+        """Return whether the session failed, and not what reads the examples.
 
-        Some errors could be either. A lost session ends the step too, which is then the end of this
-        one.
+        Some errors may be either. A lost session also ends the step, which then calls `stop`.
         """
-        return ended.wait(_LOST_WITHIN if isinstance(error, placement.transient_errors()) else 0)
+        wait = 0.0
+        if isinstance(error, placement.transient_errors()):
+            wait = _LOST_WITHIN
+        return ended.wait(wait)
 
 
 class _Queued:
-    """Chunks whose examples are in a queue, first in, first out; `added` counts what ever went in.
+    """Chunks whose examples are in a first-in-first-out queue; `added` counts all that entered it.
 
-    What has left the queue by a look at it has been in a step once one more has ended: there may be
-    one under way.
+    Examples that have left the queue may be in a step in progress. They are processed when one more
+    step has ended.
     """
 
     def __init__(self, chunks: Chunks, left: int) -> None:
         self._chunks = chunks
         self.added = left
         self._waiting: deque[tuple[int, Any]] = deque()
-        self._looked = 0, 0
+        self._left = 0
+        """Number of examples that had left the queue at the last update with a new step."""
+        self._stepped = 0
 
     def end_of(self, chunk: Any) -> None:
-        """All of it is in."""
+        """Note that all examples of a chunk are in the queue."""
         self._waiting.append((self.added, chunk))
 
-    def look(self, left: int, stepped: int) -> None:
-        """So many are in the queue, and so many steps have ended."""
-        taken, at = self._looked
-        if stepped > at:
-            while self._waiting and self._waiting[0][0] <= taken:
+    def update(self, left: int, stepped: int) -> None:
+        """Update the number of examples in the queue, and the number of finished steps."""
+        if stepped > self._stepped:
+            while self._waiting and self._waiting[0][0] <= self._left:
                 self._chunks.used(self._waiting.popleft()[1])
-            self._looked = self.added - left, stepped
+            self._left = self.added - left
+            self._stepped = stepped
 
 
 def _in_blocks(examples: Any, batch: int) -> Any:
-    """Blocks for the queue; the first is small, because a joining worker waits for it."""
+    """Return blocks for the queue; the first is small, because a joining worker waits for it."""
     return examples.take(batch).batch(batch).concatenate(examples.skip(batch).batch(_BLOCK * batch))
 
 
-# Mini-batches that other VMs prepare: a pipeline whose dataset is run by tf.data service.
+# Mini-batches that other VMs prepare: a pipeline whose dataset tf.data service runs.
 #
-# The worker registers its dataset with the dispatcher once for all (the first worker's stays), and
-# takes elements of it from whichever preparation VM has some. Every file of records goes to one of
-# these at a time: an element comes once or, where a preparation VM is lost, not at all in that
-# epoch. Names of files are below the run's folder, in which the processes of a run are started on
-# every VM.
+# The worker registers its dataset with the dispatcher (the first registration stays), and receives
+# elements from any preparation VM. Each file of records goes to one of these VMs at a time: an element
+# comes once or, if a preparation VM is lost, not at all in that epoch. File names are relative to the
+# run's folder, in which all processes of a run start.
 
 
 def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipeline:
-    """The same examples, in mini-batches of `batch` where they come one by one, from the service at
-    `dispatcher`.
+    """Return the examples as the service at `dispatcher` prepares them.
 
-    Raises DeclarationError where only the worker's own Python can make them.
+    Parameters
+    ----------
+    pipeline
+        The pipeline of the worker.
+    dispatcher
+        Address of the service, `host:port`.
+    run
+        Name of the run.
+    batch
+        Mini-batch, if the pipeline has single examples.
+
+    Raises
+    ------
+    DeclarationError
+        If only the worker's own Python can make the examples.
     """
     service = _service("--prep")
-    return _come(
+    return _from_service(
         pipeline,
         batch,
         dispatcher,
@@ -399,18 +433,31 @@ def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipel
 
 
 def shared(pipeline: Pipeline, dispatcher: str, study: str, run: str, batch: int) -> Pipeline:
-    """The same from the service of this VM, which prepares each mini-batch once for all runs of the
-    study there.
+    """Return the examples as the service of this VM prepares them, once for all runs of a study.
 
-    The run takes each at most once, whoever else does: what is prepared is kept for a while, and
-    who takes none for long holds up nobody, but passes over what is not kept any more. One that
-    begins takes what is kept first. Raises DeclarationError as `prepared`.
+    Each run gets an element at most once. The service keeps elements for some time. A run that is
+    slow does not delay the others, but misses elements that are no longer kept. A new run first
+    gets the kept elements.
+
+    Parameters
+    ----------
+    pipeline
+        The pipeline of the worker.
+    dispatcher
+        Address of the service, `host:port`.
+    study, run
+        Names of the study and of its run.
+    batch
+        Mini-batch, if the pipeline has single examples.
+
+    Raises
+    ------
+    DeclarationError
+        If only the worker's own Python can make the examples.
     """
     service = _service("--share-input")
-    return _come(
-        replace(
-            pipeline, dataset=pipeline.dataset.repeat()
-        ),  # without an end, as the service insists
+    return _from_service(
+        replace(pipeline, dataset=pipeline.dataset.repeat()),  # the service needs endless datasets
         batch,
         dispatcher,
         {"compression": None},
@@ -421,17 +468,21 @@ def shared(pipeline: Pipeline, dispatcher: str, study: str, run: str, batch: int
 
 
 def _service(option: str) -> Any:
+    """Return tf.data service, for an option that needs a graph without Python."""
     if python := next(_python_operations(tensorflow().get_default_graph()), ""):
-        what = f"the problem decodes its records in Python ({python}), which other processes cannot run"
         raise DeclarationError(
-            what, where=option, fix=f"Leave {option} out, or decode with TensorFlow's operations."
+            f"the problem decodes its records in Python ({python}), which other processes cannot "
+            "run",
+            where=option,
+            fix=f"Remove {option}, or decode with TensorFlow's operations.",
         )
     return importlib.import_module("tensorflow").data.experimental.service
 
 
-def _come(
+def _from_service(
     pipeline: Pipeline, batch: int, dispatcher: str, registered: dict[str, Any], **how: Any
 ) -> Pipeline:
+    """Return the pipeline with a dataset that the service runs."""
     tf = tensorflow()
     service = importlib.import_module("tensorflow").data.experimental.service
     if pipeline.batched:
@@ -441,8 +492,8 @@ def _come(
     address = f"grpc://{dispatcher}"
     identity = service.register_dataset(address, dataset, dataset_id=_DATASET, **registered)
     spec = tf.data.experimental.get_structure(dataset)
-    come = service.from_dataset_id(service=address, dataset_id=identity, element_spec=spec, **how)
-    return replace(pipeline, dataset=come, grouped=not pipeline.batched, directory="")
+    remote = service.from_dataset_id(service=address, dataset_id=identity, element_spec=spec, **how)
+    return replace(pipeline, dataset=remote, grouped=not pipeline.batched, directory="")
 
 
 def _python_operations(graph: Any) -> Iterator[str]:
@@ -452,20 +503,18 @@ def _python_operations(graph: Any) -> Iterator[str]:
         yield from (node.op for node in nodes if node.op in _PYTHON)
 
 
-# Mini-batches of any size out of batches that somebody else has made (text: Tensor2Tensor's, by
-# length and tokens).
+# Mini-batches of any size from the batches of a pipeline (for text: Tensor2Tensor's, by length and
+# tokens).
 #
-# A batch of the declared size has as many rows as belong together: of long sentences few, of short
-# ones many. A mini-batch of half that size is half of one, a mini-batch of twice that size is two
-# with the same number of rows, whose lengths are alike. What is left of a batch begins the next
-# mini-batch, so no example is lost. Whole rows are not always the exact part; what is missing is
-# made up for by the next mini-batch of that kind. Pure NumPy.
+# The number of rows in a batch of the declared size depends on its lengths: few long sentences, or many
+# short ones. A mini-batch of half that size is half of a batch. A mini-batch of twice that size is two
+# batches with the same number of rows, which have similar lengths. The rest of a batch begins the next
+# mini-batch, so no example is lost. Whole rows are not always the exact part: the next mini-batch of
+# that kind makes up for the difference. Pure NumPy.
 
 
 class _Kind:
-    """Batches with the same number of rows. `since` is the number of the oldest that is not used
-    up.
-    """
+    """Batches with the same number of rows."""
 
     def __init__(self, rows: int) -> None:
         self._whole = rows
@@ -475,34 +524,38 @@ class _Kind:
 
     @property
     def since(self) -> int:
+        """The number of the oldest batch that is not used up."""
         return self._parts[0][0]
 
     def add(self, number: int, batch: Batch) -> None:
         self._parts.append((number, batch))
         self.rows += self._whole
 
-    def wanted(self, part: float) -> int:
-        """The rows of `part` of a batch."""
+    def rows_of(self, part: float) -> int:
+        """Return the number of rows of `part` of a batch."""
         return max(1, int(self._whole * part + self._owed + 1e-9))
 
     def take(self, part: float) -> Batch:
-        wanted = missing = self.wanted(part)
-        self._owed = max(0.0, self._whole * part + self._owed - wanted)
-        taken: list[Batch] = []
+        """Remove `part` of a batch and return it."""
+        rows = self.rows_of(part)
+        self._owed = max(0.0, self._whole * part + self._owed - rows)
+        pieces: list[Batch] = []
+        missing = rows
         while missing:
             number, batch = self._parts.popleft()
-            there = _rows(batch)
-            taken.append(_cut(batch, 0, missing))
-            if there > missing:
-                self._parts.appendleft((number, _cut(batch, missing, there)))
-            missing -= min(there, missing)
-        self.rows -= wanted
-        return _joined(taken)
+            available = _rows(batch)
+            pieces.append(_cut(batch, 0, missing))
+            if available > missing:
+                self._parts.appendleft((number, _cut(batch, missing, available)))
+            missing -= min(available, missing)
+        self.rows -= rows
+        return _joined(pieces)
 
 
 class Regrouped:
-    """Batches of the size `declared` come in, mini-batches of any size go out; two threads may
-    share it.
+    """Mini-batches of any size from batches of the size `declared`.
+
+    Two threads may use it, one to add and one to take.
     """
 
     def __init__(self, declared: int) -> None:
@@ -514,8 +567,10 @@ class Regrouped:
         self._error: BaseException | None = None
 
     def add(self, batch: Batch, wait: float = 0.0) -> bool:
-        """Add a batch; while enough is there, wait for `wait` seconds at most. False if it was not
-        added.
+        """Add a batch, and return True.
+
+        While enough are ready, wait for up to `wait` seconds, and then return False without adding
+        it.
         """
         with self._changed:
             if wait and not self._changed.wait_for(lambda: self._ready() < AHEAD, wait):
@@ -527,21 +582,21 @@ class Regrouped:
             return True
 
     def fail(self, error: BaseException) -> None:
-        """No batch comes any more: a waiting thread gets this error, until `resume`."""
+        """Let a waiting thread raise this error, until `resume`."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def resume(self) -> None:
-        """Batches come again."""
+        """Forget the error of `fail`: batches are added again."""
         with self._changed:
             self._error = None
 
     def take(self, size: int) -> Batch:
-        """A mini-batch of `size`, filled up with zeros where lengths differ; waits until there is
-        one.
+        """Return a mini-batch of `size`, padded with zeros if lengths differ.
 
-        It is of the kind whose oldest batch has waited longest. Raises the error of `fail`.
+        Waits until there is one. Takes the kind whose oldest batch has waited longest. Raises the
+        error of `fail`.
         """
         with self._changed:
             self._part = size / self._declared
@@ -553,18 +608,18 @@ class Regrouped:
                 (kind for kind in self._kinds.values() if self._has(kind)),
                 key=lambda kind: kind.since,
             )
-            taken = chosen.take(self._part)
+            batch = chosen.take(self._part)
             self._changed.notify_all()
-            return taken
+            return batch
 
     @property
     def added(self) -> int:
-        """Batches that ever came in."""
+        """Number of all batches that were added."""
         return self._number
 
     @property
     def left(self) -> int:
-        """Of those, how many came in since the oldest that is not used up, with it."""
+        """Number of batches added since the oldest one that is not used up, including it."""
         with self._changed:
             oldest = [kind.since for kind in self._kinds.values() if kind.rows]
             if oldest:
@@ -572,10 +627,10 @@ class Regrouped:
             return 0
 
     def _has(self, kind: _Kind) -> bool:
-        return kind.rows >= kind.wanted(self._part)
+        return kind.rows >= kind.rows_of(self._part)
 
     def _ready(self) -> int:
-        return sum(kind.rows // kind.wanted(self._part) for kind in self._kinds.values())
+        return sum(kind.rows // kind.rows_of(self._part) for kind in self._kinds.values())
 
 
 def _rows(batch: Batch) -> int:
@@ -595,21 +650,13 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 
 def _padded(arrays: Sequence[Any]) -> Any:
-    """The rows of all arrays below each other, as long as the longest."""
+    """Return the rows of all arrays in one array, padded to the longest."""
     if not numpy.ndim(arrays[0]):
         return arrays[0]
     longest = numpy.max([array.shape[1:] for array in arrays], axis=0, initial=0)
-    filled = [
-        numpy.pad(
-            array,
-            [
-                (0, 0),
-                *(
-                    (0, int(most) - here)
-                    for most, here in zip(longest, array.shape[1:], strict=True)
-                ),
-            ],
-        )
-        for array in arrays
-    ]
+    filled = []
+    for array in arrays:
+        sizes = zip(longest, array.shape[1:], strict=True)
+        missing = [(0, int(most) - size) for most, size in sizes]
+        filled.append(numpy.pad(array, [(0, 0), *missing]))
     return numpy.concatenate(filled)

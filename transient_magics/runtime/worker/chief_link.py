@@ -1,8 +1,8 @@
-"""A worker's line to the chief: its number, how many are active, its metrics, and what it is told.
+"""A worker's connection to the chief: its number, what it reports, and what it is asked to do.
 
-One daemon thread keeps the connection, comes back when the chief restarts, and sends a sign of life
-every second whatever the training does; so silence means that the whole process is frozen or gone.
-The training thread only reads attributes.
+One daemon thread keeps the connection, connects again when the chief restarts, and sends a
+heartbeat every second, whatever the training does. So silence means that the whole process is
+frozen or gone. The training thread only reads attributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...protocol import chief_messages as messages
 from ..role import host_and_port
 from ..tf.graph_mode import has_gpu
 
-_EVERY = 1.0
+_HEARTBEAT_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 0.5
@@ -29,7 +29,7 @@ CHIEF_GONE = "the chief is gone"
 
 
 def answer(servers: Sequence[str]) -> bool:
-    """Whether every one of these takes a connection."""
+    """Return whether all of these servers accept a connection."""
     try:
         for server in servers:
             socket.create_connection(host_and_port(server), timeout=_ANSWER_SECONDS).close()
@@ -39,7 +39,11 @@ def answer(servers: Sequence[str]) -> bool:
 
 
 class ChiefLink:
-    """Talks to the chief of a run. `take_metrics` returns the line of the last second, or None."""
+    """The connection of the worker `name` to the chief at `chief` ("host:port").
+
+    Attributes that begin with `on_` and `take_metrics` are callbacks, which the connection's thread
+    calls.
+    """
 
     def __init__(self, chief: str, token: str, name: str, accelerator: str) -> None:
         self._chief = chief
@@ -48,24 +52,23 @@ class ChiefLink:
         self._accelerator = accelerator
         self.number: int | None = None
         self.active = 1
+        """Workers that train, as last reported by the chief."""
         self.batch: tuple[int, float] | None = None
-        """The mini-batch that the chief gave this worker, and the share of its gradient; None for
-        the declared one.
-        """
-        self.save_asked = threading.Event()
-        """The chief wants a checkpoint of this worker."""
+        """Mini-batch that the chief assigned, and the share of its gradient; None: the declared."""
+        self.save_requested = threading.Event()
+        """Set when the chief requests a checkpoint of this worker."""
         self.connected = threading.Event()
         self.numbered = threading.Event()
-        self.told: str | None = None
-        """Why to end: "finished", "told to leave" or that the chief is gone; None while training
-        goes on.
-        """
-        self.on_told: Callable[[], None] = lambda: None
+        """Set once there is a number, or none will come."""
+        self.stop_reason: str | None = None
+        """Why training stops: "finished", "told to leave", CHIEF_GONE; None while it continues."""
+        self.on_stop: Callable[[], None] = lambda: None
         self.on_joined: Callable[[], None] = lambda: None
         self.on_leased: Callable[[Sequence[messages.LeasedBlock]], None] = lambda _: None
-        self.turns: queue.SimpleQueue[messages.Take] = queue.SimpleQueue()
-        """Measures that the chief wants taken, of a run that measures stalls."""
+        self.measures: queue.SimpleQueue[messages.Take] = queue.SimpleQueue()
+        """Measures that the chief requests, in a run that measures stalls."""
         self.take_metrics: Callable[[], Mapping[str, Any] | None] = lambda: None
+        """Returns the metrics since its last call; None if there are none."""
         self._stepping: messages.Stepping | None = None
         self._noticed = False
         self._socket: socket.socket | None = None
@@ -73,59 +76,57 @@ class ChiefLink:
         self._closed = False
 
     def start(self) -> None:
-        """Connect and stay connected, on a thread of its own."""
+        """Connect, and stay connected, on another thread."""
         threading.Thread(target=self._run, daemon=True, name="chief").start()
 
-    def stepping(
+    def report_stepping(
         self, loss: float | None, samples: int, speed: float = 0.0, program: str = ""
     ) -> None:
-        """Report the first gradient that was applied, again to every chief that follows."""
+        """Report the first gradient that was applied, also to each later chief."""
         self._stepping = messages.Stepping(
             loss=loss, samples=samples, speed=speed, gpu=has_gpu(), program=program
         )
         self._send(self._stepping)
 
-    def noticed(self) -> None:
-        """Tell that this VM is under notice; told again to every chief that we meet later."""
+    def report_notice(self) -> None:
+        """Report that this VM is under notice, also to each later chief."""
         self._noticed = True
         self._send(messages.Noticed())
 
-    def exhausted(self, fits: int) -> None:
-        """Tell that the mini-batch did not fit into memory, and how many examples do."""
+    def report_exhausted(self, fits: int) -> None:
+        """Report that the mini-batch did not fit into memory, and how many examples do."""
         self._send(messages.Exhausted(fits=fits))
 
-    def lease(self, said: messages.Lease) -> None:
-        """Say which blocks of the records are held, and ask for more."""
-        self._send(said)
+    def send_lease(self, lease: messages.Lease) -> None:
+        """Report which blocks of the records this worker has, and request more."""
+        self._send(lease)
 
-    def unsaved(self, reason: str) -> None:
-        """Tell that the checkpoint that was asked for could not be written, or not be brought to
-        the chief.
-        """
+    def report_unsaved(self, reason: str) -> None:
+        """Report that the requested checkpoint could not be written or delivered."""
         self._send(messages.Unsaved(reason=reason))
 
-    def reading(self, note: str) -> None:
-        """Tell what the user should know of the examples that are about to be read."""
+    def report_note(self, note: str) -> None:
+        """Report what the user should know of the examples that are read next."""
         self._send(messages.Reading(note=note))
 
-    def took(self, told: messages.Took) -> None:
-        """Tell what a measure came to."""
-        self._send(told)
+    def report_measure(self, result: messages.Took) -> None:
+        """Report the result of a measure."""
+        self._send(result)
 
-    def report(self) -> None:
-        """Send the metrics of this second now."""
+    def send_metrics(self) -> None:
+        """Send the metrics since the last line now."""
         if line := self.take_metrics():
             self._send(messages.Metrics(line=line))
 
-    def trouble(self, reason: str, fatal: bool) -> None:
-        """Tell that this worker cannot go on."""
+    def report_trouble(self, reason: str, fatal: bool) -> None:
+        """Report that this worker cannot continue; `fatal`: neither can any other worker."""
         self.connected.wait(5)
         self._send(messages.Trouble(reason=reason, fatal=fatal))
 
     def leave(self, reason: str) -> None:
-        """Send the last metrics, say goodbye and close."""
+        """Send the last metrics and the reason for leaving, and close the connection."""
         self._closed = True
-        self.report()
+        self.send_metrics()
         self._send(messages.Leaving(reason=reason))
         with self._writing:
             if self._socket is not None:
@@ -133,11 +134,12 @@ class ChiefLink:
                     self._socket.shutdown(socket.SHUT_WR)
 
     def _run(self) -> None:
+        """Connect again and again, with a pause, until closed or without a chief for too long."""
         pause = _FIRST_PAUSE
         since = time.monotonic()
         while not self._closed and time.monotonic() - since < _WITHOUT_CHIEF:
             with contextlib.suppress(OSError, ValueError):
-                self._talk()
+                self._serve_connection()
                 since = time.monotonic()
                 pause = _FIRST_PAUSE
             if self.connected.is_set():
@@ -147,18 +149,23 @@ class ChiefLink:
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         if not self._closed:
-            self._tell(CHIEF_GONE)
+            self._stop(CHIEF_GONE)
 
-    def _talk(self) -> None:
-        """One connection, until it ends."""
+    def _serve_connection(self) -> None:
+        """Join, then handle messages and send heartbeats until the connection ends."""
         with socket.create_connection(host_and_port(self._chief), timeout=5) as connection:
             connection.settimeout(10)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = connection
-            who = {"name": self._name, "accelerator": self._accelerator}
-            self._send(messages.Join(token=self._token, number=self.number, **who))
+            join = messages.Join(
+                token=self._token,
+                number=self.number,
+                name=self._name,
+                accelerator=self._accelerator,
+            )
+            self._send(join)
             unread = b""
-            due = time.monotonic() + _EVERY
+            due = time.monotonic() + _HEARTBEAT_SECONDS
             while not self._closed:
                 readable, _, _ = select.select(
                     [connection], [], [], max(0.0, due - time.monotonic())
@@ -169,19 +176,20 @@ class ChiefLink:
                         return
                     *lines, unread = (unread + block).split(b"\n")
                     for line in lines:
-                        self._hear(messages.read_to_worker(line))
+                        self._handle(messages.read_to_worker(line))
                 if time.monotonic() >= due:
-                    due = time.monotonic() + _EVERY
-                    line = self.take_metrics()
-                    self._send(messages.Metrics(line=line) if line else messages.Alive())
+                    due = time.monotonic() + _HEARTBEAT_SECONDS
+                    metrics = self.take_metrics()
+                    self._send(messages.Metrics(line=metrics) if metrics else messages.Alive())
 
-    def _hear(self, message: messages.ToWorker | messages.Refused | None) -> None:
+    def _handle(self, message: messages.ToWorker | messages.Refused | None) -> None:
         match message:
             case messages.Joined():
                 self.number = message.number
                 self.active = message.active
                 self.numbered.set()
                 self.connected.set()
+                # A restarted chief does not know these.
                 if self._noticed:
                     self._send(messages.Noticed())
                 if self._stepping is not None:
@@ -194,30 +202,31 @@ class ChiefLink:
             case messages.Batch():
                 self.batch = message.size, message.share
             case messages.Take():
-                self.turns.put(message)
+                self.measures.put(message)
             case messages.Save():
-                self.save_asked.set()
+                self.save_requested.set()
             case messages.Stop():
-                self._tell("finished")
+                self._stop("finished")
             case messages.Leave():
-                self._tell(message.reason)
+                self._stop(message.reason)
             case messages.Refused() if self.number is None:
-                raise ConnectionRefusedError(
-                    "the chief of the run before ends here, and ours is still to come"
-                )
-            case messages.Refused():  # the chief of another run, where ours was
-                self._tell("told to leave")
+                # Raised so that `_run` connects again after a pause.
+                raise ConnectionRefusedError("the chief of the previous run still answers here")
+            case messages.Refused():
+                self._stop("told to leave")  # the chief of a later run has this address
             case None:
-                pass
+                pass  # a message of another version
 
-    def _tell(self, reason: str) -> None:
-        self.told = self.told or reason
+    def _stop(self, reason: str) -> None:
+        """Note why training stops; the first reason counts."""
+        self.stop_reason = self.stop_reason or reason
         self.numbered.set()
-        self.on_told()
+        self.on_stop()
 
     def _send(self, message: messages.FromWorker) -> None:
-        """Send if connected; what is lost with a connection is not repeated (the next second says
-        more).
+        """Send if connected.
+
+        What is lost with a connection is not sent again: the next heartbeat has newer metrics.
         """
         with self._writing, contextlib.suppress(OSError):
             if self._socket is not None:

@@ -1,8 +1,8 @@
-"""A worker that takes measures in place of training: the chief says which one and when.
+"""A worker that takes measures of stalls instead of training, as the chief requests them.
 
-S0 runs in this process alone, S1 on a parameter server of this VM; all others on those of the
-cluster. Learning rates are divided by so much that no variable moves: whatever is measured, the
-values are those of the first step.
+S0 runs in this process alone, S1 with a parameter server on this VM, and all other measures with
+the parameter servers of the cluster. Learning rates are divided by a number so large that no
+variable changes, so all measures compute on the values of the first step.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ...errors import TrainingError
+from ...protocol.agent_commands import Assignment
 from ...protocol.chief_messages import Take, Took
 from ...protocol.measures.stalls import COLD, MOST_STEPS, Measure
+from ...protocol.run import RunSpec
 from ..files.data_files import MARKER
-from ..role import log
+from ..folder import RunFolder
+from ..role import Stopwatch, log
 from ..tf import placement
 from ..tf.graph_mode import run_only, tensorflow
 from ..training.examples import iterator_of
 from ..training.graph.file import needed, nodes
 from ..training.graph.worker import WorkerGraph
-from ..training.usercode import reason
-from .chief_link import answer
-from .gpu import Held
-from .graph import Made
+from .chief_link import ChiefLink, answer
+from .gpu import DelayedPush
+from .graph import FinishedGraph
 from .meter import fetches
-from .session import IN_VAIN, Training
+from .session import Training
 
 _STILL = 1e12
-"""What learning rates are divided by."""
+"""Divisor of learning rates."""
 _WARM_UP_SHARE = 0.25
+"""Duration of the steps that do not count, as a share of a measure's seconds."""
 _WARM_UP_STEPS = 2
 _LEAST_STEPS = 3
-"""Of a measure's seconds before those that count; steps before them, and of those that count."""
+"""Least number of steps that do not count, and of steps that count."""
 _FIRST_STEPS = 3
-"""In each arrangement, before this worker counts as ready: the first ones also build what later
-ones find.
-"""
-_LOOK = 0.25
-_A_MOMENT = 0.02
+"""Steps in each arrangement before this worker is ready; the first ones fill TensorFlow's caches."""
+_POLL_SECONDS = 0.25
+_DRAIN_SECONDS = 0.02
 _READING: frozenset[Measure] = frozenset(("R4", "R5"))
 _FROM_RECORDS: frozenset[Measure] = frozenset(("S4", "S5", "R4", "R5"))
 
@@ -75,56 +75,47 @@ _STEP = (
 )
 _JOB = re.compile(r"/job:(?:ps|worker)/(?:replica:\d+/)?task:\d+")
 
-_EVERY = 0.2
-"""Seconds between two drops while examples are read: what was read once is not to be found again.
-"""
+_DROP_SECONDS = 0.2
+"""Pause between two drops from the page cache while examples are read."""
 _BLOCK = 1 << 20
 _CODE = (".py", ".pyc", ".so", ".log", ".whl", ".zip")
 
 
-# The graph of a worker's step once more: on one mini-batch that stays in memory, and wherever its
-# variables are.
-#
-# What is imported is the step that the worker would train with, with other features and other
-# devices: whatever the model is, the arrangements compute the same.
-
-
 @dataclass(frozen=True)
 class Arrangement:
-    """A finished graph with its step; `start`, run with `feeds`, puts the mini-batch there,
-    `initialise` makes the variables.
+    """The graph of a worker's step on one mini-batch in memory, with its variables elsewhere.
+
+    The step is imported from the graph that the worker would train with, with other features and
+    devices. So all arrangements compute the same, whatever the model is.
     """
 
     graph: Any
     built: WorkerGraph
     start: Any
+    """Puts the mini-batch into memory when it is run with `feeds`."""
     feeds: Mapping[Any, Any]
     initialise: Any
-
-
-# A parameter server on the worker's own VM, for S1: TensorFlow's server in a process of its own,
-# and nothing else.
-#
-# `python -m transient_magics.runtime.worker.measuring THREADS ADDRESS ...` serves one task for each
-# address. It ends when its input does, which is when the worker that started it ends, however that
-# comes about.
+    """Initialises the variables."""
 
 
 class OwnServer:
-    """So many parameter servers in one process, at ports of `address` that are free."""
+    """Parameter servers for S1 on the worker's own VM: TensorFlow's servers in another process.
+
+    `python -m transient_magics.runtime.worker.measuring THREADS ADDRESS ...` serves one task at
+    each address, here free ports of `address`. The process ends when its standard input is closed,
+    so it ends with the worker that started it in any case.
+    """
 
     def __init__(self, servers: int, address: str, threads: int) -> None:
         self.addresses = [f"{address}:{port}" for port in _free_ports(servers)]
         program = [sys.executable, "-m", __spec__.name if __name__ == "__main__" else __name__]
-        without_gpu = {
-            **os.environ,
-            "CUDA_VISIBLE_DEVICES": "-1",
-        }  # as the VMs of parameter servers are
+        # VMs of parameter servers have no GPU.
+        without_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
         command = [*program, str(threads), *self.addresses]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=without_gpu)
 
     def close(self) -> None:
-        """End it."""
+        """End the process, and wait for its end."""
         if self._process.stdin:
             self._process.stdin.close()
         self._process.wait()
@@ -133,61 +124,78 @@ class OwnServer:
 class Measuring(Training):
     """One worker's part of a run that measures stalls."""
 
-    _own_server: OwnServer | None = None
-    _sessions: dict[str, Any]
-    _kept: dict[str, Arrangement]
-    _helds: dict[str, Held]
-    _examples_bytes = 0
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: RunSpec,
+        assignment: Assignment,
+        link: ChiefLink,
+        watch: Stopwatch,
+    ) -> None:
+        super().__init__(folder, spec, assignment, link, watch)
+        self._own_server: OwnServer | None = None
+        self._opened = set[Path]()
+        """Files that were open before the cell ran: examples are not read from them."""
+        # By name of the arrangement; set by `build`:
+        self._sessions: dict[str, Any] = {}
+        self._arrangements: dict[str, Arrangement] = {}
+        self._delayed: dict[str, DelayedPush] = {}
+        self._finished: FinishedGraph
+        self._files = set[Path]()
+        """Files that examples are read from."""
 
     def define(self) -> None:
-        """As for training; a file that the cell opens is one of those that examples are read from."""
+        """Define the graph as for training; files that the cell opens count as examples' files."""
         self._opened = open_files()
         super().define()
 
     def listen(self) -> None:
-        """Start this worker's server, and the parameter server beside it."""
+        """Start this worker's server, and the parameter servers on this VM."""
         super().listen()
         self._own_server = OwnServer(
             len(self._assignment.ps), self._assignment.address, self._spec.threads
         )
 
-    def _use(self, made: Made) -> None:
-        super()._use(made)
-        self._made = made
+    def _use(self, finished: FinishedGraph) -> None:
+        super()._use(finished)
+        self._finished = finished
         self._sessions = {}
-        self._kept = {}
-        self._helds = {"cluster": self._held}
+        self._arrangements = {}
+        self._delayed = {"cluster": DelayedPush(finished.built, self.stop)}
         self._files = set[Path]()
 
     def run(self) -> None:
-        """Take measures until told to stop, through as many sessions as it takes.
+        """Take measures until stopped, through as many sessions as that takes.
 
-        Raises TrainingError where the sessions are there, and no step succeeds in one after the
-        other.
+        Raises
+        ------
+        TrainingError
+            Sessions can be opened, and no step succeeds in several of them.
         """
         self._pace.start()
         lost = placement.transient_errors()
         ready = False
         try:
             while not self.stop.is_set():
-                self._moved()
+                self._mark_alive()
                 try:
                     if not ready:
                         ready = self._prepare()
                         continue
-                    told = self._link.turns.get(timeout=_LOOK)
+                    request = self._link.measures.get(timeout=_POLL_SECONDS)
                 except queue.Empty:
                     continue
                 except lost as error:
-                    self._lose(error)
+                    self._lose_sessions(error)
                     continue
                 try:
-                    self._link.took(self._took(told))
+                    self._link.report_measure(self._take(request))
                     self._fruitless = 0
-                except lost as error:  # a parameter server is gone: the chief has somebody take this measure again
-                    self._lose(error)
+                except lost as error:
+                    # A parameter server is gone. An empty result makes the chief request it again.
+                    self._lose_sessions(error)
                     ready = False
-                    self._link.took(Took(turn=told.turn))
+                    self._link.report_measure(Took(turn=request.turn))
         finally:
             self._examples.stop()
             for session in self._sessions.values():
@@ -195,49 +203,52 @@ class Measuring(Training):
             if self._own_server:
                 self._own_server.close()
 
-    # --- arrangements ------------------------------------------------------------------------------------------------
+    # --- arrangements ----------------------------------------------------------------------------------
     def _prepare(self) -> bool:
-        """Have a session for each arrangement, and make its first steps."""
-        if not answer(self._assignment.ps) or not answer(self._own_servers):
-            self.stop.wait(_LOOK)
+        """Open a session for each arrangement, and take its first steps; False to try again."""
+        if not answer(self._assignment.ps) or not answer(self._own_addresses):
+            self.stop.wait(_POLL_SECONDS)
             return False
-        cluster = self._sessions["cluster"] = self._open()
+        cluster = self._open()
+        self._sessions["cluster"] = cluster
         if not self._wait_until_ready(cluster):
             return False
-        if not self._kept:
-            self._keep_a_batch(cluster)
-        for name, arrangement in self._kept.items():
-            self._sessions[name] = session = self._session_of(name, arrangement)
+        if not self._arrangements:
+            self._arrange(cluster)
+        for name, arrangement in self._arrangements.items():
+            session = self._session_of(name, arrangement)
+            self._sessions[name] = session
             session.run(arrangement.start, arrangement.feeds)
             if name != "across":
                 session.run(arrangement.initialise)
         for name in ("alone", "beside", "across", "cluster"):
             for _ in range(_FIRST_STEPS):
                 self._step_of(name)()
-                self._moved()
+                self._mark_alive()
         self._stop_reading()
         self._files |= open_files(self._opened)
         self._watch.lap("arrangements")
         files = ", ".join(sorted(str(file) for file in self._files))
         log(f"{self._watch}; examples are read from {files or 'no file'}")
-        self._link.stepping(None, 0, self._pace.speed)
+        self._link.report_stepping(None, 0, self._pace.speed)
         return True
 
     @property
-    def _own_servers(self) -> list[str]:
+    def _own_addresses(self) -> list[str]:
         assert self._own_server
         return self._own_server.addresses
 
-    def _keep_a_batch(self, cluster: Any) -> None:
-        """Make the graphs of the arrangements on the first mini-batch that there is."""
-        made = self._made
+    def _arrange(self, cluster: Any) -> None:
+        """Make the graphs of the arrangements, on the first mini-batch of the session `cluster`."""
+        finished = self._finished
         device = placement.worker_device(self._number)
-        features = dict(made.examples.features)
-        batch = cluster.run(features, self._examples.feeds(made.examples.batch))
-        make = partial(in_memory, made.graph, made.built, features, batch, device)
-        self._kept = {"alone": make(apart=True), "beside": make()}
-        self._kept["across"] = self._kept["beside"]
-        self._helds |= {name: Held(each.built, self.stop) for name, each in self._kept.items()}
+        features = dict(finished.examples.features)
+        batch = cluster.run(features, self._examples.feeds(finished.examples.batch))
+        make = partial(in_memory, finished.graph, finished.built, features, batch, device)
+        beside = make()
+        self._arrangements = {"alone": make(apart=True), "beside": beside, "across": beside}
+        for name, arrangement in self._arrangements.items():
+            self._delayed[name] = DelayedPush(arrangement.built, self.stop)
         self._files = files_below(Path(self._folder.data_directory(self._spec)))
 
     def _session_of(self, name: str, arrangement: Arrangement) -> Any:
@@ -250,43 +261,40 @@ class Measuring(Training):
         config = self._config
         if name == "beside":
             config = placement.worker_config(
-                self._own_servers, self._number, self._address, threads
+                self._own_addresses, self._number, self._address, threads
             )
         return tf.Session(self._server.target, graph=arrangement.graph, config=config)
 
-    def _lose(self, error: Exception) -> None:
-        log(
-            f"session lost, opening others: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
-        )
+    def _lose_sessions(self, error: Exception) -> None:
+        """Close all sessions after an error that means that a parameter server is gone."""
+        self._log_lost_session(error)
         self._examples.stop()
         for session in self._sessions.values():
             placement.close(session, 0.2)
         self._sessions = {}
-        if self._fruitless >= IN_VAIN and placement.may_be_own(error):
-            raise TrainingError(
-                f"no step succeeds: {reason(error, self._spec.line_offset)}"
-            ) from error
-        self.stop.wait(_LOOK)
+        self._raise_own_error(error)
+        self.stop.wait(_POLL_SECONDS)
 
-    # --- measures ----------------------------------------------------------------------------------------------------
-    def _took(self, take: Take) -> Took:
-        """Take the measure."""
-        with self._records(take.measure):
-            seconds = self._measured(self._what(take.measure), take.seconds)
-        if take.measure in _FROM_RECORDS:
+    # --- measures --------------------------------------------------------------------------------------
+    def _take(self, request: Take) -> Took:
+        """Take the measure, and return its result."""
+        measure = request.measure
+        with self._reading(measure):
+            seconds = self._time_steps(self._step_for(measure), request.seconds)
+        if measure in _FROM_RECORDS:
             self._files |= open_files(self._opened)
             self._stop_reading()
-        log(f"{take.measure}: {len(seconds)} steps in {sum(seconds):.2f} s")
+        log(f"{measure}: {len(seconds)} steps in {sum(seconds):.2f} s")
         return Took(
-            turn=take.turn,
-            seconds=_at_most(seconds),
-            examples=self._made.examples.batch,
+            turn=request.turn,
+            seconds=_condense(seconds),
+            examples=self._finished.examples.batch,
             bytes=size(self._files),
         )
 
     @contextlib.contextmanager
-    def _records(self, measure: Measure) -> Iterator[None]:
-        """Read records inside, warm or cold, if the measure is of them."""
+    def _reading(self, measure: Measure) -> Iterator[None]:
+        """Read records inside the block, warm or cold, if the measure is about them."""
         if measure not in _FROM_RECORDS:
             yield
             return
@@ -297,45 +305,46 @@ class Measuring(Training):
             yield
 
     def _stop_reading(self) -> None:
-        """Read no more, and leave nothing that is prepared for the next measure."""
+        """Stop reading, and drop what was prepared, so that the next measure starts without it."""
         self._examples.stop()
         session = self._sessions["cluster"]
-        source = self._made.examples
-        least = 1 if source.wanted is None else source.batch
+        source = self._finished.examples
+        least = 1 if source.requested is None else source.batch
         while not self.stop.is_set():
-            self._moved()
+            self._mark_alive()
             stopped = self._examples.stopped
             if session.run(source.left) >= least:
-                self._read()
+                self._read_batch()
             elif stopped:
                 return
             else:
-                self.stop.wait(_A_MOMENT)
+                self.stop.wait(_DRAIN_SECONDS)
 
-    def _read(self) -> None:
-        """Take a mini-batch, for nothing."""
-        source = self._made.examples
+    def _read_batch(self) -> None:
+        """Read a mini-batch and drop it."""
+        source = self._finished.examples
         session = self._sessions["cluster"]
         operations = [feature.op for feature in source.features.values()]
         session.run(operations, self._examples.feeds(source.batch))
 
-    def _what(self, measure: Measure) -> _Step:
+    def _step_for(self, measure: Measure) -> _Step:
+        """Return the function whose calls the measure times."""
         if measure in _READING:
-            return self._read
+            return self._read_batch
         names = {"S0": "alone", "S1": "beside", "S2": "across", "S3": "across"}
         return self._step_of(names.get(measure, "cluster"))
 
     def _step_of(self, name: str) -> _Step:
-        """A step of that arrangement, as long as it takes on this VM's accelerator."""
+        """Return a function that takes a step of the arrangement, at this VM's pace."""
         session = self._sessions[name]
         if name == "cluster":
-            built = self._made.built
+            built = self._finished.built
         else:
-            built = self._kept[name].built
+            built = self._arrangements[name].built
         fetched = fetches(built)
         feeds: dict[Any, Any] = {built.divisor: _STILL, built.share: 1.0}
         if name == "cluster":
-            feeds |= self._examples.feeds(self._made.examples.batch)
+            feeds |= self._examples.feeds(self._finished.examples.batch)
 
         def step() -> None:
             began = time.monotonic()
@@ -343,33 +352,33 @@ class Measuring(Training):
             if not pace:
                 session.run(fetched, feeds)
                 return
-            self._helds[name].take(session, feeds, pace)
+            self._delayed[name].take(session, feeds, pace)
             self.stop.wait(max(0.0, pace - (time.monotonic() - began)))
 
         return step
 
-    def _measured(self, step: _Step, seconds: float) -> list[float]:
-        """The seconds of each step, for that long, without the first ones."""
+    def _time_steps(self, step: _Step, seconds: float) -> list[float]:
+        """Take steps for `seconds` after a warm-up, and return how long each took."""
         until = time.monotonic() + _WARM_UP_SHARE * seconds
         warm = 0
         while not self.stop.is_set() and (time.monotonic() < until or warm < _WARM_UP_STEPS):
             step()
-            self._moved()
+            self._mark_alive()
             warm += 1
-        found = list[float]()
+        durations = list[float]()
         began = time.monotonic()
         until = began + seconds
-        while not self.stop.is_set() and (began < until or len(found) < _LEAST_STEPS):
+        while not self.stop.is_set() and (began < until or len(durations) < _LEAST_STEPS):
             step()
-            self._moved()
+            self._mark_alive()
             ended = time.monotonic()
-            found.append(ended - began)
+            durations.append(ended - began)
             began = ended
-        return found
+        return durations
 
 
-def _at_most(seconds: list[float]) -> tuple[float, ...]:
-    """Their means over neighbours, where there are more than are told."""
+def _condense(seconds: list[float]) -> tuple[float, ...]:
+    """Return at most MOST_STEPS values: means of successive steps where there are more."""
     together = -(-len(seconds) // MOST_STEPS)
     groups = [
         seconds[begin : begin + together] for begin in range(0, len(seconds), max(together, 1))
@@ -386,57 +395,62 @@ def in_memory(
     *,
     apart: bool = False,
 ) -> Arrangement:
-    """The step of `graph` on the values `batch` of its `features`, for the worker at `device`.
+    """Return the step of `graph` on the values `batch` of its `features`.
 
-    `apart`: without any cluster, all that it has in one process.
+    Parameters
+    ----------
+    graph, built
+        The graph that the worker would train with, and its step.
+    features, batch
+        The step's input tensors by name, and their values.
+    device
+        Device of the worker.
+    apart
+        Whether everything is on one device of one process, without a cluster.
     """
     tf = tensorflow()
-
     names = {name: getattr(built, name).name for name in _STEP}
-    initial = [
-        each.initializer.name for each in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
-    ]
+    variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+    initial = [variable.initializer.name for variable in variables]
     definition = needed(graph, [*names.values(), *initial])
     if apart:
         for node in nodes(definition):
             node.device = _JOB.sub("", node.device)
-    with tf.Graph().as_default() as made:
+    with tf.Graph().as_default() as arranged:
         with tf.device(f"{'' if apart else device}/cpu:0"):
-            held = {
+            placeholders = {
                 name: tf.placeholder(tensor.dtype, tensor.shape)
                 for name, tensor in features.items()
             }
-            iterator = iterator_of(tf.data.Dataset.from_tensors(held).repeat())
-            kept = iterator.get_next()
-        given = {features[name].name: kept[name] for name in features}
-        wanted = [*names.values(), *initial]
-        found = tf.import_graph_def(definition, given, wanted, name="measured")
+            iterator = iterator_of(tf.data.Dataset.from_tensors(placeholders).repeat())
+            in_memory_batch = iterator.get_next()
+        inputs = {features[name].name: in_memory_batch[name] for name in features}
+        outputs = [*names.values(), *initial]
+        imported = tf.import_graph_def(definition, inputs, outputs, name="measured")
         with tf.control_dependencies(None):
-            initialise = tf.group(*found[len(names) :])
-    made.finalize()
-    step = replace(built, **dict(zip(names, found, strict=False)))
-    return Arrangement(
-        made, step, iterator.initializer, {held[name]: batch[name] for name in held}, initialise
-    )
+            initialise = tf.group(*imported[len(names) :])
+    arranged.finalize()
+    step = replace(built, **dict(zip(names, imported, strict=False)))
+    feeds = {placeholders[name]: batch[name] for name in placeholders}
+    return Arrangement(arranged, step, iterator.initializer, feeds, initialise)
 
 
-# Files that a worker reads its examples from, taken out of the page cache, or brought into it.
+# Files that a worker reads its examples from are dropped from the page cache, or read into it.
 #
-# `posix_fadvise` drops the pages of a file that nobody has changed since it was written out; no
-# right is needed for it. Which files those are: the records of the run, and what else the process
-# has open of a regular file while it reads.
+# `posix_fadvise` drops the pages of a file that are written out, and needs no permission. The files
+# are the run's records, and all regular files that the process has open while it reads examples.
 
 
 def files_below(folder: Path) -> set[Path]:
-    """The files of a folder, which may not be there, but for the list of them."""
+    """Return the files below a folder, which may be missing, without the list of records."""
     return {path for path in folder.rglob("*") if path.is_file() and path.name != MARKER}
 
 
 def open_files(apart_from: Iterable[Path] = ()) -> set[Path]:
-    """Regular files that this process has open for reading alone, but for code and logs."""
+    """Return the regular files that this process has open only for reading, without code and logs."""
     found = set[Path]()
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # it is closed meanwhile
+        with contextlib.suppress(OSError):  # closed since the listing
             path = Path(os.readlink(f"/proc/self/fd/{number}"))
             regular = stat.S_ISREG(os.stat(f"/proc/self/fd/{number}").st_mode)
             if regular and path.suffix not in _CODE and path.exists() and _is_read(int(number)):
@@ -449,19 +463,18 @@ def _is_read(number: int) -> bool:
 
 
 def size(files: Iterable[Path]) -> int:
-    """Bytes of these files."""
+    """Return the size of these files, in bytes."""
     return sum(path.stat().st_size for path in files if path.exists())
 
 
 def drop_from_cache(files: Iterable[Path]) -> None:
-    """Have what they hold read from the disk again."""
+    """Drop the files from the page cache, so that they are read from the disk again."""
     for path in files:
         with contextlib.suppress(OSError):
             handle = os.open(path, os.O_RDONLY)
             try:
-                with contextlib.suppress(
-                    OSError
-                ):  # a file system that cannot: nothing of it is written out late
+                # Some file systems cannot sync, and have no pages that are written out later.
+                with contextlib.suppress(OSError):
                     os.fdatasync(handle)
                 os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
@@ -469,7 +482,7 @@ def drop_from_cache(files: Iterable[Path]) -> None:
 
 
 def read_into_cache(files: Iterable[Path]) -> None:
-    """Read them once, so that they are in the page cache as far as that has room."""
+    """Read the files once, so that the page cache has them as far as it has room."""
     for path in files:
         with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
             while file.read(_BLOCK):
@@ -477,7 +490,7 @@ def read_into_cache(files: Iterable[Path]) -> None:
 
 
 class KeptCold:
-    """Inside, these files are dropped again and again."""
+    """Keeps these files out of the page cache inside a `with` block."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._files = list(files)
@@ -493,13 +506,13 @@ class KeptCold:
         self._thread.join()
 
     def _work(self) -> None:
-        while not self._over.wait(_EVERY):
+        while not self._over.wait(_DROP_SECONDS):
             drop_from_cache(self._files)
 
 
 def serve_variables(threads: int, addresses: Sequence[str]) -> NoReturn:
-    """Until the input ends."""
-    threading.Thread(target=_watch, daemon=True).start()
+    """Serve variables at `addresses` until the standard input is closed."""
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     run_only()
     tf = tensorflow()
     servers = [
@@ -515,7 +528,7 @@ def serve_variables(threads: int, addresses: Sequence[str]) -> NoReturn:
     raise SystemExit
 
 
-def _watch() -> NoReturn:
+def _exit_with_parent() -> NoReturn:
     sys.stdin.buffer.read()
     os._exit(0)
 

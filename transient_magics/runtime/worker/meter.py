@@ -1,9 +1,8 @@
-"""What a worker measures: a line of metrics about every second, the parts of a step, gradient
-noise, and traces.
+"""A worker's measurements: a line of metrics a second, parts of steps, gradient noise and traces.
 
-The training thread adds its steps, the thread that talks to the chief takes the sums. The global
-step before and after tells how many other workers' gradients arrived while ours was computed
-(staleness).
+The training thread adds steps, and the thread of the chief's connection takes the sums. The global
+step before and after a step says how many gradients of other workers were applied while this
+worker computed its own (staleness).
 """
 
 from __future__ import annotations
@@ -25,36 +24,54 @@ from ..role import log
 from ..tf.graph_mode import tensorflow
 from ..training.graph.worker import WorkerGraph
 
-_UNLIKE = 0.01
+_CLOCK_TOLERANCE = 0.01
 """Seconds by which two clocks may differ about one step."""
 _TRAVEL = ("pull", "push")
 
 COUNT = 8
-"""Mini-batches of one estimate: the noise of |G|^2 falls with the number of their pairs, their cost
-with their own.
+"""Mini-batches of one estimate.
+
+The noise of |G|^2 falls with the number of their pairs, and the cost grows with their number.
 """
 
 AT_LEAST = 300.0
 TIMES = 100.0
-"""Seconds between two traces, and how many times the last one's extra cost."""
+"""Pause between two traces: the larger one of seconds, and this many times a trace's extra cost."""
 WARM = 20
-"""Steps before a trace: the first ones also build what later ones find."""
-_LOOK_EVERY = 0.5
+"""Steps before a trace; the first steps also fill TensorFlow's caches."""
+_CHECK_SECONDS = 0.5
 _LABEL = re.compile(r"\S+ = (\w+)\(")
 _TRANSFER = re.compile(r"edge_\d+_.+ from \S+ to \S+")
 
 
 class Meter:
-    """Sums of the current second."""
+    """Sums over the steps since the last line of metrics.
+
+    The training thread adds steps, and another thread takes the lines.
+    """
 
     def __init__(self, worker: str) -> None:
         self._worker = worker
         self._lock = threading.Lock()
-        self._clear()
-        self._stepped = 0.0
+        self._last_step_at = 0.0
         self.steps = 0
+        """Steps in all."""
         self.usual = 0.0
-        """A slow average of a step's seconds; what counts as stuck depends on it."""
+        """Slow average of a step's seconds; the limit of the watchdog depends on it."""
+        # Sums since the last line:
+        self._count = 0
+        self._step = 0
+        self._samples = 0
+        self._batch = 0
+        self._staleness = 0
+        self._loss = 0.0
+        self._compute = 0.0
+        self._wait = 0.0
+        self._gap = 0.0
+        self._divisor = 0.0
+        self._traced = 0.0
+        self._gradients: list[Gradients] = []
+        self._parts = StepParts()
 
     def add(
         self,
@@ -68,20 +85,36 @@ class Meter:
         divisor: float,
         parts: StepParts,
     ) -> None:
-        """One step: the global step after it, its loss, examples, mini-batch, seconds of computing
-        and of waiting, what its learning rate was divided by, and where its seconds went.
+        """Add one step.
+
+        Parameters
+        ----------
+        step
+            Global step after it.
+        loss
+            Its loss.
+        samples, batch
+            Examples that it had, and size of its mini-batch.
+        compute, wait
+            Seconds of computing, and of waiting.
+        staleness
+            Gradients of other workers that were applied while this one was computed.
+        divisor
+            Divisor of its learning rate.
+        parts
+            Parts of its seconds.
         """
         with self._lock:
             now = time.monotonic()
             if self.steps:
-                self._gap = max(self._gap, now - self._stepped)
-            self._stepped = now
+                self._gap = max(self._gap, now - self._last_step_at)
+            self._last_step_at = now
             self.steps += 1
             if not self.usual:
                 self.usual = compute
             else:
                 self.usual = 0.9 * self.usual + 0.1 * compute
-            self._steps += 1
+            self._count += 1
             self._step = step
             self._batch = batch
             self._divisor = divisor
@@ -93,75 +126,77 @@ class Meter:
             self._parts = self._parts.plus(parts)
 
     def traced(self, seconds: float) -> None:
-        """A step was made that took so many seconds because it was traced: it is counted nowhere,
-        and its time is told.
-        """
+        """Add a traced step of `seconds`: no sum counts it, and its time is reported separately."""
         with self._lock:
             self._traced += seconds
-            self._stepped += seconds
+            self._last_step_at += seconds
 
     def measured(self, gradients: Gradients) -> None:
-        """What was measured of the gradients since the last line, which seldom has more than one
-        such estimate.
-        """
+        """Add an estimate of the gradients' noise; a line seldom has more than one."""
         with self._lock:
             self._gradients.append(gradients)
 
     def take(self) -> dict[str, Any] | None:
-        """The line since the last one; None if no step was made."""
+        """Return the line of metrics since the last one; None if there was no step."""
         with self._lock:
-            if not self._steps:
+            if not self._count:
                 return None
-            loss = self._loss / self._steps
+            loss = self._loss / self._count
             line = {
                 "time": time.time_ns(),
                 "worker": self._worker,
                 "step": self._step,
-                "steps": self._steps,
+                "steps": self._count,
                 "samples": self._samples,
                 "loss": round(loss, 6) if math.isfinite(loss) else None,
                 "batch_size": self._batch,
                 "compute_seconds": round(self._compute, 6),
                 "wait_seconds": round(self._wait, 6),
                 "gap_seconds": round(self._gap, 6),
-                "staleness": round(self._staleness / self._steps, 2),
+                "staleness": round(self._staleness / self._count, 2),
                 "learning_rate_divisor": round(self._divisor, 6),
                 "split": self._parts.told,
             }
             if self._traced:
                 line["traced_seconds"] = round(self._traced, 6)
             for name in ("squared", "signal", "noise") if self._gradients else ():
-                mean = sum(getattr(gradient, name) for gradient in self._gradients) / len(
-                    self._gradients
-                )
-                line[f"gradient_{name}"] = float(f"{mean:.6g}")
+                values = [getattr(gradients, name) for gradients in self._gradients]
+                line[f"gradient_{name}"] = float(f"{sum(values) / len(values):.6g}")
             self._clear()
             return line
 
     def _clear(self) -> None:
-        self._steps = self._step = self._samples = self._batch = self._staleness = 0
-        self._loss = self._compute = self._wait = self._gap = self._divisor = 0.0
-        self._gradients: list[Gradients] = []
-        self._parts = StepParts()
+        self._count = 0
+        self._step = 0
+        self._samples = 0
+        self._batch = 0
+        self._staleness = 0
+        self._loss = 0.0
+        self._compute = 0.0
+        self._wait = 0.0
+        self._gap = 0.0
+        self._divisor = 0.0
         self._traced = 0.0
+        self._gradients = []
+        self._parts = StepParts()
 
 
-# Where the seconds of one step went, from the moments that were seen in it.
+# The parts of one step's seconds, from moments that its graph records.
 #
-# The step waits for its mini-batch, then for what it still lacks of the variables, then computes
-# until the last gradient is there, then pushes until all are applied; each part begins where the
-# one before it ended. A moment that comes before the one it should follow took no exposed time.
-# Pulling begins with the step, and gradients leave as soon as each is there, after the loss: that
-# much of either was hidden.
+# A step waits for its mini-batch, then for variables that are still missing, then computes until
+# the last gradient, then pushes until all gradients are applied. Each part begins where the part
+# before it ended. A moment that comes before the moment that it should follow took no exposed time.
+# Pulling begins with the step, and each gradient is sent as soon as it is computed, after the loss:
+# these parts of pulling and pushing are hidden.
 
 
 def moments(built: WorkerGraph) -> list[object]:
-    """What of a step's moments is fetched, in the order that `parts` takes."""
+    """Return the tensors of a step's moments, in the order that `parts` takes."""
     return [built.fed, built.pulled, built.forward, built.backward]
 
 
 def fetches(built: WorkerGraph) -> list[object]:
-    """What a worker runs in each step; a measured step is the same one."""
+    """Return the fetches of an asynchronous step; measures time the same step."""
     return [
         built.loss,
         built.before,
@@ -174,7 +209,15 @@ def fetches(built: WorkerGraph) -> list[object]:
 
 
 def parts(began: float, seen: Sequence[float], ended: float) -> StepParts:
-    """The parts of a step from `began` to `ended`; all in seconds since 1970 by one clock."""
+    """Return the parts of a step.
+
+    Parameters
+    ----------
+    began, ended
+        Start and end of the step, in seconds since 1970.
+    seen
+        Values of `moments`, by the same clock.
+    """
 
     def within(moment: float, earliest: float) -> float:
         return min(max(float(moment), earliest), max(ended, began))
@@ -203,14 +246,25 @@ def whole(
     between: float,
     pace: float = 0.0,
 ) -> StepParts:
-    """The parts of a step that lasted `seconds` in all, from the end of the one before it.
+    """Return the parts of a step with the time around it.
 
-    `taking`: until its examples were in the process's hands; `between`: from the step before until
-    this one began. An emulated accelerator computes for `pace` seconds, and what waited meanwhile
-    was hidden. A step in which somebody set the clock is not split.
+    Parameters
+    ----------
+    parts
+        Parts of its run in TensorFlow.
+    seconds
+        Duration since the end of the step before.
+    taking
+        Seconds until its examples were in this process.
+    barrier
+        Seconds at the barrier.
+    between
+        Seconds from the end of the step before to the start of this one.
+    pace
+        Seconds that an emulated accelerator computes (0: none). Waiting in that time is hidden.
     """
-    if parts.step > seconds + _UNLIKE:
-        return StepParts(rest=seconds)
+    if parts.step > seconds + _CLOCK_TOLERANCE:
+        return StepParts(rest=seconds)  # the clock was set during the step
     parts = parts._replace(input=parts.input + taking, barrier=barrier)
     left = max(seconds - between - parts.step, 0.0)
     if not pace:
@@ -233,55 +287,64 @@ def whole(
     )
 
 
-# How much of a worker's gradient is noise: what the planner needs to tell how steps depend on the
-# mini-batch.
+# The noise of a worker's gradients: planners compute from it how steps depend on the mini-batch.
 #
-# With G the gradient of the whole data and Sigma the covariance of one example's, a mini-batch of b
-# examples has E|g|^2 = |G|^2 + tr(Sigma) / b. Squared norms at two sizes tell both parts, and their
-# ratio tr(Sigma) / |G|^2 is the noise scale, in examples (S. McCandlish, J. Kaplan, D. Amodei et
-# al., "An empirical model of large-batch training", arXiv 1812.06162, appendix A.1). Scavenger (S.
-# Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659) takes the norms of K workers' gradients and of
-# their mean, which only synchronous training has.
+# With G the gradient over all data and Sigma the covariance of the gradient of one example, a
+# mini-batch of b examples has E|g|^2 = |G|^2 + tr(Sigma) / b. Squared norms at two sizes give both
+# terms, and their ratio tr(Sigma) / |G|^2 is the noise scale, in examples (S. McCandlish, J.
+# Kaplan, D. Amodei et al., "An empirical model of large-batch training", arXiv 1812.06162, appendix
+# A.1). Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659) takes the norms of the
+# gradients of K workers and of their mean, which only synchronous training has.
 #
-# Here one worker is all K: now and then it computes the gradients of COUNT mini-batches that nobody
-# applies, and takes the squared norm of each, and of their mean. That is the same estimate with K =
-# COUNT, for synchronous and asynchronous training alike, also with a single worker. The gradients
-# that it does apply would not do: the next one is computed after the last one's step, which has
-# turned its noise around, so their product is too small by the learning rate times g' H g (H: the
-# Hessian); once a run fluctuates around its minimum it is even negative.
+# Here one worker takes the part of all K. From time to time it computes the gradients of COUNT
+# mini-batches that are never applied, and takes the squared norms of each and of their mean. That
+# is the same estimate with K = COUNT, for synchronous and asynchronous training, even with one
+# worker. The gradients that it applies would not do. The next one is computed after the step of the
+# last one, which has turned its noise around: their product is too small by the learning rate times
+# g' H g (H: the Hessian). Once a run fluctuates around its minimum it is even negative.
 #
-# All gradients of an estimate are of the same variables, which the worker reads once and keeps
-# until the last of them, while steps pass between them. Those steps, its own and other workers',
-# would turn G away: at a learning rate of half the inverse of the largest curvature, with 8
-# workers, the mean of eight successive gradients has a fifth of the squared norm. Rows of
-# embeddings are the exception: which of them a mini-batch needs is seen with it, so they are read
-# for each gradient, and steps on them count.
+# All gradients of an estimate are of the same variables. The worker reads them once and keeps them
+# until the last gradient, while steps are taken in between. Those steps, its own and others', would
+# turn G away: at a learning rate of half the inverse of the largest curvature, with 8 workers, the
+# mean of eight successive gradients has a fifth of the squared norm. Rows of embeddings are the
+# exception: which rows a mini-batch needs is known only with it. So they are read for each
+# gradient, and steps change them.
 #
-# Each gradient takes a forward and a backward pass and a mini-batch of examples that no step has
-# had. An estimate begins only when it fits into a share of the worker's time so far, by what a step
-# takes and all estimates took; at other times nothing is done, for the graph of a step is as it
-# was. Nothing is sent to the parameter servers.
+# Each gradient takes a forward and a backward pass, and a mini-batch that no step uses. An estimate
+# begins only when it fits into a share of the worker's time, by the time of a step and of all
+# estimates so far. At other times it costs nothing: the graph of a step is unchanged. Nothing is
+# sent to the parameter servers.
 
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """An estimate. `squared`: the mean squared norm of a mini-batch's gradient, signal + noise /
-    batch.
+    """An estimate of the gradients' signal and noise.
 
-    `signal` is |G|^2 (below zero at times, for it has no bias), `noise` tr(Sigma), both as they
-    are: averages of many are taken before their ratio is.
+    Take the averages of many estimates before their ratio.
     """
 
     squared: float
+    """Mean squared norm of the gradient of a mini-batch: signal + noise / batch."""
     signal: float
+    """|G|^2; it has no bias, so it is sometimes negative."""
     noise: float
+    """tr(Sigma)"""
 
 
 def estimate(local: float, aggregated: float, batch: float, count: int) -> Gradients:
-    """From the mean of `count` gradients' squared norms, and the squared norm of their mean.
+    """Return the estimate from `count` gradients.
 
-    `batch`: examples of each, the harmonic mean where they differ, because noise goes with 1 /
-    batch.
+    Parameters
+    ----------
+    local
+        Mean of their squared norms.
+    aggregated
+        Squared norm of their mean.
+    batch
+        Examples of each; the harmonic mean if they differ, because noise is proportional to
+        1 / batch.
+    count
+        Number of gradients.
     """
     signal = (count * aggregated - local) / (count - 1)
     noise = (local - aggregated) * batch * count / (count - 1)
@@ -289,8 +352,9 @@ def estimate(local: float, aggregated: float, batch: float, count: int) -> Gradi
 
 
 class NoiseProbe:
-    """Measures within `share` of the worker's time. A share of 0 is never, and of 1 beside every
-    step.
+    """Measures the noise of gradients within `share` of the worker's time.
+
+    A share of 0 never measures, and a share of 1 measures beside every step.
     """
 
     def __init__(self, built: WorkerGraph, share: float) -> None:
@@ -300,7 +364,7 @@ class NoiseProbe:
         self._share = share
         self._began = 0.0
         self.spent = 0.0
-        """Seconds that it has taken so far."""
+        """Seconds that all estimates took."""
         self._cost = 0.0
         self._session: Any = None
         self._values: dict[Any, Any] = {}
@@ -309,13 +373,17 @@ class NoiseProbe:
         self._shares: list[float] = []
 
     def begin(self, seconds: float) -> None:
-        """The first step is done and took so long, most of which TensorFlow prepares its graph."""
+        """Start to measure after the first step, which took `seconds`.
+
+        TensorFlow prepared its graph during most of that time, as it will for the first gradient.
+        """
         self._began = time.monotonic()
         self._cost = seconds
 
     def due(self, usual: float, others: int = 0) -> bool:
-        """Whether to compute the next gradient now. `usual`: seconds of a step; `others` wait while
-        this measures.
+        """Return whether to compute the next gradient now.
+
+        `usual` is the time of a step in seconds; `others` is the number of workers that wait.
         """
         if not self._began or not self._share:
             return False
@@ -324,12 +392,11 @@ class NoiseProbe:
         left = self._share / (1 + others) * (time.monotonic() - self._began) - self.spent
         return left >= self._cost + COUNT * usual
 
-    def look(self, session: Any, feeds: Mapping[Any, Any]) -> Gradients | None:
-        """Compute one gradient, the first of an estimate on the variables as they are now, the
-        others on the same.
+    def measure(self, session: Any, feeds: Mapping[Any, Any]) -> Gradients | None:
+        """Compute the next gradient of an estimate; return the estimate after its last gradient.
 
-        Returns the estimate if it was the last one that it takes. `feeds`: what the mini-batch is
-        fed with.
+        The first gradient is of the current variables, and the others are of the same values.
+        `feeds` feeds the mini-batch.
         """
         began = time.monotonic()
         if session is not self._session or not self._norms:
@@ -355,45 +422,43 @@ class NoiseProbe:
         return None
 
     def give_up(self) -> None:
-        """Measure no more."""
+        """Never measure again."""
         self._share = 0.0
         self._norms = []
         self._values = {}
 
 
-# A rare full trace of one step, for the user who asks for it by a file in the run's folder on this
-# VM.
-#
-# TensorFlow writes down every operation of a traced step, also those of the parameter servers,
-# which makes it several times slower (3 to 10 times were reported, TensorFlow's issue 5981). So a
-# traced step is counted in no speed and by no mini-batch, and the next trace is taken when its cost
-# is a hundredth of the time since: not before max(300 s, 100 times what the last one cost more than
-# a usual step).
-
-
 class Tracer:
-    """Traces of the worker `name` of the run in `folder`."""
+    """Full traces of single steps of the worker `name` of the run in `folder`.
+
+    A file in the run's folder on this VM requests a trace. TensorFlow records every operation of a
+    traced step, also on the parameter servers, which makes it several times slower (3 to 10 times
+    were reported, TensorFlow's issue 5981). So no speed and no mini-batch size counts a traced
+    step, and traces cost at most a hundredth of the time: the next one is taken no earlier than
+    max(300 s, 100 times the extra cost of the last one).
+    """
 
     def __init__(self, folder: RunFolder, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._wanted = folder.path / layout.TRACE_WANTED
-        self._looked = 0.0
+        self._request = folder.path / layout.TRACE_WANTED
+        self._checked_at = 0.0
         self._next = 0.0
 
     def options(self, steps: int) -> dict[str, Any]:
-        """With what the next step is run, to be traced if somebody wants it; `steps` were made so
-        far.
+        """Return TensorFlow's arguments to trace the next step if requested; else nothing.
+
+        `steps` is the number of steps so far. Checks for the request at most every half second.
         """
         now = time.monotonic()
-        if steps < WARM or now - self._looked < _LOOK_EVERY:
+        if steps < WARM or now - self._checked_at < _CHECK_SECONDS:
             return {}
-        self._looked = now
-        if not self._wanted.exists():
+        self._checked_at = now
+        if not self._request.exists():
             return {}
         if now < self._next:
             self._answer(layout.TRACE_REFUSED, f"{self._next - now:.0f}".encode())
-            self._no_longer_wanted()
+            self._clear_request()
             return {}
         tf = tensorflow()
         return {
@@ -404,11 +469,13 @@ class Tracer:
     def took(
         self, options: dict[str, Any], step: int, began: float, seconds: float, usual: float
     ) -> None:
-        """The step is over, which began at `began` (since 1970) and lasted so many `seconds`, not
-        `usual` ones.
+        """Write the trace of a step on another thread.
+
+        `began` is its start in seconds since 1970, `seconds` its duration, `usual` that of others.
         """
         self._next = time.monotonic() + max(AT_LEAST, TIMES * (seconds - usual))
-        self._no_longer_wanted()  # while it is being written, too: nobody is refused what he is given
+        # Before the trace is written: the next check would refuse the request that is served now.
+        self._clear_request()
         writing = (options["run_metadata"], step, began, seconds, usual)
         threading.Thread(target=self._write, args=writing, daemon=True, name="trace").start()
 
@@ -432,13 +499,13 @@ class Tracer:
         except OSError as error:  # a full disk costs the trace, not training
             log(f"no trace is written: {error}")
 
-    def _no_longer_wanted(self) -> None:
-        with contextlib.suppress(OSError):  # who asked takes it away, too
-            self._wanted.unlink(missing_ok=True)
+    def _clear_request(self) -> None:
+        with contextlib.suppress(OSError):  # the process that wrote it removes it, too
+            self._request.unlink(missing_ok=True)
 
 
 def _operations(metadata: Any, began: float) -> Iterator[tuple[str, Operation]]:
-    """What ran in the step, and on which device."""
+    """Yield the operations of the step, each with its device."""
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
             if node.node_name in ("_SOURCE", "_SINK"):

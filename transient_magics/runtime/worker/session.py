@@ -1,7 +1,8 @@
-"""A worker's training: its session, and the loop that survives lost parameter servers.
+"""A worker's training: sessions that survive lost parameter servers, and the loop of its steps.
 
-On an error that means "a parameter server went away" the session is
-closed, a new one opened, and training goes on when nothing is uninitialised any more.
+`Training.run` opens one TensorFlow session after the other. In each it waits until the chief has
+initialised or restored all variables, and then steps (`_step_until_stopped`). An error that means
+that a parameter server is gone ends the session and not the training.
 """
 
 from __future__ import annotations
@@ -22,33 +23,43 @@ from ..tf import placement
 from ..tf.graph_mode import tensorflow
 from ..training.batching import MiniBatch
 from ..training.examples import Examples
+from ..training.graph.worker import WorkerGraph
 from ..training.step_rules import divisor
 from ..training.usercode import reason, sentence
 from . import gpu
 from .blocks import Blocks
 from .chief_link import ChiefLink, answer
-from .gpu import Held, Pace
-from .graph import GraphMaker, Made
-from .meter import Meter, NoiseProbe, Tracer, fetches, parts, whole
-from .steps import LocalVariables, Turn
+from .gpu import Pace
+from .graph import FinishedGraph, GraphMaker
+from .meter import Meter, NoiseProbe, Tracer, whole
+from .steps import AsynchronousStep, LocalVariables, StepResult, SynchronousStep
 
-_LOOK_AGAIN = 0.1
-"""Seconds between two looks for a parameter server that is away."""
-_CLOSING = 2.0
-_CLOSING_LOST = 0.2
-"""Seconds for the end of a session; that of one whose server is gone hangs, and the next is not
-kept waiting.
+_POLL_SECONDS = 0.1
+"""Pause between two checks whether an unreachable parameter server is back."""
+_CLOSE_SECONDS = 2.0
+_CLOSE_LOST_SECONDS = 0.2
+"""Time limit for closing a session.
+
+Closing hangs where the session's server is gone, and the next session should not wait for it.
 """
-_FRUITLESS = 3
-"""Sessions without a step that count as life all the same: a parameter server that comes back may
-lose some.
+_FRUITLESS_SESSIONS = 3
+"""Sessions without a step that still count as progress for the watchdog.
+
+A parameter server that comes back may end a few sessions.
 """
-IN_VAIN = 5
-"""Sessions without a step after which the reason is sought here."""
+_MAX_FRUITLESS_SESSIONS = 5
+"""Sessions without a step after which an error of the session ends the run, if it may be ours."""
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 2.0
+"""Pauses between sessions; they grow while sessions make no step."""
 
 
 class Training:
-    """One worker's part of a run. `run` returns when training is over or `stop` was set."""
+    """One worker's part in a run. `run` returns when training has ended or `stop` was set.
+
+    Methods run on the training thread, in the order `define`, `listen`, `build`, `run`. The main
+    thread sets `stop` and `leave_at`, and reads `alive`, `starved` and `meter`.
+    """
 
     def __init__(
         self,
@@ -66,39 +77,56 @@ class Training:
         self.stop = threading.Event()
         self.meter = Meter(assignment.name)
         self.alive = time.monotonic()
-        """When something last moved; the watchdog looks at it."""
+        """Time of the last progress (`time.monotonic`), for the watchdog."""
         self.leave_at = math.inf
-        """When the last step should be over (by `time.monotonic`), because the VM goes soon after.
-        """
+        """Time by which the last step should end (`time.monotonic`): the VM ends soon after."""
         self.blocks: Blocks | None = None
-        """Where records that come in blocks are from."""
+        """Source of records that come in blocks."""
         self._fruitless = 0
-        """Sessions in a row that were ready and made no step."""
+        """Successive sessions that were ready and made no step."""
+        self._refused: tuple[int, float] | None = None
+        """Mini-batch of the chief that does not fit into memory, as reported in this session."""
         self._pace = Pace(spec.pace_seconds)
         self._tracer = Tracer(folder, assignment.name)
         self._maker = GraphMaker(folder, spec, len(assignment.ps), watch, assignment.dispatcher)
+        # Set by `listen`:
+        self._address = ""
+        self._server: Any = None
+        # Set by `build`:
+        self._number = 0
+        self._config: Any = None
+        self._graph: Any = None
+        self._built: WorkerGraph
+        self._examples: Examples
+        self._batch: MiniBatch
+        self._noise: NoiseProbe
+        self._stepper: AsynchronousStep | SynchronousStep
+        self._local: LocalVariables | None = None
 
     @property
     def starved(self) -> bool:
-        """Whether it waits for mini-batches that others prepare: none has come since the last step."""
+        """Whether other VMs prepare the mini-batches, and none has come since the last step."""
         return not self._spec.reads_records and self._examples.added_at <= self.alive
 
     def make_ready(self) -> None:
-        """Do ahead of all else what takes neither the chief nor a GPU, which the run before has."""
+        """Prepare what needs neither the chief nor the GPU, which another run still uses."""
         self._maker.make_ready()
 
     def define(self) -> None:
-        """Import TensorFlow and what the run names, and run the cell, as far as its graph needs it."""
+        """Import TensorFlow and the run's libraries, and run the cell if its graph needs it."""
         self._maker.define()
 
     def listen(self) -> None:
-        """Start this worker's server. Raises GpuUnseenError where it has not the GPU that it should
-        have.
+        """Start this worker's TensorFlow server.
+
+        Raises
+        ------
+        GpuUnseenError
+            The VM should have a GPU, and TensorFlow does not find it.
         """
         self._address = f"{self._assignment.address}:{_free_port()}"
         config = placement.plain_config(self._spec.threads)
-        # A one-task cluster of a throw-away job: who else there is comes with the session, not with
-        # the server.
+        # A cluster of this task alone. The other tasks come with the session's configuration.
         self._server = tensorflow().train.Server(
             {"boot": [self._address]}, job_name="boot", task_index=0, config=config
         )
@@ -106,107 +134,116 @@ class Training:
             gpu.require_gpu(self._assignment.gpu, self._server, self._spec.threads)
 
     def build(self, number: int) -> None:
-        """Make this worker's graph under `number`."""
+        """Make the graph of worker number `number`."""
         self._config = placement.worker_config(
             self._assignment.ps, number, self._address, self._spec.threads
         )
         self._number = number
         self._use(self._maker.make(number))
         if self._maker.note:
-            self._link.reading(self._maker.note)
+            self._link.report_note(self._maker.note)
 
-    def _use(self, made: Made) -> None:
-        built = made.built
-        self._graph, self._built, self._examples = (
-            made.graph,
-            built,
-            Examples(made.examples, self.blocks),
-        )
-        self._batch = MiniBatch(made.examples.batch)
-        self._fetches = fetches(built)
-        self._held = Held(built, self.stop)
-        if self.blocks is not None:
-            self.blocks.moved = self._moved
+    def _use(self, finished: FinishedGraph) -> None:
+        built = finished.built
+        self._graph = finished.graph
+        self._built = built
+        self._examples = Examples(finished.examples, self.blocks)
+        self._batch = MiniBatch(finished.examples.batch)
         self._noise = NoiseProbe(built, self._spec.noise_share)
+        if self.blocks is not None:
+            self.blocks.moved = self._mark_alive
         if self._spec.mode == "sync":
-            self._turn = Turn(built, self.stop, self._moved)
+            self._stepper = SynchronousStep(built, self.stop, self._mark_alive)
         else:
-            self._turn = None
+            self._stepper = AsynchronousStep(built, self.stop)
+        self._local = None
         if built.push is not None:
-            self._copy = LocalVariables(built, self._spec, self._number)
-        else:
-            self._copy = None
-        self._moved()
+            self._local = LocalVariables(built, self._spec, self._number)
+        self._mark_alive()
 
     def run(self) -> None:
-        """Step until the end of the run, through as many sessions as it takes."""
+        """Step until the end of the run, through as many sessions as that takes.
+
+        Raises
+        ------
+        TrainingError
+            The examples cannot be read, or no step succeeds in several sessions.
+        """
         self._pace.start()
-        lost = placement.transient_errors()
-        ended = tensorflow().errors.OutOfRangeError
-        pause = 0.2
+        pause = _FIRST_PAUSE
         while not self.stop.is_set():
-            if not answer(
-                self._assignment.ps
-            ):  # TensorFlow would try in vain, and again only after a while
-                self.stop.wait(_LOOK_AGAIN)
+            if not answer(self._assignment.ps):
+                # TensorFlow's own attempts to connect would be refused, and have longer pauses.
+                self.stop.wait(_POLL_SECONDS)
                 continue
             if self.meter.steps:
                 self._watch.lap("servers")
-            session = self._open()
-            anew = False
-            limit = _CLOSING
             steps = self.meter.steps
-            try:
-                if self._wait_until_ready(session):
-                    self._step_until_told(session)
-                    self._hand_over(session)
-            except lost as error:
-                limit = _CLOSING_LOST
-                self._link.report()  # of steps before the loss: they are not told as if they were made after it
-                if self.meter.steps > steps:
-                    self._watch = Stopwatch(time.time(), "steps again")
-                log(
-                    f"session lost, opening another: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
-                )
-                if self._fruitless >= IN_VAIN and placement.may_be_own(error):
-                    raise TrainingError(
-                        f"no step succeeds: {reason(error, self._spec.line_offset)}"
-                    ) from error
-            except ended as error:
-                why = sentence(self._examples.failure or error)
-                if not self._maker.examples_from_file:
-                    raise TrainingError(f"the examples cannot be read: {why}") from error
-                self._maker.give_up_file(f"the examples cannot be read: {why}")
-                anew = True
-            finally:
-                self._examples.stop()
-                placement.close(session, limit)
-                if self.meter.steps:
-                    self._watch.lap("closing")
-            if anew:
-                self._use(self._maker.make(self._number))
+            self._run_session()
             if self.meter.steps > steps:
-                pause = 0.2
+                pause = _FIRST_PAUSE
             else:
-                pause = min(pause * 1.6, 2.0)
+                pause = min(pause * 1.6, _LONGEST_PAUSE)
             self.stop.wait(pause)
 
-    # --- the session -------------------------------------------------------------------------------------------------
+    def _run_session(self) -> None:
+        """Step in one session until training stops or the session fails; then close it."""
+        session = self._open()
+        close_seconds = _CLOSE_SECONDS
+        rebuild = False
+        steps = self.meter.steps
+        try:
+            if self._wait_until_ready(session):
+                self._step_until_stopped(session)
+                self._hand_over(session)
+        except placement.transient_errors() as error:
+            close_seconds = _CLOSE_LOST_SECONDS
+            # Report the steps before the loss now: later they would seem to be made after it.
+            self._link.send_metrics()
+            if self.meter.steps > steps:
+                self._watch = Stopwatch(time.time(), "steps again")
+            self._log_lost_session(error)
+            self._raise_own_error(error)
+        except tensorflow().errors.OutOfRangeError as error:
+            why = f"the examples cannot be read: {sentence(self._examples.failure or error)}"
+            if not self._maker.examples_from_file:
+                raise TrainingError(why) from error
+            self._maker.give_up_file(why)
+            rebuild = True
+        finally:
+            self._examples.stop()
+            placement.close(session, close_seconds)
+            if self.meter.steps:
+                self._watch.lap("closing")
+        if rebuild:
+            self._use(self._maker.make(self._number))
+
+    def _log_lost_session(self, error: Exception) -> None:
+        summary = str(error).splitlines()[0][:160]
+        log(f"session lost, opening another: {type(error).__name__}: {summary}")
+
+    def _raise_own_error(self, error: Exception) -> None:
+        """Raise TrainingError if sessions fail without a step and the graph may be the cause."""
+        if self._fruitless >= _MAX_FRUITLESS_SESSIONS and placement.may_be_own(error):
+            why = reason(error, self._spec.line_offset)
+            raise TrainingError(f"no step succeeds: {why}") from error
+
+    # --- the session -----------------------------------------------------------------------------
     def _open(self) -> Any:
         tf = tensorflow()
         return tf.Session(self._server.target, graph=self._graph, config=self._config)
 
     def _wait_until_ready(self, session: Any) -> bool:
-        """Wait until the chief has initialised or restored everything; False if we are to stop
-        meanwhile.
+        """Wait until the chief has initialised or restored all variables; False if stopped.
 
-        That is a sign of life, but not for ever: the step may fail in one session after the other.
+        Waiting counts as progress for the watchdog. A session that becomes ready counts only a few
+        times, because the step itself may fail in one session after the other.
         """
         while not self.stop.is_set():
             ready = not len(session.run(self._built.missing))
             self._fruitless += ready
-            if not ready or self._fruitless <= _FRUITLESS:
-                self._moved()
+            if not ready or self._fruitless <= _FRUITLESS_SESSIONS:
+                self._mark_alive()
             if ready:
                 break
             if self._folder.standby.exists():
@@ -214,187 +251,196 @@ class Training:
             self.stop.wait(0.1)
         else:
             return False
-        if self._copy:
-            self._copy.pull(session)
+        if self._local:
+            self._local.pull(session)
         self._examples.start(session)
         self._watch.lap("session")
         return True
 
-    def _step_until_told(self, session: Any) -> None:
-        spec = self._spec
+    # --- the steps -------------------------------------------------------------------------------
+    def _step_until_stopped(self, session: Any) -> None:
+        """Take steps in this session until `stop` is set: the loop of all training.
+
+        Each pass is one step: choose the size of the mini-batch, gather it, compute and push its
+        gradient, count the step, and do what is due between two steps. Errors of the session end
+        the loop. Code here slows every step down, so it takes only microseconds where nothing is
+        due.
+        """
         meter = self.meter
-        exhausted = tensorflow().errors.ResourceExhaustedError
-        finished = time.monotonic()
-        last = 0
-        refused = None
-        lasted = 0.0
-        begins = True
+        out_of_memory = tensorflow().errors.ResourceExhaustedError
+        self._refused = None
+        first_of_session = True
+        last_size = 0
+        last_seconds = 0.0
+        previous_end = time.monotonic()
         while not self.stop.is_set():
             started = time.monotonic()
-            if started + max(meter.usual, lasted) > self.leave_at:
-                self.stop.set()  # another step would seldom be finished, and others may wait for it at the barrier
+            if started + max(meter.usual, last_seconds) > self.leave_at:
+                # The VM would end within another step, and the barrier might wait for it.
+                self.stop.set()
                 break
-            given = self._link.batch
-            size, share = self._batch.next(given)
-            if (
-                given and given[0] > size and given != refused
-            ):  # a chief may have forgotten what fits
-                refused = given
-                self._link.exhausted(size)
-            if size != last:  # a line of metrics is about one size
-                self._link.report()
-                last = size
+            size, share = self._next_batch()
+            if size != last_size:
+                self._link.send_metrics()  # a line of metrics is about steps of one size
+                last_size = size
             pace = self._pace.of(size / self._batch.declared)
-            waited = 0.0
-            counted = True
-            weight = 0.0
-            if begins:
-                tracing = {}
-            else:
-                tracing = self._tracer.options(meter.steps)
+            # The first step of a session is slow, so a trace of it would mislead.
+            tracing = {} if first_of_session else self._tracer.options(meter.steps)
             try:
                 feeds = self._feeds(size, share)
-                rate_divisor = feeds[self._built.divisor]
                 fed = time.monotonic()
-                clock = time.time()
-                if self._turn is None:
-                    if pace and not tracing:  # TensorFlow traces no run in two parts
-                        loss, before, after, examples, weight, seen = self._held.take(
-                            session, feeds, pace
-                        )
-                    else:
-                        loss, before, after, examples, weight, seen, _ = session.run(
-                            self._fetches, feeds, **tracing
-                        )
-                    split = parts(clock, seen, time.time())
-                else:
-                    made = self._turn.take(session, feeds, pace, **tracing)
-                    loss = made.loss
-                    before = made.before
-                    after = made.after
-                    examples = made.examples
-                    split = made.parts
-                    waited = made.waited
-                    counted = made.counted
-            except exhausted:
-                if spec.batching == "uniform" or not self._batch.shrink(size):
+                result = self._stepper.take(session, feeds, pace, tracing)
+            except out_of_memory:
+                if not self._shrink_batch(size):
                     raise
-                log(f"{size} examples do not fit into memory; {self._batch.fits} it is from now on")
-                self._link.exhausted(self._batch.fits)
                 continue
-            self._batch.held(size, float(weight))
-            if self._turn is None and pace:
-                # An emulated accelerator: the rest of its step is computing too, only not ours.
+            self._batch.record(size, float(result.weight))
+            if pace and self._spec.mode != "sync":
+                # An emulated accelerator computes until its pace is over; this machine is faster.
                 self.stop.wait(max(0.0, pace - (time.monotonic() - started)))
-            self.alive = (now := time.monotonic())
+            now = time.monotonic()
+            self.alive = now
             self._fruitless = 0
             self._examples.stepped()
-            lasted = now - started
-            if not counted:  # too late for its round, or lost with it; but from now on the others wait for this worker
-                self._link.stepping(None, 0, program=self._maker.fingerprint)
+            last_seconds = now - started
+            if not result.counted:
+                # No step of the run, but from now on the barrier waits for this worker.
+                self._link.report_stepping(None, 0, program=self._maker.fingerprint)
                 continue
-            first = not meter.steps
-            if self._turn is None:
-                staleness = max(0, int(after) - 1 - int(before))
+            first_of_run = not meter.steps
+            if tracing:
+                # A traced step is slow: the tracer has it, and no speed counts it.
+                step = int(result.after)
+                self._tracer.took(tracing, step, result.clock, last_seconds, meter.usual)
+                meter.traced(now - previous_end)
             else:
-                staleness = 0
-            waited += started - finished
-            if spec.batching == "uniform":
-                batch = int(examples)
-            else:
-                batch = size
-            computed = now - finished - waited
-            split = whole(
-                split,
-                now - finished,
-                fed - started,
-                waited - (started - finished),
-                started - finished,
-                pace,
-            )
-            if tracing:  # no step like the others
-                self._tracer.took(tracing, int(after), clock, now - started, meter.usual)
-                meter.traced(now - finished)
-            else:
-                meter.add(
-                    int(after),
-                    float(loss),
-                    int(examples),
-                    batch,
-                    computed,
-                    waited,
-                    staleness,
-                    rate_divisor,
-                    split,
-                )
-            finished = now
-            if first:
-                self._noise.begin(meter.usual)
-                if math.isfinite(loss):
-                    known_loss = float(loss)
-                else:
-                    known_loss = None
-                self._link.stepping(known_loss, 0, self._pace.speed, self._maker.fingerprint)
-            if begins:
-                begins = False
+                rate_divisor = feeds[self._built.divisor]
+                self._count(result, size, rate_divisor, pace, previous_end, started, fed, now)
+            previous_end = now
+            if first_of_run:
+                self._report_first_step(result.loss)
+            if first_of_session:
+                first_of_session = False
                 self._watch.lap("step")
                 log(str(self._watch))
-                if not first:  # that this worker steps again is told at once
-                    self._link.report()
-            if self._link.save_asked.is_set():
+                if not first_of_run:
+                    self._link.send_metrics()  # that this worker steps again is not left to the next second
+            if self._link.save_requested.is_set():
                 self._save(session)
-            if self._copy and self._copy.is_due(int(after)):
+            if self._local and self._local.is_due(int(result.after)):
                 self._hand_over(session)
-            if after >= spec.train_steps:
-                # Nobody steps beyond the end; the chief tells everybody as soon as it has seen it.
-                self._link.report()
+            if result.after >= self._spec.train_steps:
+                # No worker steps beyond the end. The chief ends all of them when it sees this step.
+                self._link.send_metrics()
                 self.stop.wait()
             else:
-                finished += self._measure_noise(session, size, share)
+                previous_end += self._measure_noise(session, size, share)
 
-    def _hand_over(self, session: Any) -> None:
-        """Where the variables are this worker's own, put them where they are saved; whose place is
-        taken ends.
-        """
-        if self._copy and not self._copy.push(session, int(session.run(self._built.before))):
-            self._copy = None
-            self.stop.set()
-        self._moved()
-
-    def _measure_noise(self, session: Any, size: int, share: float) -> float:
-        """Compute one more gradient of such a mini-batch if it is time to; its seconds, not part of
-        a step.
-        """
-        if self._turn:
-            others = self._link.active - 1
-        else:
-            others = 0
-        if not self._noise.due(self.meter.usual, others):
-            return 0.0
-        began = time.monotonic()
-        try:
-            if found := self._noise.look(session, self._feeds(size, share)):
-                self.meter.measured(found)
-        except tensorflow().errors.ResourceExhaustedError:
-            log("the noise of the gradients is not measured: it does not fit into memory")
-            self._noise.give_up()
-        self._moved()
-        return time.monotonic() - began
+    def _next_batch(self) -> tuple[int, float]:
+        """Return the examples of the next step, and the share of its gradient."""
+        assigned = self._link.batch
+        size, share = self._batch.next(assigned)
+        if assigned and assigned[0] > size and assigned != self._refused:
+            # A restarted chief does not know what fits into this worker's memory.
+            self._refused = assigned
+            self._link.report_exhausted(size)
+        return size, share
 
     def _feeds(self, size: int, share: float) -> dict[Any, Any]:
-        """What a step of `size` examples is fed with, whose gradient has that share."""
+        """Return what a step of `size` examples is fed with, whose gradient has that share."""
         built = self._built
         feeds = self._examples.feeds(size)
-        feeds |= {built.divisor: self._rate_divisor(), built.share: share}
+        feeds[built.divisor] = self._rate_divisor()
+        feeds[built.share] = share
         if self._spec.batching != "uniform":
             feeds[built.expected] = self._batch.expected(size)
         return feeds
 
-    def _save(self, session: Any) -> None:
-        """Write a checkpoint, as the published systems' chief worker does between two steps, and
-        send it off.
+    def _shrink_batch(self, size: int) -> bool:
+        """Use smaller mini-batches than `size`; False if the run or the size does not allow it."""
+        if self._spec.batching == "uniform" or not self._batch.shrink(size):
+            return False
+        fits = self._batch.fits
+        log(f"{size} examples do not fit into memory: steps have {fits} from now on")
+        self._link.report_exhausted(fits)
+        return True
+
+    def _count(
+        self,
+        result: StepResult,
+        size: int,
+        rate_divisor: float,
+        pace: float,
+        previous_end: float,
+        started: float,
+        fed: float,
+        now: float,
+    ) -> None:
+        """Add a step to the metrics.
+
+        All times are of `time.monotonic`, in order: the end of the step before, the start of this
+        one, its mini-batch in this process, its end.
         """
-        self._link.save_asked.clear()
+        staleness = 0
+        if self._spec.mode != "sync":
+            # Updates by other workers between this step's reading and its own update.
+            staleness = max(0, int(result.after) - 1 - int(result.before))
+        between = started - previous_end
+        total = now - previous_end
+        waited = result.waited + between
+        split = whole(result.parts, total, fed - started, result.waited, between, pace)
+        examples = int(result.examples)
+        self.meter.add(
+            int(result.after),
+            float(result.loss),
+            examples,
+            examples if self._spec.batching == "uniform" else size,
+            total - waited,
+            waited,
+            staleness,
+            rate_divisor,
+            split,
+        )
+
+    def _report_first_step(self, loss: float) -> None:
+        """Report the first step of this worker to the chief: from now on it counts as training."""
+        self._noise.begin(self.meter.usual)
+        finite = float(loss) if math.isfinite(loss) else None
+        self._link.report_stepping(finite, 0, self._pace.speed, self._maker.fingerprint)
+
+    # --- between two steps -----------------------------------------------------------------------
+    def _hand_over(self, session: Any) -> None:
+        """Push local variables to the parameter servers; stop if another worker replaced this one."""
+        if self._local and not self._local.push(session, int(session.run(self._built.before))):
+            self._local = None
+            self.stop.set()
+        self._mark_alive()
+
+    def _measure_noise(self, session: Any, size: int, share: float) -> float:
+        """Measure the noise of one more gradient if that is due; return the seconds it took."""
+        others = 0
+        if self._spec.mode == "sync":
+            others = self._link.active - 1  # all of them wait at the barrier
+        if not self._noise.due(self.meter.usual, others):
+            return 0.0
+        began = time.monotonic()
+        try:
+            estimate = self._noise.measure(session, self._feeds(size, share))
+        except tensorflow().errors.ResourceExhaustedError:
+            log("the noise of the gradients is not measured: it does not fit into memory")
+            self._noise.give_up()
+        else:
+            if estimate:
+                self.meter.measured(estimate)
+        self._mark_alive()
+        return time.monotonic() - began
+
+    def _save(self, session: Any) -> None:
+        """Write a checkpoint and send it to the chief on another thread.
+
+        Chief workers of the published systems save in the same way, between two steps.
+        """
+        self._link.save_requested.clear()
         built = self._built
         checkpoints = Checkpoints(self._folder.checkpoints, keep=1)
         try:
@@ -403,7 +449,7 @@ class Training:
                 step, lambda prefix: session.run(built.saved, {built.checkpoint: prefix})
             )
         except (tensorflow().errors.OpError, OSError) as error:
-            self._link.unsaved(sentence(error))
+            self._link.report_unsaved(sentence(error))
             if isinstance(error, placement.transient_errors()):
                 raise
             return
@@ -412,21 +458,25 @@ class Training:
         ).start()
 
     def _deliver(self, saved: Saved) -> None:
-        given = self._assignment
+        chief = self._assignment.chief
         try:
-            deliver(given.chief, self._spec.token, self._number, saved, self._folder.checkpoints)
+            deliver(chief, self._spec.token, self._number, saved, self._folder.checkpoints)
         except (OSError, ValueError) as error:
             log(f"the checkpoint of step {saved.step} did not reach the chief: {error}")
-            self._link.unsaved(sentence(error))
+            self._link.report_unsaved(sentence(error))
 
-    def _moved(self) -> None:
+    # --- small helpers ---------------------------------------------------------------------------
+    def _mark_alive(self) -> None:
         self.alive = time.monotonic()
 
     def _rate_divisor(self) -> float:
+        """Return the divisor of the learning rate for the workers that train now."""
         spec = self._spec
-        active = self._link.active
         return divisor(
-            spec.lr_policy, synchronous=spec.mode == "sync", active=active, slots=spec.max_workers
+            spec.lr_policy,
+            synchronous=spec.mode == "sync",
+            active=self._link.active,
+            slots=spec.max_workers,
         )
 
 

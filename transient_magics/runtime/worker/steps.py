@@ -1,7 +1,7 @@
-"""How a worker's steps meet those of others: its turn in a synchronous step, and the variables of a
-lone worker.
+"""One step of a worker: alone, with a delayed push, or in a synchronous round; and local variables.
 
-The chief ends the rounds (parameter_server/variables.py).
+The loop that takes these steps is in `session.py`. The chief's process ends the rounds
+(`parameter_server/variables.py`).
 """
 
 from __future__ import annotations
@@ -18,30 +18,63 @@ from ..role import log
 from ..tf.graph_mode import tensorflow
 from ..training.graph.worker import WorkerGraph
 from ..training.step_rules import PollSchedule
-from .meter import moments, parts
+from .gpu import DelayedPush
+from .meter import fetches, moments, parts
 
 _LEAST_SECONDS = 1.0
 _SHARE = 0.05
-"""Of the worker's time, at most, that goes into handing over."""
+"""Largest share of a worker's time that goes into handing its variables over."""
 
 
-@dataclass(frozen=True)
-class Made:
-    """What a step came to, and what its computing and pushing took. `waited` are the seconds at the
-    barrier; `counted`: the gradient is part of the step.
-    """
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step computed, and what its parts took."""
 
     loss: float
     before: int
+    """Global step that the variables had when the step read them."""
     after: int
+    """Global step after the gradient was applied, or after the round."""
     examples: int
-    waited: float
-    counted: bool
+    weight: float
+    """Examples, or tokens of text, that the loss is a mean over; 0 in synchronous steps."""
     parts: StepParts
+    clock: float
+    """Start of the computation, in seconds since 1970."""
+    waited: float = 0.0
+    """Seconds at the barrier."""
+    counted: bool = True
+    """False for a gradient that came too late for its round, or was lost with the round."""
 
 
-class Turn:
-    """A worker's part in the rounds: push once in each, then wait for the next."""
+class AsynchronousStep:
+    """Steps whose gradients are applied as soon as they arrive."""
+
+    def __init__(self, built: WorkerGraph, stop: threading.Event) -> None:
+        self._fetches = fetches(built)
+        self._delayed = DelayedPush(built, stop)
+
+    def take(
+        self, session: Any, feeds: Mapping[Any, Any], pace: float, tracing: Mapping[str, Any]
+    ) -> StepResult:
+        """Compute and push one gradient.
+
+        An emulated accelerator (`pace` seconds a step, 0 for none) pushes at the end of its step.
+        `tracing` has TensorFlow's arguments for a traced step: it is never paced, because
+        TensorFlow traces no run in two parts.
+        """
+        clock = time.time()
+        if pace and not tracing:
+            values = self._delayed.take(session, feeds, pace)
+        else:
+            *values, _ = session.run(self._fetches, feeds, **tracing)
+        loss, before, after, examples, weight, seen = values
+        split = parts(clock, seen, time.time())
+        return StepResult(loss, before, after, examples, weight, split, clock)
+
+
+class SynchronousStep:
+    """Steps in rounds: push one gradient in each, then wait for the next round."""
 
     def __init__(
         self, built: WorkerGraph, stop: threading.Event, alive: Callable[[], None]
@@ -50,60 +83,58 @@ class Turn:
         self._stop = stop
         self._alive = alive
         self._session: Any = None
-        self._look: Any = None
+        self._read_position: Any = None
         self._position = 0, 0
-        self._looks = PollSchedule()
+        """Current round and global step, as last read from the first parameter server."""
+        self._polls = PollSchedule()
         self._computing = 0.0
 
     def take(
-        self, session: Any, feeds: Mapping[Any, Any], pace: float = 0.0, **tracing: Any
-    ) -> Made:
-        """Compute and push one gradient in `pace` seconds at least, and wait until its round is
-        over or `stop` is set.
+        self, session: Any, feeds: Mapping[Any, Any], pace: float, tracing: Mapping[str, Any]
+    ) -> StepResult:
+        """Compute and push one gradient, then wait until its round has ended or `stop` is set.
 
-        An emulated accelerator pushes at the end of its step, so what its step takes longer than
-        ours comes first; otherwise nobody would ever be seen waiting for the slow ones. `tracing`:
-        with what TensorFlow runs the step.
+        A step lasts at least `pace` seconds. An emulated accelerator would push at the end of that
+        time, so the rest of its pace is waited for before the computation. Otherwise the other
+        workers would never wait for a slow accelerator. `tracing` has TensorFlow's arguments for a
+        traced step.
         """
         built = self._built
         if session is not self._session:
             self._session = session
-            self._look = session.make_callable([built.current_round, built.current_step])
-            self._position = self._look()
+            self._read_position = session.make_callable([built.current_round, built.current_step])
+            self._position = self._read_position()
         number, before = self._position
-        fetches = [built.loss, built.examples, built.seen, moments(built), built.step]
+        fetched = [built.loss, built.examples, built.seen, moments(built), built.step]
         self._stop.wait(max(0.0, pace - self._computing))
         began = time.monotonic()
         clock = time.time()
         loss, examples, seen, moved, _ = session.run(
-            fetches, {**feeds, built.round: number}, **tracing
+            fetched, {**feeds, built.round: number}, **tracing
         )
         pushed = time.monotonic()
         split = parts(clock, moved, time.time())
-        if tracing:
-            self._computing = self._computing
-        else:
+        if not tracing:
             self._computing = pushed - began
         waited = 0.0
-        while self._position[0] == number and not self._stop.wait(self._looks.pause(waited)):
-            self._position = self._look()
+        while self._position[0] == number and not self._stop.wait(self._polls.pause(waited)):
+            self._position = self._read_position()
             self._alive()
             waited = time.monotonic() - pushed
-        self._looks.happened(waited)
+        self._polls.happened(waited)
         after = self._position[1]
         # A round that ended without a step was lost with a parameter server.
-        return Made(loss, before, after, examples, waited, seen == number and after > before, split)
-
-
-# A worker that trains alone hands its variables over: after a second, at an evaluation, and before
-# it leaves.
-#
-# What it made since is lost with it where it goes without a notice. Handing over takes a twentieth
-# of its time at most, so that large variables over a slow link are handed over more rarely.
+        counted = seen == number and after > before
+        return StepResult(loss, before, after, examples, 0.0, split, clock, waited, counted)
 
 
 class LocalVariables:
-    """The copies of one worker, in its session."""
+    """The variables of a run's only worker, which it keeps in its own process.
+
+    The worker hands them over to the parameter servers after a second, at an evaluation and before
+    it leaves. Steps since then are lost if it leaves without a notice. Handing over takes at most a
+    twentieth of its time, so large variables over a slow link are handed over less often.
+    """
 
     def __init__(self, built: WorkerGraph, spec: RunSpec, number: int) -> None:
         self._built = built
@@ -113,24 +144,24 @@ class LocalVariables:
         self._due = 0.0
 
     def pull(self, session: Any) -> None:
-        """Take the place, and the variables as they are at home."""
+        """Become the worker whose variables count, and copy those of the parameter servers."""
         session.run(self._built.pull, self._feeds)
         self._step = int(session.run(self._built.before))
         self._due = time.monotonic() + _LEAST_SECONDS
 
     def is_due(self, step: int) -> bool:
-        """Whether what was made up to `step` is to be handed over now."""
+        """Return whether the variables of `step` are handed over now."""
         every = self._spec.eval_steps
-        marked = bool(every) and step // every > self._step // every
-        return marked or step >= self._spec.train_steps or time.monotonic() >= self._due
+        at_evaluation = bool(every) and step // every > self._step // every
+        return at_evaluation or step >= self._spec.train_steps or time.monotonic() >= self._due
 
     def push(self, session: Any, step: int) -> bool:
-        """Hand the variables over; False where another worker has taken the place, and nothing was."""
+        """Hand the variables over; return False, and change nothing, if another worker counts."""
         began = time.monotonic()
         try:
             session.run(self._built.push, self._feeds)
         except tensorflow().errors.InvalidArgumentError:
-            log("another worker has the place of this one: what it made since is dropped")
+            log("another worker has replaced this one: its steps since the last push are dropped")
             return False
         ended = time.monotonic()
         self._step = step

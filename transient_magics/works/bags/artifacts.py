@@ -12,9 +12,10 @@ from pathlib import Path
 from ...controller.artifacts import Artifact
 from ...controller.remote_controller.result_sync import Sync
 from ...journal import Event
-from ...journal.bags.state import DeclaredBag
 from ...protocol import layout
-from ...protocol.bag.events import MOST_ARRAY_BYTES, BagLearnt, BagResult
+from ...protocol.outputs import MOST_ARRAY_BYTES
+from .events import BagLearnt, BagResult
+from .state import DeclaredBag
 
 MOST_SURROGATE = 64 * 2**20
 """Bytes of each file of a surrogate."""

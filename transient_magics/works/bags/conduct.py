@@ -28,18 +28,18 @@ from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
 from ...errors import ClusterError, ForeignError, RoomError, install_extra
 from ...files import write_atomically
-from ...journal import DaskState, now, read
-from ...journal.bags import events
-from ...journal.bags.fold import fold
-from ...journal.bags.state import DeclaredBag
+from ...journal import now, read
 from ...journal.cost import charged
 from ...protocol import layout
-from ...protocol.bag import events as b
-from ...protocol.bag.spec import BagSpec
-from ...protocol.dask.spec import DaskSpec
 from ..dask.conduct import Dasks
-from . import artifacts
+from ..dask.spec import DaskSpec
+from ..dask.state import DaskState
+from . import artifacts, events
+from . import events as b
 from .decisions import Begin, End, EndDask, Stop, decide
+from .fold import fold
+from .spec import BagSpec
+from .state import DeclaredBag
 
 _SILENT_SECONDS = 5.0
 _CLOSED_SECONDS = 60.0
@@ -83,7 +83,7 @@ class Bags(Works[BagSpec]):
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
-        for name in [bag.name for bag in self.state.active_bags]:
+        for name in [bag.name for bag in self.state.active(DeclaredBag)]:
             bag = self.state.of(DeclaredBag)[name]
             if not bag.stop and not self.has_packages(name, bag.spec, tick.tasks):
                 continue

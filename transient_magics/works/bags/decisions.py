@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Literal
 
-from ...journal import ClusterState, DaskState
-from ...journal.bags.state import DeclaredBag
+from ...journal import ClusterState
 from ...spec.namespace import dask_name
+from ..dask.state import DaskState
+from .state import DeclaredBag
 
 MOST_DRIVERS = 20
 """That are begun one after the other."""

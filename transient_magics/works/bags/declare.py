@@ -20,11 +20,11 @@ from ...client.declaring.payload import Payload
 from ...client.new_work import NewWork
 from ...errors import CellError, DeclarationError, install_extra
 from ...protocol import layout
-from ...protocol.bag.spec import GIVEN, BagSpec, parse_until
-from ...protocol.study import parse_space
+from ...protocol.space import parse_space
 from ...spec import ClusterSpec
 from ...spec.image import usual_boot_seconds
 from .handle import Bag
+from .spec import GIVEN, BagSpec, parse_until
 
 try:
     from ...client.planning.revocations import emulated, foreseen

@@ -17,12 +17,12 @@ from ...client.lookup import find_work
 from ...client.results.comparison import frame_of
 from ...errors import ClusterError, PlanError
 from ...journal import now
-from ...journal.bags.state import BagState, DeclaredBag
 from ...kinds import load
 from ...protocol import layout
-from ...protocol.bag.spec import outputs_of
 from ...protocol.checks import all_plain
+from ...protocol.outputs import outputs_of
 from ...protocol.run import Value
+from .state import BagState, DeclaredBag
 from .words import section_words
 
 if TYPE_CHECKING:

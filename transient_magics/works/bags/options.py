@@ -31,7 +31,7 @@ from ...cli.options.shared import (
     wait_until,
 )
 from ...cli.options.work import Code, WorkCommand, with_included
-from ...protocol.bag.spec import BagSpec, parse_until
+from .spec import BagSpec, parse_until
 
 if TYPE_CHECKING:
     from .handle import Bag
@@ -146,6 +146,7 @@ COMMANDS = (
         "bag",
         bag,
         _declare,
+        guide="bags",
         rank=3,
         description=(
             "Compute a function at many points on VMs of a cluster, and learn a surrogate of its "

@@ -15,7 +15,7 @@ from ...client.declaring.specification import specify
 from ...client.planning.revocations import foreseen
 from ...client.text import money, number, table
 from ...errors import DeclarationError, PlanError, unknown
-from ...protocol.bag.spec import MOST_JOBS
+from ...protocol.outputs import MOST_JOBS
 from ...spec import (
     JOBS,
     PARAMETER_SERVER,

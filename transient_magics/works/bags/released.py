@@ -2,7 +2,7 @@
 empty. Pure.
 
 What a driver says is a VM's word: the fold of its events bounds how often it is said
-(`journal.bags.fold`), and here it counts for workers alone that are the bag's own.
+(`fold`), and here it counts for workers alone that are the bag's own.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from ...journal import ClusterState
-from ...journal.bags.state import DeclaredBag
 from ...spec import WORKER
+from .state import DeclaredBag
 
 
 def released_vms(state: ClusterState) -> Mapping[str, str]:
     """VMs that are there and are to go, each with the reason, a clause."""
     return {
         name: f"{bag.name} gave it up"
-        for bag in state.active_bags
+        for bag in state.active(DeclaredBag)
         for name in bag.state.given_up
         if (vm := state.vms.get(name))
         and vm.role == WORKER

@@ -11,7 +11,7 @@ from ...panels.snapshot.axes import Axis, ticks
 from ...panels.static.charts import Box, frame
 from ...panels.static.markup import COLOURS, FAINT, attribute, escape, row, table
 from ...protocol.run import Value
-from ...protocol.study import Dimension
+from ...protocol.space import Dimension
 from .words import section_words
 
 if TYPE_CHECKING:

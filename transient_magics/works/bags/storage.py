@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...protocol import checks
-from ...protocol.bag.events import MOST_ARRAY_BYTES
-from ...protocol.bag.spec import MOST_JOBS, MOST_OUTPUTS, output_name
 from ...protocol.checks import Amount, Count
-from ...protocol.study import Dimension
+from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_JOBS, MOST_OUTPUTS, output_name
+from ...protocol.space import Dimension
 from .surrogate.model import MOST_GAUSSIAN, Ensemble, Gaussian, Surrogate
 
 MOST_ARRAYS = 4096

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...client import focus, text
 from ...journal import ClusterState, Cost, VmState, costs
-from ...journal.bags.state import BagJobState, DeclaredBag
 from ...panels.snapshot.axes import Axis
 from ...panels.snapshot.contract import Figure, Parameter, parameter, sound
 from ...panels.static.markup import FONT
-from ...protocol.bag.spec import ERROR
+from ...protocol.outputs import ERROR
 from ...protocol.run import Value
 from ...spec import if_capacity_lasts, render_duration
 from . import words
 from .handle import Bag as BagHandle
 from .handle import Plot
 from .snapshot import Bag, BagAxis, BagPoint, BagTried, BagVm
+from .state import BagJobState, DeclaredBag
 from .static import bag_html, surrogate_html
 from .surrogate.active_learning import COVERED
 

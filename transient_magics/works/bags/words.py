@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from ...client.text.bills import work_cost
 from ...client.text.words import count, number, params_words, value_words
 from ...journal import ClusterState, Cost, Event
-from ...journal.bags import events as e
-from ...journal.bags.state import DeclaredBag
-from ...protocol.bag import events as b
 from ...protocol.checks import plain
-from ...protocol.study import Dimension
+from ...protocol.space import Dimension
 from ...spec import render_duration
+from . import events as b
+from . import events as e
+from .state import DeclaredBag
 
 if TYPE_CHECKING:
     from .surrogate.section import Section

@@ -7,10 +7,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...controller.remote_controller.result_sync import Sync
-from ...journal import DaskState
 from ...protocol import layout
 from ...spec import ClusterSpec
 from . import certificates
+from .state import DaskState
 
 
 class DaskSync(Sync[DaskState]):

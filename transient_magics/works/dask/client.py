@@ -19,10 +19,10 @@ from distributed import Client
 from ... import errors
 from ...client import commands
 from ...errors import ClusterError, RemoteError, TransientError
-from ...journal import DaskState
 from ...kinds import load
 from ...protocol import layout
 from ...protocol.cluster_commands import Stop
+from .state import DaskState
 
 if TYPE_CHECKING:
     from ...client.following.cluster import BaseCluster

@@ -21,14 +21,15 @@ from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
 from ...errors import ClusterError, ForeignError
-from ...journal import DaskState, Event, VmState, events, now
+from ...journal import Event, VmState, events, now
 from ...protocol import agent_commands, layout
-from ...protocol.dask.spec import DaskSpec
-from ...protocol.vm_events import from_dask
 from ...remote import push_bundle
 from . import certificates
 from .decisions import Begin, Decision, End, Stop, decide, parts
+from .events import DaskBegan, from_dask
 from .on_vm.task import DaskTask
+from .spec import DaskSpec
+from .state import DaskState
 
 
 class Dasks(Works[DaskSpec]):
@@ -60,13 +61,13 @@ class Dasks(Works[DaskSpec]):
 
     def take_back(self) -> None:
         """End those of which this machine has no keys, after another one was in charge."""
-        for dask in self.state.active_dasks:
+        for dask in self.state.active(DaskState):
             if not (self.folder(dask.name) / layout.TLS_CA_KEY).exists():
                 self.end(dask.name, "its keys were lost with the VM of its controller", "failed")
 
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
-        for name in [dask.name for dask in self.state.active_dasks]:
+        for name in [dask.name for dask in self.state.active(DaskState)]:
             for decision in decide(
                 self.state.of(DaskState)[name],
                 self.state,
@@ -82,7 +83,7 @@ class Dasks(Works[DaskSpec]):
                 if refused := self.fleet.training_refused if self.fleet else "":
                     self.end(name, refused, "failed")
                 else:
-                    self.recorder.record(events.DaskBegan(dask=name, vm=decision.vm))
+                    self.recorder.record(DaskBegan(dask=name, vm=decision.vm))
             case Stop():
                 self.end(name, decision.reason, decision.state)
             case End():

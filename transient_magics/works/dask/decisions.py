@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ...journal import ClusterState, DaskState, VmState
+from ...journal import ClusterState, VmState
 from ...spec import PARAMETER_SERVER
+from .state import DaskState
 
 END_SECONDS = 15.0
 """After it was told to end: until its VMs are free in any case."""

@@ -9,10 +9,11 @@ from ...client import commands, text
 from ...client.cluster_handle import Cluster
 from ...client.new_work import NewWork
 from ...errors import ClusterError, TransientError
-from ...journal import ClusterState, DaskState
+from ...journal import ClusterState
 from ...protocol.cluster_commands import Stop
-from ...protocol.dask.spec import DaskSpec
 from .handle import Dask, local_versions, open_client
+from .spec import DaskSpec
+from .state import DaskState
 
 
 def begin_dask(

@@ -17,9 +17,10 @@ from pathlib import Path
 from ... import places
 from ...controller.vms.access import Access
 from ...errors import ClusterError, TransientError, told
-from ...journal import DaskState, kept
+from ...journal import kept
 from ...protocol import layout
 from ...spec import ClusterSpec
+from .state import DaskState
 
 _WAY_SECONDS = 60.0
 

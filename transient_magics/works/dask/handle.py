@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 from ...client.folders import Identity
 from ...client.handle import Handle
 from ...errors import ClusterError, DeclarationError, TransientError, install_extra
-from ...journal import DaskState
-from ...protocol.dask import versions
+from .on_vm import versions
+from .state import DaskState
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ...controller.trust import Sieve
 from ...journal import Event, events
 from ...protocol import checks, layout
-from ...protocol.dask.spec import DaskSpec
+from .spec import DaskSpec
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...journal import ClusterState, DaskState
+from ...journal import ClusterState
+from .state import DaskState
 
 
 def last_words(dask: DaskState, state: ClusterState) -> str:

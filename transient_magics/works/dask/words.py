@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ...client.text.words import count, size
-from ...journal import ClusterState, DaskState, Event, VmState, events
+from ...journal import ClusterState, Event, VmState
 from ...protocol.checks import plain
+from .events import DaskBegan, DaskClosed, DaskCrashed, DaskGpuUnused, DaskLeft, DaskServing
+from .state import DaskState
 
 QUIET = ()
-TONES = {events.DaskGpuUnused: "warn"}
+TONES = {DaskGpuUnused: "warn"}
 """How a panel colours events."""
 
 
@@ -61,11 +63,11 @@ def dask_words(dask: DaskState, there: int | None = None) -> str:
 def event_words(event: Event) -> str:
     """What happened to a Dask cluster; nothing of other events."""
     match event:
-        case events.DaskBegan():
+        case DaskBegan():
             return f"the scheduler of {event.dask} begins on {event.vm}"
-        case events.DaskServing():
+        case DaskServing():
             return f"the scheduler of {event.dask} listens (Dask {event.versions.get('distributed', '?')})"
-        case events.DaskLeft():
+        case DaskLeft():
             again = event.lost + event.interrupted
             if again:
                 anew = f", {count(again, 'task')} computed again"
@@ -75,13 +77,13 @@ def event_words(event: Event) -> str:
                 f"{event.worker} left {event.dask} in {event.seconds:.1f} s: {count(event.moved, 'result')} moved "
                 f"({size(event.moved_bytes)}){anew}"
             )
-        case events.DaskCrashed():
+        case DaskCrashed():
             return f"the process of {event.dask} on {event.vm} ended: {event.reason}"
-        case events.DaskGpuUnused() if event.seconds:
+        case DaskGpuUnused() if event.seconds:
             minutes = f"{event.seconds / 60:.0f} min"
             return f"{event.dask} has not used the GPU of {event.vm} ({plain(event.gpu)}) in {minutes}: it is paid for"
-        case events.DaskGpuUnused():
+        case DaskGpuUnused():
             return f"{event.dask} uses the GPU of {event.vm} ({plain(event.gpu)}) now"
-        case events.DaskClosed():
+        case DaskClosed():
             return f"the scheduler of {event.dask} has ended: {event.reason}"
     return ""

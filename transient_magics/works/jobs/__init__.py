@@ -1,3 +1,1 @@
-"""Jobs given to VMs, begun again where they were interrupted, their folders and output brought
-here.
-"""
+"""Jobs: commands on VMs, restarted after an interruption, their folders and output copied here."""

@@ -1,6 +1,6 @@
-"""What a job leaves: the folder that it keeps, as an archive, and what its command printed.
+"""The artifacts of a job: archives of the folder that it keeps, and the output of its command.
 
-An archive counts once all of it is here; until then the one before does.
+An archive counts once it has arrived completely. Until then the one before does.
 """
 
 from __future__ import annotations
@@ -12,73 +12,94 @@ from pathlib import Path
 
 from ...controller.artifacts import Artifact, look_for_room
 from ...controller.remote_controller.result_sync import Sync
-from ...journal import JobState
-from ...journal.events import JobKept, JobPacked
 from ...protocol import jsonl, layout
-from ...protocol.job import MOST_KEPT_BYTES
-from ...runtime.files.archive import look_through, newest, numbers, overlay, path_of
+from ...runtime.files.archive import MOST_KEPT_BYTES, check, newest, numbers, overlay, path_of
+from .events import JobKept, JobPacked
+from .state import JobState
 
 MOST_ARCHIVE = MOST_KEPT_BYTES + 64 * 2**20
-"""Bytes of the folder that a job keeps, with the names of its files."""
+"""Limit on an archive in bytes: the folder that a job keeps, and the names of its files."""
 MOST_OUTPUT = 24 * 2**20
-"""Bytes of what a command prints on one VM."""
-CUT = "[transient] what was said here did not come from the VM"
+"""Limit on the output of a command on one VM, in bytes."""
+CUT = "[transient] some output is missing here: it was not copied from the VM"
 
 
-def archive(told: JobPacked | JobKept) -> Artifact:
-    """The archive that was told of: of plain files, with the digest that was told."""
-    file = f"{layout.JOBS}/{told.job}/{layout.KEPT}/{layout.archive(told.number)}"
+def archive(event: JobPacked | JobKept) -> Artifact:
+    """Return the archive that an event reports, with its digest; it has regular files only."""
+    file = f"{layout.JOBS}/{event.job}/{layout.KEPT}/{layout.archive(event.number)}"
     return Artifact(
-        f"folder of {told.job}", (file,), MOST_ARCHIVE, told.digest, told.bytes, look_through
+        f"folder of {event.job}", (file,), MOST_ARCHIVE, event.digest, event.bytes, check
     )
 
 
 def output(job: str, attempt: int, rank: int) -> Artifact:
-    """What the command printed in an attempt on the VM of that rank. It grows while the attempt
-    goes on.
-    """
+    """Return the output of a command on one VM, a file that grows during the attempt."""
     file = f"{layout.JOBS}/{job}/{layout.OUTPUT}/{layout.output(attempt, rank)}"
     return Artifact(f"output of {job}", (file,), MOST_OUTPUT, version=attempt)
 
 
 async def combine(
-    folder: Path, arrived: Path, told: JobPacked, kept: JobKept | None, rank: int, alone: bool
+    folder: Path, arrived: Path, packed: JobPacked, kept: JobKept | None, rank: int, *, alone: bool
 ) -> JobKept:
-    """Put what a rank packed, which is at `arrived`, into the folder of its job, together with what
-    is kept there.
+    """Put an archive of a rank into the folder of its job, combined with the archive there.
 
-    The folder of rank 0 replaces the one before where it is `alone`: no other rank's is in it. Else
-    it and what other ranks changed are laid over each other, and a file that both have comes from
-    the one that saved last. Raises ValueError where that is too much, RoomError where this machine
-    has no room.
+    An archive of rank 0 has the whole folder and replaces the one before, unless other ranks have
+    packed in this attempt. Otherwise the two are overlaid: a file that both have comes from the
+    rank that saved last.
+
+    Parameters
+    ----------
+    folder
+        The folder of the job on this machine.
+    arrived
+        The archive of the rank.
+    packed
+        The event that reported it.
+    kept
+        The archive in the folder of the job, if there is one.
+    rank
+        The rank.
+    alone
+        Whether no other rank has packed in this attempt.
+
+    Returns
+    -------
+    JobKept
+        The event that describes the result.
+
+    Raises
+    ------
+    ValueError
+        The result would exceed the limit.
+    RoomError
+        This machine's disk is full.
     """
-    number = max(told.number, kept.number + 1 if kept else 0)
-    target = path_of(folder, number)
+    number = packed.number
+    base = 0
     if kept:
-        before = newest(folder, kept.number)
-    else:
-        before = 0
-    about = JobKept(
-        job=told.job,
-        attempt=told.attempt,
+        number = max(number, kept.number + 1)
+        base = newest(folder, kept.number)
+    target = path_of(folder, number)
+    result = JobKept(
+        job=packed.job,
+        attempt=packed.attempt,
         number=number,
-        files=told.files,
-        bytes=told.bytes,
-        digest=told.digest,
+        files=packed.files,
+        bytes=packed.bytes,
+        digest=packed.digest,
         rank=rank,
-        packed=told.number,
-        saved=told.saved,
+        packed=packed.number,
+        saved=packed.saved,
     )
-    if not before or (rank == 0 and alone):
+    if kept is None or not base or (rank == 0 and alone):
         arrived.replace(target)
-        return about
-    assert kept is not None
-    below = path_of(folder, before)
+        return result
+    below = path_of(folder, base)
     look_for_room(target.parent, below.stat().st_size + arrived.stat().st_size)
-    newer = told.saved > kept.saved
-    both = await asyncio.to_thread(overlay, below, arrived, target, newer=newer)
-    saved = max(told.saved, kept.saved)
-    return replace(about, files=both.files, bytes=both.bytes, digest=both.digest, saved=saved)
+    is_newer = packed.saved > kept.saved
+    both = await asyncio.to_thread(overlay, below, arrived, target, newer=is_newer)
+    saved = max(packed.saved, kept.saved)
+    return replace(result, files=both.files, bytes=both.bytes, digest=both.digest, saved=saved)
 
 
 def forget_older(folder: Path, number: int) -> None:
@@ -89,51 +110,46 @@ def forget_older(folder: Path, number: int) -> None:
 
 
 def add_tail(path: Path, tail: str) -> None:
-    """Have the file at `path` end with `tail`, the last lines that were said; where they do not
-    follow on what it has, a line says so. Raises OSError.
+    """Append the last lines of a command's output to the file of its output.
+
+    Lines that the file ends with already are not repeated. If the file ends with none of them, a
+    line reports that some output is missing. Raises OSError.
     """
     lines = tail.splitlines()
+    present: list[str] = []
     if path.exists():
-        said = path.read_text(errors="replace", encoding="utf-8").splitlines()
-    else:
-        said = []
-    known = next(
-        (
-            count
-            for count in range(min(len(lines), len(said)), 0, -1)
-            if said[-count:] == lines[:count]
-        ),
-        0,
-    )
-    if known or not said:
-        missing = lines[known:]
-    else:
-        missing = [CUT, *lines]
-    if lines and missing:
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        jsonl.append_lines(path, "".join(f"{line}\n" for line in missing).encode())
+        present = path.read_text(errors="replace", encoding="utf-8").splitlines()
+    overlap = min(len(lines), len(present))
+    while overlap and present[-overlap:] != lines[:overlap]:
+        overlap -= 1
+    missing = lines[overlap:]
+    if not missing:
+        return
+    if present and not overlap:
+        missing = [CUT, *missing]
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    jsonl.append_lines(path, "".join(f"{line}\n" for line in missing).encode())
 
 
 class JobSync(Sync[JobState]):
-    """Brings what jobs printed, and the folders that they keep."""
+    """Copies the output of jobs, and the folders that they keep."""
 
     kind = "job"
     in_bucket = (f"{layout.JOBS}/*/{layout.KEPT}/*.tar", f"{layout.JOBS}/*/{layout.OUTPUT}/*.log")
 
     def left(self, work: JobState) -> Iterator[Artifact]:
-        """Yield what a job printed in attempts that are over, and its newest archive."""
-        if work.over or not work.vms:
-            over = work.attempt
-        else:
-            over = work.attempt - 1
-        for attempt in range(1, over + 1):
+        """Yield the output of a job's completed attempts, and its newest archive."""
+        completed = work.attempt
+        if work.vms and not work.over:
+            completed -= 1
+        for attempt in range(1, completed + 1):
             for rank in range(work.spec.workers):
                 yield output(work.name, attempt, rank)
         if work.kept:
             yield archive(work.kept)
 
     def growing(self, work: JobState) -> Iterator[Artifact]:
-        """Yield what a job prints now."""
+        """Yield the output of the attempt under way."""
         if not work.over:
             for rank in range(len(work.vms)):
                 yield output(work.name, work.attempt, rank)
@@ -141,7 +157,8 @@ class JobSync(Sync[JobState]):
     def tidy(self, work: JobState) -> None:
         """Delete archives that a newer one has replaced."""
         folder = self.folder(work.name)
-        forget_older(folder, newest(folder, work.kept.number if work.kept else 0))
+        number = work.kept.number if work.kept else 0
+        forget_older(folder, newest(folder, number))
 
 
 SYNC = JobSync

@@ -1,10 +1,20 @@
-"""The jobs of a cluster: what `decisions` decides is written down and done, for each VM a part of
-an attempt at a time.
+"""Conduct the jobs of a cluster, from the controller.
 
-A VM's part is given to its agent and then followed: what the VM tells goes into the journal, what
-the command says into files of the job's folder here, and each archive of the folder that is kept
-comes here (`artifacts`). Everything can be done again from the journal and the files by another
-controller.
+`decisions.decide` says what is due for a job; `Jobs` records that or sends it to the agents of the
+job's VMs. While an attempt is under way, one `_Rank` for each of its VMs
+
+1. copies the job's files to the VM and asks its agent to begin the command (`_begin`),
+2. follows the file of events that the VM writes, and records them in the journal (`_handle`),
+3. copies what the command prints, while it prints it (`_follow_output`),
+4. copies each archive of the folder that the job keeps (`_fetch_archive`), and
+5. copies the rest of the output once the command has ended (`_fetch_rest_of_output`).
+
+Nothing here is lost with the controller: a new one continues from the journal and from the files in
+the job's folder. Each step may therefore be repeated. The agent begins an attempt once, events that
+the state already has are skipped, and files replace older ones.
+
+What a VM writes is not trusted, because it runs user code: lines are checked and their number is
+limited (`OnVm.follow`), and so are archives and output (`artifacts`).
 """
 
 from __future__ import annotations
@@ -25,22 +35,32 @@ from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
 from ...errors import ForeignError, RoomError
-from ...journal import Event, JobState, events, now
+from ...journal import Event, now
 from ...protocol import agent_commands, layout
-from ...protocol.job import JobSpec
-from ...protocol.vm_events import from_job
 from ...remote import Connection
 from ...runtime.files.archive import newest, path_of
 from . import artifacts
 from .decisions import Begin, Decision, End, Interrupt, StopOn, Stopping, Warn, decide
+from .events import (
+    JobBegan,
+    JobExited,
+    JobGpuUnused,
+    JobInterrupted,
+    JobPacked,
+    JobStarted,
+    JobUnkept,
+    from_job,
+)
 from .on_vm.task import JobTask
+from .spec import JobSpec
+from .state import JobState
 
 _ROOM_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 20.0
-_LEAVING_SECONDS = 1.0
-"""How long all of what a command said may take to come here at its end; where its VM leaves. Then
-its exit's tail has to do.
-"""
+"""Time between attempts to copy an archive while this machine's disk is full."""
+_OUTPUT_SECONDS = 20.0
+"""Limit on copying the rest of the output once a command has ended."""
+_OUTPUT_SECONDS_AT_NOTICE = 1.0
+"""This limit on a VM that is about to leave: the next attempt begins only after that."""
 
 
 class Jobs(Works[JobSpec]):
@@ -57,79 +77,88 @@ class Jobs(Works[JobSpec]):
         others: Mapping[str, Works[Any]] | None = None,
     ) -> None:
         super().__init__(directory, recorder, link, others)
-        self._keeping: dict[str, asyncio.Lock] = {}
+        self._archive_locks: dict[str, asyncio.Lock] = {}
 
     def tick(self, tick: Tick) -> None:
-        """Record and start what is due."""
-        for name in [job.name for job in self.state.active_jobs]:
-            job = self.state.of(JobState)[name]
+        """Apply what is due for each job, and conduct its command on its VMs."""
+        for name in [job.name for job in self.state.active(JobState)]:
+            job = self._job(name)
             if not job.stop and not self.has_packages(name, job.spec, tick.tasks):
-                continue
+                continue  # a task gathers them
             for decision in decide(job, self.state, tick.at):
-                self._carry_out(self.state.of(JobState)[name], decision, tick.tasks)
-            self._follow(tick.tasks, self.state.of(JobState)[name])
+                self._apply(decision, self._job(name), tick.tasks)
+            self._conduct_ranks(self._job(name), tick.tasks)
 
-    def _carry_out(self, job: JobState, decision: Decision, tasks: Tasks) -> None:
+    def _job(self, name: str) -> JobState:
+        """Return a job as it is now: each recorded event replaces its state."""
+        return self.state.of(JobState)[name]
+
+    def _apply(self, decision: Decision, job: JobState, tasks: Tasks) -> None:
+        """Record a decision, or start the task that sends it to a VM.
+
+        A task whose key is running already is not started again.
+        """
         name = job.name
         match decision:
-            case Begin():
-                self.recorder.record(
-                    events.JobBegan(job=name, attempt=job.attempt + 1, vms=decision.vms)
-                )
-            case StopOn():
-                tasks.do(f"end {name} on {decision.vm}", partial(self.end_on, job, decision.vm))
-            case Warn():
-                tasks.do(f"warn {name} on {decision.vm}", partial(self.warn, job, decision))
-            case Interrupt():
-                interrupted = events.JobInterrupted(
-                    job=name, attempt=job.attempt, reason=decision.reason, failed=decision.failed
+            case Begin(vms):
+                began = JobBegan(job=name, attempt=job.attempt + 1, vms=vms)
+                self.recorder.record(began)
+            case StopOn(vm):
+                tasks.do(f"end {name} on {vm}", partial(self.end_on, job, vm))
+            case Warn(vm, seconds):
+                tasks.do(f"warn {name} on {vm}", partial(self._warn, job, vm, seconds))
+            case Interrupt(reason, failed):
+                interrupted = JobInterrupted(
+                    job=name, attempt=job.attempt, reason=reason, failed=failed
                 )
                 self.recorder.record(interrupted)
-            case Stopping():
-                self.end(name, decision.reason, decision.state)
-            case End():
-                self.ended(name, decision.state, decision.reason)
+            case Stopping(reason, state):
+                self.end(name, reason, state)
+            case End(state, reason):
+                self.ended(name, state, reason)
 
-    def _follow(self, tasks: Tasks, job: JobState) -> None:
-        """Conduct the job on each VM of the attempt that exists and has not ended."""
+    def _conduct_ranks(self, job: JobState, tasks: Tasks) -> None:
+        """Keep one task for each rank of the attempt while its VM lives and its command runs."""
         for rank, vm in enumerate(job.vms):
-            known = self.state.vms.get(vm)
             key = f"job {job.name}, attempt {job.attempt} on {vm}"
-            if job.over or vm in job.exits or known is None or not known.living:
-                tasks.cancel(key)
+            vm_state = self.state.vms.get(vm)
+            vm_lives = vm_state is not None and vm_state.living
+            if vm_lives and not job.over and vm not in job.exits:
+                tasks.do(key, _Rank(self, job, vm, rank).conduct)
             else:
-                tasks.do(key, _Part(self, job, vm, rank).conduct)
+                tasks.cancel(key)
 
     async def end_on(self, job: JobState, vm: str) -> None:
-        """Request the end of the command on a VM. Sent again at each tick until it has ended."""
-        await ask(
-            self.link(vm), agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt)
-        )
+        """Ask the agent of a VM to end the job's command there.
+
+        The control loop asks again at each tick until the VM has reported the end.
+        """
+        command = agent_commands.End(kind=self.kind, work=job.name, attempt=job.attempt)
+        await ask(self.link(vm), command)
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
-    async def warn(self, job: JobState, warning: Warn) -> None:
-        """Warn a rank that a VM of the job leaves. Sent again at each tick: the first warning
-        counts on the VM.
+    async def _warn(self, job: JobState, vm: str, seconds: float) -> None:
+        """Warn the command on a VM that a VM of the job ends in `seconds`.
+
+        The control loop sends it again at each tick. On the VM the first warning counts.
         """
-        sent = agent_commands.Warn(
-            kind=self.kind, work=job.name, attempt=job.attempt, seconds=warning.seconds
+        warning = agent_commands.Warn(
+            kind=self.kind, work=job.name, attempt=job.attempt, seconds=seconds
         )
-        await ask(self.link(warning.vm), sent)
+        await ask(self.link(vm), warning)
         await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
-    def keeping(self, job: str) -> asyncio.Lock:
-        """The lock under which what a rank packed is laid over what is kept: several may at the
-        same moment.
-        """
-        return self._keeping.setdefault(job, asyncio.Lock())
+    def archive_lock(self, job: str) -> asyncio.Lock:
+        """Return the lock of a job's archives: those of several ranks may arrive simultaneously."""
+        return self._archive_locks.setdefault(job, asyncio.Lock())
 
     def addresses(self, job: JobState) -> tuple[str, ...]:
-        """Return the addresses of its VMs, rank 0 first."""
+        """Return the addresses of a job's VMs, rank 0 first."""
         return tuple(self.state.vms[vm].address for vm in job.vms)
 
 
-class _Part(OnVm):
-    """One VM's part in an attempt of a job."""
+class _Rank(OnVm):
+    """One rank of an attempt: the command on one VM."""
 
     def __init__(self, jobs: Jobs, job: JobState, vm: str, rank: int) -> None:
         super().__init__(job.name, vm, jobs.link, partial(jobs.note, job.name))
@@ -137,155 +166,208 @@ class _Part(OnVm):
         self._attempt = job.attempt
         self._rank = rank
         self._addresses = jobs.addresses(job)
-        self._there = layout.job_on_vm(job.name)
         self._folder = jobs.folder(job.name)
-        self._source = VmFolder(self.connection, self._there, f"{layout.JOBS}/{job.name}")
-        self._printed = artifacts.output(job.name, job.attempt, rank)
+        self._folder_on_vm = layout.job_on_vm(job.name)
+        self._source = VmFolder(self.connection, self._folder_on_vm, f"{layout.JOBS}/{job.name}")
+        self._output = artifacts.output(job.name, job.attempt, rank)
+        self._following_output: asyncio.Task[None] | None = None
+        # No event of the job is older than its declaration; `from_job` refuses others.
+        self._declared_ns = int(job.declared_at * 1e9)
+        # The attempt begins with the newest archive in the job's folder. The journal may know a
+        # newer one, which was lost with the machine that had it. New archives are numbered after
+        # that, or they would be taken for old ones.
+        self._first_archive = 0
+        self._last_archive = 0
         if job.kept:
-            self._kept = newest(self._folder, job.kept.number)
-        else:
-            self._kept = 0
-        """The archive that it goes on from (0: none): the last one that came, unless that was lost
-        with its machine.
-        """
-        self._packed = job.kept.number if job.kept else 0
-        """The last one that came, be it lost: a later one has a number behind it, or would count
-        for an old one.
-        """
-        self._since = int(job.declared_at * 1e9)
-        self._output: asyncio.Task[None] | None = None
+            self._first_archive = newest(self._folder, job.kept.number)
+            self._last_archive = job.kept.number
 
     async def conduct(self) -> None:
-        """Give it to the VM and follow it there until it has ended. Cancelled when the VM is gone."""
-        await self._retried_or_noted(self._give)
+        """Begin the command on the VM and follow it until it has ended.
+
+        The control loop cancels this when the VM is gone.
+        """
+        await self._retry_or_note(self._begin)
         async with asyncio.TaskGroup() as group:
-            output = self._output = group.create_task(self._retried_or_noted(self._follow_output))
+            following_output = group.create_task(self._retry_or_note(self._follow_output))
+            self._following_output = following_output
             try:
                 await self.retried(self._follow_events)
-            except ForeignError:  # no line of its end would be read
-                await self._jobs.end_on(self._jobs.state.of(JobState)[self.name], self.vm)
-                why = "its VM has told more of it than is taken from one"
-                exited = events.JobExited(
-                    job=self.name, attempt=self._attempt, rank=self._rank, code=None, reason=why
-                )
-                self._jobs.recorder.record(exited)
+            except ForeignError:
+                # The VM has written more events than are read, so its exit would not be read.
+                await self._end_unread()
             finally:
-                output.cancel()
+                following_output.cancel()
 
-    async def _retried_or_noted(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do it until it succeeds, or the VM has more than is taken from one."""
+    async def _retry_or_note(self, action: Callable[[], Awaitable[None]]) -> None:
+        """Retry until it succeeds. A VM that exceeds a limit is noted; a retry would not help."""
         try:
             await self.retried(action)
         except ForeignError as error:
             self.note(str(error))
 
-    async def _give(self) -> None:
-        connection = await self.connection()
-        if not await connection.exists(f"{self._there}/{layout.job_events(self._attempt)}"):
-            await self._bring(connection)
-        if link := self.link(self.vm):
-            task = JobTask(self._rank, self._addresses, self._kept, self._packed, at=now())
-            given = agent_commands.Begin(
-                kind=self._jobs.kind, work=self.name, attempt=self._attempt, task=task.to_dict()
-            )
-            await link.ask(given)
+    # Beginning
 
-    async def _bring(self, connection: Connection) -> None:
-        """Copy its files to the VM. The declaration comes last: where that is, they all are."""
+    async def _begin(self) -> None:
+        connection = await self.connection()
+        # Once there are events of this attempt, it has its files.
+        if not await connection.exists(self._path(layout.job_events(self._attempt))):
+            await self._copy_files(connection)
+        link = self.link(self.vm)
+        if link is None:
+            return  # the VM is being deleted, and this task is cancelled with it
+        task = JobTask(
+            self._rank, self._addresses, self._first_archive, self._last_archive, at=now()
+        )
+        command = agent_commands.Begin(
+            kind=self._jobs.kind, work=self.name, attempt=self._attempt, task=task.to_dict()
+        )
+        await link.ask(command)
+
+    async def _copy_files(self, connection: Connection) -> None:
         files = files_below(self._folder, (layout.INCLUDE, layout.WHEELS))
-        if is_plain(cell := self._folder / layout.CELL):
+        cell = self._folder / layout.CELL
+        if is_plain(cell):
             files[layout.CELL] = cell
-        if self._kept:
-            archive = path_of(self._folder, self._kept)
+        if self._first_archive:
+            archive = path_of(self._folder, self._first_archive)
             files[f"{layout.KEPT}/{archive.name}"] = archive
-        await connection.put_files(files, below=self._there)
-        await connection.put_files({layout.JOB: self._folder / layout.JOB}, below=self._there)
+        await connection.put_files(files, below=self._folder_on_vm)
+        # The declaration last: a folder that has it is complete.
+        declaration: dict[str, bytes | Path] = {layout.JOB: self._folder / layout.JOB}
+        await connection.put_files(declaration, below=self._folder_on_vm)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder_on_vm}/{name}"
+
+    # Events of the VM
 
     async def _follow_events(self) -> None:
-        path = f"{self._there}/{layout.job_events(self._attempt)}"
+        path = self._path(layout.job_events(self._attempt))
         allowance = self._jobs.allowance(self.name, self._attempt, self.vm)
-        await self.follow(path, self._event, self._take_event, allowance)
+        await self.follow(path, self._parse, self._handle, allowance)
 
-    def _event(self, line: bytes) -> Event:
-        return from_job(line, self.name, self._attempt, self._rank, self._since, int(now() * 1e9))
+    def _parse(self, line: bytes) -> Event:
+        latest_ns = int(now() * 1e9)
+        return from_job(line, self.name, self._attempt, self._rank, self._declared_ns, latest_ns)
 
-    async def _take_event(self, event: Event) -> bool:
-        """Take what its VM reports; return whether that is its end."""
-        job = self._jobs.state.of(JobState)[self.name]
+    async def _handle(self, event: Event) -> bool:
+        """Handle an event of the VM, and return whether it is the end of the command.
+
+        A new controller reads the file from its beginning, so events that the state has are
+        skipped.
+        """
+        job = self._job
         record = self._jobs.recorder.record
         match event:
-            case events.JobStarted() if self.vm not in job.started:
+            case JobStarted() if self.vm not in job.started:
                 record(event)
-            case events.JobPacked() if event.number > job.packed.get(self._rank, 0):
-                await self._take(replace(event, saved=min(event.saved, now())))
-            case events.JobUnkept() if event.reason != job.unkept and (
-                self._rank == 0 or event.reason
-            ):
-                record(event)
-            case events.JobGpuUnused() if (event.seconds > 0) != (self.vm in job.gpu_unused):
-                record(event)
-            case events.JobExited():
-                await self._take_rest(event)
-                heard = int(now() * 1e9)  # from which on a VM under notice has its time to leave
-                record(replace(event, time=heard if event.noticed else min(event.time, heard)))
+            case JobPacked() if event.number > job.packed.get(self._rank, 0):
+                # Ranks are compared by the time at which they saved: none may name a later one.
+                await self._fetch_archive(replace(event, saved=min(event.saved, now())))
+            case JobUnkept() if event.reason != job.unkept:
+                # Only rank 0 packs all the time, so only it can report that all is kept again.
+                if event.reason or self._rank == 0:
+                    record(event)
+            case JobGpuUnused():
+                is_unused = event.seconds > 0
+                if is_unused != (self.vm in job.gpu_unused):
+                    record(event)
+            case JobExited():
+                await self._fetch_rest_of_output(event)
+                record(self._timed(event))
                 return True
             case _:
                 pass
         return False
 
-    async def _take(self, told: events.JobPacked) -> None:
-        """Bring an archive here. Where the VM has it no more, a newer one follows."""
-        archive = artifacts.archive(told)
-        mark = f"-{self._rank}"
+    def _timed(self, exited: JobExited) -> JobExited:
+        """Return the event with the time that `decide` compares.
+
+        After a notice the VM has a limited time to leave. That time begins now, when a controller
+        reads the event: perhaps none was running when the VM wrote it.
+        """
+        here_ns = int(now() * 1e9)
+        if exited.noticed:
+            return replace(exited, time=here_ns)
+        return replace(exited, time=min(exited.time, here_ns))
+
+    async def _end_unread(self) -> None:
+        """End the command of a VM whose events are not read any more, and record its end."""
+        await self._jobs.end_on(self._job, self.vm)
+        exited = JobExited(
+            job=self.name,
+            attempt=self._attempt,
+            rank=self._rank,
+            code=None,
+            reason="its VM has reported more about it than is read from a VM",
+        )
+        self._jobs.recorder.record(exited)
+
+    @property
+    def _job(self) -> JobState:
+        return self._jobs.state.of(JobState)[self.name]
+
+    # Archives of the folder that the job keeps
+
+    async def _fetch_archive(self, packed: JobPacked) -> None:
+        """Copy an archive here. If the VM no longer has it, a newer one follows."""
+        archive = artifacts.archive(packed)
+        part_suffix = f"-{self._rank}"
         while True:
             try:
-                async with fetched(archive, self._jobs.directory, self._source, mark) as arrived:
-                    for path in arrived:
-                        await self._keep(told, path)
+                fetching = fetched(archive, self._jobs.directory, self._source, part_suffix)
+                async with fetching as paths:
+                    for path in paths:
+                        await self._keep(packed, path)
                 return
-            except (
-                RoomError
-            ) as error:  # its end is not heard before: the VM goes with that, and so would the work
-                self.note(f"The folder of {self.name} is not here yet: {error}")
+            except RoomError as error:
+                # Wait for room. Meanwhile the command's exit stays unread, so that the VM, which
+                # has the only copy, is not given to other work or deleted.
+                self.note(f"Cannot copy the folder of {self.name} yet: {error}")
                 await asyncio.sleep(_ROOM_SECONDS)
-            except (
-                ForeignError,
-                ValueError,
-            ) as error:  # ValueError: it is too much with those of other ranks
-                self.note(f"The folder of {self.name} was not taken from {self.vm}: {error}")
+            except (ForeignError, ValueError) as error:
+                # ValueError: it is too large together with the files of other ranks.
+                self.note(f"Refused the folder of {self.name} from {self.vm}: {error}")
                 return
 
-    async def _keep(self, told: events.JobPacked, arrived: Path) -> None:
-        """Keep the archive that arrived, with what other ranks packed in the attempt."""
-        async with self._jobs.keeping(self.name):
-            job = self._jobs.state.of(JobState)[self.name]
-            alone = not any(job.packed[rank] for rank in job.packed if rank)
-            kept = await artifacts.combine(self._folder, arrived, told, job.kept, self._rank, alone)
+    async def _keep(self, packed: JobPacked, path: Path) -> None:
+        """Put an archive into the job's folder, combined with what other ranks packed."""
+        async with self._jobs.archive_lock(self.name):
+            job = self._job
+            has_others = any(number for rank, number in job.packed.items() if rank)
+            kept = await artifacts.combine(
+                self._folder, path, packed, job.kept, self._rank, alone=not has_others
+            )
             self._jobs.recorder.record(kept)
             self.note("")
             artifacts.forget_older(self._folder, kept.number)
 
+    # Output of the command
+
     async def _follow_output(self) -> None:
-        await follow(self._printed, self._jobs.directory, self._source)
+        await follow(self._output, self._jobs.directory, self._source)
 
-    async def _take_rest(self, exited: events.JobExited) -> None:
-        """The last of what it said, which the follower may not have seen yet."""
-        if self._output:
-            self._output.cancel()
-            await asyncio.wait([self._output])
+    async def _fetch_rest_of_output(self, exited: JobExited) -> None:
+        """Copy the output that has not arrived yet, within a time limit.
 
-        async def get() -> None:
-            await bring(
-                self._printed, self._jobs.directory, self._source
-            )  # one that never began has said nothing
-
+        After that, the output ends with the last lines that came with the exit.
+        """
+        if self._following_output:
+            self._following_output.cancel()
+            await asyncio.wait([self._following_output])
+        limit = _OUTPUT_SECONDS_AT_NOTICE if exited.noticed else _OUTPUT_SECONDS
         try:
-            # Of one that leaves there is little time to lose: the next attempt waits for this word.
-            async with asyncio.timeout(_LEAVING_SECONDS if exited.noticed else _LAST_WORDS_SECONDS):
-                await self._retried_or_noted(get)
+            async with asyncio.timeout(limit):
+                await self._retry_or_note(self._fetch_output)
         except TimeoutError:
-            with suppress(OSError):  # no room: its end is in the journal
-                artifacts.add_tail(self._jobs.directory / self._printed.files[0], exited.tail)
+            path = self._jobs.directory / self._output.files[0]
+            with suppress(OSError):  # no room: the journal has these lines, too
+                artifacts.add_tail(path, exited.tail)
+
+    async def _fetch_output(self) -> None:
+        """Copy all of the output. A command that never began has none."""
+        await bring(self._output, self._jobs.directory, self._source)
 
 
 WORKS = Jobs

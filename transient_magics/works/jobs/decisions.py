@@ -1,54 +1,61 @@
-"""What is to be done about a job: a pure function of the cluster's state and the time.
+"""Decide what happens to a job: pure functions of the cluster's state and the time.
 
-An attempt begins once as many VMs as the job wants are ready in the places that it has (the ledger
-says which), and is over when its command has ended on all of them. A command on several VMs does
-not continue without one of its ranks. At the preemption notice of one VM all ranks are warned, so
-that each can save while the others still answer; the next attempt begins when all have ended.
-Whatever ends by a revocation is no failure; a command that fails is tried again as often as its
-user said. That it was told to end is a VM's own word: it counts once the VM leaves.
+A job runs in attempts. Each attempt has one command on each of its VMs, numbered by rank:
+
+1. An attempt begins once `workers` VMs are ready in the slots that the ledger leases to the job.
+2. It is over once its command has ended on all of its VMs. If one rank is lost, the others are
+   ended, because a command on several VMs does not continue without one of its ranks.
+3. A preemption notice of one VM is passed to all ranks as a warning, so that each can save its work
+   while the others still answer.
+4. After a revocation another attempt follows, however often. After a failure another one follows
+   while `retries` are left. Otherwise the job ends.
+
+A command reports whether it ended because of a notice. That comes from the VM, which runs user code
+and could lie to get unlimited attempts. The report therefore counts only if the VM then leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...journal import ClusterState, JobState, VmState
-from ...journal.events import JobExited
+from ...journal import ClusterState, VmState
 from ...spec import ClusterSpec, render_duration
+from .events import JobExited
+from .state import JobState
 
 END_AHEAD_SECONDS = 60.0
-"""So long before its limits end a cluster its jobs are told, so that what they keep is brought
-here: Compute Engine tells its VMs no sooner than with every preemption, and what they have then
-comes home only if it is little.
+"""Jobs stop this long before the limits of a cluster end it, so that the folders that they keep
+reach this machine. When Compute Engine ends a VM at its time limit, it gives no more notice than at
+a preemption, and only small folders are copied in that time.
 """
 STOP_SECONDS = 90.0
-"""A job that was told to end and is not heard of for so long has ended, as far as anybody can say.
-"""
+"""A stopped job whose VMs have not reported the end of its command after this time is over."""
 LEAVING_SECONDS = 180.0
-"""A VM where a command ended by a notice leaves within this time, or there was none: Compute Engine
-takes it 30 seconds after its notice, and lets one that is stopped have 90.
+"""A VM whose command reports a preemption notice leaves within this time, or there was no notice.
+
+Compute Engine deletes a VM 30 seconds after its notice, and lets one that is stopped have 90.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The next attempt begins on these VMs, rank 0 first."""
+    """Begin the next attempt on these VMs, rank 0 first."""
 
     vms: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StopOn:
-    """The command is told to end on this VM."""
+    """End the command on this VM."""
 
     vm: str
 
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """The rank on this VM is warned that a VM of the job ends in `seconds`."""
+    """Warn the rank on this VM that a VM of the job ends in `seconds`."""
 
     vm: str
     seconds: float
@@ -56,7 +63,7 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """The attempt is over and another one follows."""
+    """End the attempt; another one follows. `failed`: this one counts as a failure."""
 
     reason: str
     failed: bool = False
@@ -64,7 +71,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The job stops: with its cluster, or as failed by a limit of its own."""
+    """Stop the job: with its cluster, or as failed by a limit of its own."""
 
     reason: str
     state: Literal["failed", "stopped"] = "stopped"
@@ -72,7 +79,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job is over."""
+    """End the job in this state."""
 
     state: Literal["finished", "failed", "stopped"]
     reason: str = ""
@@ -81,144 +88,204 @@ class End:
 Decision = Begin | StopOn | Warn | Interrupt | Stopping | End
 
 
-def decide(job: JobState, state: ClusterState, now: float) -> list[Decision]:
-    """All that is to be done now. Calling it again before it is carried out gives the same again."""
+def decide(job: JobState, state: ClusterState, now: float) -> Sequence[Decision]:
+    """Return what is due for a job now.
+
+    Repeated calls return the same decisions until these are carried out: what is recorded changes
+    the job's state, and requests to VMs are sent again until the VMs report that they are done.
+
+    Parameters
+    ----------
+    job
+        The job, as the journal has it.
+    state
+        Its cluster.
+    now
+        Seconds since 1970, by Compute Engine's clock.
+    """
     if job.over:
         return []
     if not job.stop:
-        if state.phase == "deleting":
-            return [Stopping(f"the cluster ends: {state.reason}")]
-        if state.spec and (left := state.seconds_left(now)) <= _ahead(state.spec, state.clock.rate):
-            return [Stopping(f"its cluster's limits end it in {render_duration(max(left, 0.0))}")]
-        limit = job.spec.timeout_seconds
-        if limit is not None and job.ran(now) >= limit:
-            return [
-                Stopping(
-                    f"it has run for {render_duration(limit)}, its limit (--job-timeout)",
-                    "failed",
-                )
-            ]
-    if job.vms:
-        return _under_way(job, state, now)
-    return _between(job, state)
+        stopping = _reason_to_stop(job, state, now)
+        if stopping is not None:
+            return [stopping]
+    if not job.vms:
+        return _between_attempts(job, state)
+    running = [vm for vm in job.vms if vm not in job.exits and _lives(vm, state)]
+    if running:
+        return _during_attempt(job, running, state, now)
+    return _after_attempt(job, state, now)
 
 
-def _ahead(spec: ClusterSpec, rate: float) -> float:
-    return min(END_AHEAD_SECONDS, (spec.ends_at - spec.declared_at) / rate / 4)
+def _reason_to_stop(job: JobState, state: ClusterState, now: float) -> Stopping | None:
+    if state.phase == "deleting":
+        return Stopping(f"the cluster ends: {state.reason}")
+    if state.spec is not None:
+        left = state.seconds_left(now)
+        if left <= _seconds_ahead(state.spec, state.clock.rate):
+            return Stopping(f"its cluster's limits end it in {render_duration(max(left, 0.0))}")
+    limit = job.spec.timeout_seconds
+    if limit is not None and job.ran(now) >= limit:
+        reason = f"it has run for {render_duration(limit)}, its limit (--job-timeout)"
+        return Stopping(reason, "failed")
+    return None
 
 
-def ready(job: JobState, state: ClusterState) -> list[VmState]:
-    """The VMs in the job's places that can be given an attempt, in the order of their ranks."""
-    fit = (vm for vm in state.serving if state.has(job.name, vm) and vm.state == "ready")
-    by_slot = {vm.slot: vm for vm in fit if not vm.failure}
+def _seconds_ahead(spec: ClusterSpec, rate: float) -> float:
+    """Return how long before the limits of a cluster its jobs stop, on this machine's clock.
+
+    It is at most a quarter of a cluster's time: one that lasts two minutes has jobs, too. `rate` is
+    how much faster than this machine's the cluster's clock is.
+    """
+    lifetime = (spec.ends_at - spec.declared_at) / rate
+    return min(END_AHEAD_SECONDS, lifetime / 4)
+
+
+def ready_vms(job: JobState, state: ClusterState) -> list[VmState]:
+    """Return the ready VMs in the slots that are leased to a job, by slot: the order of ranks."""
+    by_slot = {
+        vm.slot: vm
+        for vm in state.serving
+        if vm.state == "ready" and not vm.failure and state.has(job.name, vm)
+    }
     return [by_slot[slot] for slot in sorted(by_slot)]
 
 
-def _between(job: JobState, state: ClusterState) -> list[Decision]:
+def _between_attempts(job: JobState, state: ClusterState) -> Sequence[Decision]:
     if job.stop:
-        return [_stopped(job)]
-    vms = ready(job, state)
-    if len(vms) == job.spec.workers:
-        return [Begin(tuple(vm.name for vm in vms))]
-    return []
+        return [_end_of_stopped(job)]
+    vms = ready_vms(job, state)
+    if len(vms) < job.spec.workers:
+        return []
+    return [Begin(tuple(vm.name for vm in vms))]
 
 
-def _under_way(job: JobState, state: ClusterState, now: float) -> list[Decision]:
-    gone = [name for name in job.vms if (vm := state.vms.get(name)) is None or not vm.living]
-    runs = [name for name in job.vms if name not in job.exits and name not in gone]
-    taken = [name for name in job.vms if _was_taken(name, job, state)]
-    failures = [exit for exit in job.exits.values() if _counts_as_failure(exit, now)]
-    failures.sort(key=lambda exit: exit.noticed)
-    failed = next(iter(failures), None)
-    if runs:
-        if job.stop and now - job.stopping_at > STOP_SECONDS:
-            return [_stopped(job)]
-        if job.stop or taken or failed:
-            return [StopOn(name) for name in runs]
-        return list(_warned(job, runs, state, now))
-    noticed = any(each.noticed for each in job.exits.values())
-    if job.stop and (taken or failed or noticed):
-        return [_stopped(job)]
-    if taken:  # before any failure: where one rank goes, the others may fail for want of it
-        return [Interrupt(f"{taken[0]} {_what_became(state, taken[0])}")]
-    leaves = next(
-        (name for name in job.vms if name in gone or state.vms[name].state == "leaving"), ""
-    )
-    if (
-        noticed and leaves
-    ):  # a rank had finished on the VM that leaves, and others were warned before they had
-        return [Interrupt(f"{leaves} {_what_became(state, leaves)}")]
-    if failed and any(
-        each.preempted and now - each.at <= LEAVING_SECONDS for each in job.exits.values()
-    ):
-        return []  # the VM of one leaves by its own word, and others may have failed for want of it
-    if failed:
-        why = said(failed)
+def _during_attempt(
+    job: JobState, running: Sequence[str], state: ClusterState, now: float
+) -> Sequence[Decision]:
+    """Return what is due while the command still runs on the VMs in `running`."""
+    if job.stop and now - job.stopping_at > STOP_SECONDS:
+        return [_end_of_stopped(job)]
+    if job.stop or _lost_ranks(job, state) or _failures(job, now):
+        return [StopOn(vm) for vm in running]
+    return _warnings(job, running, state, now)
+
+
+def _after_attempt(job: JobState, state: ClusterState, now: float) -> Sequence[Decision]:
+    """Return what follows an attempt whose command has ended on all VMs, or whose VMs are gone.
+
+    The order of the questions matters. A failure counts only once a revocation is ruled out: when
+    one rank is lost, the commands of the others usually fail, too.
+    """
+    lost = _lost_ranks(job, state)
+    failures = _failures(job, now)
+    noticed = any(exit.noticed for exit in job.exits.values())
+    if job.stop and (lost or failures or noticed):
+        return [_end_of_stopped(job)]
+    if lost:
+        return [Interrupt(_fate(lost[0], state))]
+    # One rank had finished on a VM that leaves now, and the others ended at the warning before they
+    # had finished: the attempt is interrupted, although no rank is lost.
+    leaving = [vm for vm in job.vms if not _lives(vm, state) or state.vms[vm].state == "leaving"]
+    if noticed and leaving:
+        return [Interrupt(_fate(leaving[0], state))]
+    if failures:
+        if _awaits_preemption(job, now):
+            return []
+        reason = failure_words(failures[0])
         if job.failures < job.spec.retries:
-            return [Interrupt(why, failed=True)]
-        return [End("failed", why)]
+            return [Interrupt(reason, failed=True)]
+        return [End("failed", reason)]
     if noticed:
-        return []  # its VM is to leave now
+        return []  # until its VM leaves, or has not left for `LEAVING_SECONDS`: then it failed
     return [End("finished")]
 
 
-def _warned(job: JobState, runs: list[str], state: ClusterState, now: float) -> Iterator[Warn]:
-    """Warn every rank where the VM of one leaves: a collective fails as soon as the first of them
-    has ended.
+def _warnings(
+    job: JobState, running: Sequence[str], state: ClusterState, now: float
+) -> Sequence[Warn]:
+    """Return a warning for every rank if the VM of one leaves.
 
-    The rank on that VM reads the notice itself; the warning has it told at the same moment as the
-    others.
+    A collective operation fails as soon as the first rank has ended, so all ranks have to save at
+    the same moment. The rank on the leaving VM reads the notice itself. It is warned, too, so that
+    it does not end before the others.
     """
-    leaving = [state.vms[name] for name in runs if state.vms[name].state == "leaving"]
-    if leaving and len(job.vms) > 1:
-        first = min(leaving, key=lambda vm: vm.noticed_at + vm.notice_seconds)
-        left = first.notice_seconds - (now - first.noticed_at)
-        for name in runs:
-            yield Warn(name, min(max(left, 0.0), first.notice_seconds))
+    leaving = [state.vms[vm] for vm in running if state.vms[vm].state == "leaving"]
+    if not leaving or len(job.vms) == 1:
+        return []
+    first = min(leaving, key=lambda vm: vm.noticed_at + vm.notice_seconds)
+    left = first.noticed_at + first.notice_seconds - now
+    seconds = min(max(left, 0.0), first.notice_seconds)
+    return [Warn(vm, seconds) for vm in running]
 
 
-def _counts_as_failure(exit: JobExited, now: float) -> bool:
-    """Whether the command failed, or ended by a notice after which its VM stayed. `exit` has the
-    moment at which a notice was heard of here.
+def _lives(vm: str, state: ClusterState) -> bool:
+    found = state.vms.get(vm)
+    return found is not None and found.living
+
+
+def _lost_ranks(job: JobState, state: ClusterState) -> list[str]:
+    """Return the VMs that took a rank with them before its command had done its work."""
+    return [vm for vm in job.vms if _is_lost(vm, job, state)]
+
+
+def _is_lost(vm: str, job: JobState, state: ClusterState) -> bool:
+    exit = job.exits.get(vm)
+    unfinished = exit is None or exit.noticed or exit.code != 0
+    if not _lives(vm, state):
+        return unfinished
+    # A command that still runs on a leaving VM keeps the rest of its notice.
+    return state.vms[vm].state == "leaving" and exit is not None and unfinished
+
+
+def _failures(job: JobState, now: float) -> list[JobExited]:
+    """Return the ends of the command that count as failures, the most telling first.
+
+    A failed command says more than one that ended by a notice after which its VM stayed.
     """
+    failures = [exit for exit in job.exits.values() if _is_failure(exit, now)]
+    return sorted(failures, key=lambda exit: exit.noticed)
+
+
+def _is_failure(exit: JobExited, now: float) -> bool:
     if exit.noticed:
+        # `exit.at` is when the controller read of it, not when the VM says that it was.
         return now - exit.at > LEAVING_SECONDS
     return exit.code != 0
 
 
-def said(exit: JobExited) -> str:
-    """How a command ended that failed, a clause."""
+def _awaits_preemption(job: JobState, now: float) -> bool:
+    """Return whether a rank has recently reported a notice for its VM, which still lives.
+
+    Other ranks may have failed because that one ended. Once its VM leaves, the attempt counts as
+    interrupted.
+    """
+    return any(exit.preempted and now - exit.at <= LEAVING_SECONDS for exit in job.exits.values())
+
+
+def failure_words(exit: JobExited) -> str:
+    """Return how a failed command ended, a clause."""
     if exit.noticed:
-        return "its command was told to end, and its VM stayed"
+        return "its command ended at a notice, and its VM stayed"
     if exit.reason:
         return exit.reason
     if exit.code is None:
-        return "nobody knows how its command ended"
+        return "the exit code of its command is unknown"
     if exit.code < 0:
         return f"its command was ended by signal {-exit.code}"
     return f"its command ended with code {exit.code}"
 
 
-def _stopped(job: JobState) -> End:
+def _end_of_stopped(job: JobState) -> End:
     assert job.stop
     return End(job.stop.state, job.stop.reason)
 
 
-def _was_taken(name: str, job: JobState, state: ClusterState) -> bool:
-    """Whether the VM goes, or is gone, with a part of the job that had not ended by itself: where
-    that was told to end, or ended badly while its VM goes, it has not.
-    """
-    vm = state.vms.get(name)
-    ended = job.exits.get(name)
-    if vm is None or not vm.living:
-        return ended is None or ended.noticed or ended.code != 0
-    return vm.state == "leaving" and ended is not None and (ended.noticed or ended.code != 0)
-
-
-def _what_became(state: ClusterState, name: str) -> str:
-    vm = state.vms.get(name)
-    if vm is None or vm.state in ("revoked", "leaving"):
-        return "was revoked"
-    if vm.reason:
-        return f"was deleted: {vm.reason}"
-    return "is gone"
+def _fate(vm: str, state: ClusterState) -> str:
+    """Return what happened to a VM, a clause."""
+    found = state.vms.get(vm)
+    if found is None or found.state in ("revoked", "leaving"):
+        return f"{vm} was revoked"
+    if found.reason:
+        return f"{vm} was deleted: {found.reason}"
+    return f"{vm} is gone"

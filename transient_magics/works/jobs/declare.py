@@ -10,11 +10,11 @@ from ...client.cluster_handle import Cluster
 from ...client.declaring.payload import Payload
 from ...client.new_work import NewWork
 from ...protocol import layout
-from ...protocol.job import JobSpec
 from .handle import Job
+from .spec import JobSpec
 
 OF_A_CELL = f"python {layout.CELL}"
-"""The command of a job whose code stands in a cell."""
+"""The command of a job whose code is in a cell."""
 _ITS_OPTION = {
     "timeout_seconds": "job-timeout",
     "keep_seconds": "keep-every",
@@ -34,11 +34,34 @@ def declare_job(
     pip: str | Sequence[str] = (),
     **options: Any,
 ) -> Job:
-    """Declare a job and return at once: a `command` for a shell, or the Python code in `source`.
+    """Declare a job, and return its handle without waiting.
 
-    It runs in a folder in which what `include` names lies, on `workers` VMs at once; `options` are
-    fields of JobSpec: `keep`, `keep_seconds`, `at_notice_seconds`, `workers`, `retries`,
-    `timeout_seconds`, `memory_bytes`. Raises DeclarationError or ClusterError.
+    Parameters
+    ----------
+    command
+        A command for a shell.
+    source
+        Python code to run instead of a command.
+    cluster
+        The cluster or its name (default: the current one).
+    name
+        A name (default: the next free one, `job-1`).
+    include
+        Files and folders that are copied into the folder in which it runs.
+    environment
+        Variables of its environment.
+    pip
+        Packages that it needs.
+    **options
+        Fields of `JobSpec`: `keep`, `keep_seconds`, `at_notice_seconds`, `workers`, `retries`,
+        `timeout_seconds`, `memory_bytes`.
+
+    Raises
+    ------
+    DeclarationError
+        A value is invalid.
+    ClusterError
+        There is no such cluster, or it cannot run a job now.
     """
     new = NewWork("job", cluster, name)
     payload = Payload.of(source, include, pip, build=bool(options.get("pip_build")))
@@ -49,5 +72,5 @@ def declare_job(
         "environment": environment or {},
     }
     spec = new.specify(JobSpec.from_dict, values, payload, _ITS_OPTION)
-    chosen = new.declare(lambda taken: replace(spec, name=taken).to_dict(), payload.fill)
+    chosen = new.declare(lambda free_name: replace(spec, name=free_name).to_dict(), payload.fill)
     return Job(chosen, new.cluster)

@@ -14,10 +14,11 @@ from ...client.following.follower import follower
 from ...client.handle import Handle
 from ...client.lookup import find_work
 from ...errors import ClusterError
-from ...journal import ClusterState, JobState
+from ...journal import ClusterState
 from ...protocol import layout
 from ...protocol.checks import all_plain
 from ...runtime.files.archive import newest, path_of, unpack
+from .state import JobState
 
 _MOST_OUTPUT = 256 * 1024
 
@@ -29,29 +30,37 @@ class Job(Handle[JobState, JobState]):
     at_stop = "its command receives SIGTERM, and the folder that it keeps is copied here"
 
     def output(self, lines: int | None = None) -> Log:
-        """What its command has said so far, of all attempts one after the other: of several VMs
-        that of rank 0, and all of it or its last `lines`. At most the last 256 KiB; all of it lies
-        in `directory`, a file for each attempt and rank.
+        """Return the output of its command on rank 0, of all attempts one after the other.
+
+        The folder `directory` has all of it, in a file for each attempt and rank.
+
+        Parameters
+        ----------
+        lines
+            How many of the last lines to return (default: all of the last 256 KiB).
         """
-        said = b"".join(block for _, block in self.blocks({}))[-_MOST_OUTPUT:].decode(
-            errors="replace"
-        )
-        return Log(said if lines is None else "\n".join(said.splitlines()[-lines:]))
+        blocks = b"".join(block for _, block in self.blocks({}))
+        output = blocks[-_MOST_OUTPUT:].decode(errors="replace")
+        if lines is None:
+            return Log(output)
+        return Log("\n".join(output.splitlines()[-lines:]))
 
     def blocks(self, read: dict[str, int]) -> Iterator[tuple[str, bytes]]:
-        """What rank 0 has said since `read`, which is what was read of each file and becomes what
-        is read now.
+        """Yield new output of rank 0, each block with the name of its file.
+
+        `read` has the number of bytes that were read of each file, and is updated.
         """
-        found = [
-            path
-            for path in (self.directory / layout.OUTPUT).glob("*-0.log")
-            if path.stem[:-2].isdecimal()
-        ]
-        for path in sorted(found, key=lambda each: int(each.stem[:-2])):
+        suffix = "-0"
+        paths = {
+            int(path.stem.removesuffix(suffix)): path
+            for path in (self.directory / layout.OUTPUT).glob(f"*{suffix}.log")
+            if path.stem.removesuffix(suffix).isdecimal()
+        }
+        for _, path in sorted(paths.items()):
             begin = read.get(path.name, 0)
             with path.open("rb") as file:
                 size = file.seek(0, 2)
-                # Whoever asks for the first time does not want to hear of gigabytes.
+                # The first call would otherwise read a file of gigabytes.
                 file.seek(max(begin, size - _MOST_OUTPUT))
                 block = file.read(_MOST_OUTPUT)
             read[path.name] = size
@@ -59,98 +68,110 @@ class Job(Handle[JobState, JobState]):
                 yield path.name, block
 
     def stream(self, every: float = 0.3, *, quiet: bool = False) -> Iterator[str]:
-        """What rank 0 says, from the first line on and as it comes, until the job is over. `quiet`:
-        also nothing, where something else about the job has changed. Looks every so many seconds.
+        """Yield the output of rank 0 as it arrives, from the first line until the job is over.
+
+        Parameters
+        ----------
+        every
+            Seconds between reads.
+        quiet
+            Also yield an empty text when something else about the job has changed.
         """
         over = threading.Event()
         changed = threading.Event()
 
-        def see(state: ClusterState, _: object) -> None:
+        def on_change(state: ClusterState, _: object) -> None:
             changed.set()
             if self.is_over(state):
                 over.set()
 
-        end = follower().subscribe(self.cluster.identity, see)
+        unsubscribe = follower().subscribe(self.cluster.identity, on_change)
         read = dict[str, int]()
         try:
             while True:
-                if last := over.is_set():
-                    until_home(self.cluster, self._has_said_all)
-                said = "".join(block.decode(errors="replace") for _, block in self.blocks(read))
-                if said or (quiet and changed.is_set()):
+                is_last = over.is_set()
+                if is_last:
+                    until_home(self.cluster, self._has_all_output)
+                blocks = (block.decode(errors="replace") for _, block in self.blocks(read))
+                output = "".join(blocks)
+                if output or (quiet and changed.is_set()):
                     changed.clear()
-                    yield all_plain(said)
-                if last:
+                    yield all_plain(output)
+                if is_last:
                     return
                 over.wait(every)
         finally:
-            end()
+            unsubscribe()
 
     def fetch(self, folder: str | Path) -> Path:
-        """Put what it keeps, as it was brought here last, into `folder`, which must not be there or
-        be empty.
+        """Unpack the newest archive of the folder that the job keeps, and return its path.
 
-        Raises ClusterError where there is nothing yet, where it is over and the last of it does not
-        come here from the VM of the controller, or the folder cannot be made.
+        Parameters
+        ----------
+        folder
+            The folder to create. It must not exist, or be empty.
+
+        Raises
+        ------
+        ClusterError
+            No archive has arrived; the job is over and its last archive is still on the VM of the
+            controller; or the folder cannot be created.
         """
         target = Path(folder).expanduser()
-        home = until_home(self.cluster, self._has_kept_all)
+        is_complete = until_home(self.cluster, self._has_last_archive)
         job = self.state
-        if job.kept:
-            here = newest(self.directory, job.kept.number)
-        else:
-            here = 0
-        if not here:
+        number = newest(self.directory, job.kept.number) if job.kept else 0
+        if not number:
             if job.spec.keep:
-                why = "nothing of it is here yet"
+                why = "no archive of its folder has arrived yet"
             else:
                 why = "it was declared without --keep"
             raise ClusterError(f"{self.name} has nothing to fetch: {why}", where=self.cluster.name)
         cluster = self.cluster.state
-        if not home and job.over and cluster.seat and not cluster.over:
-            what = f"The last of what {self.name} kept is on {cluster.seat} and has not come here"
-            fix = f"Try again in a moment; {path_of(self.directory, here)} has what came last."
+        archive = path_of(self.directory, number)
+        if not is_complete and job.over and cluster.seat and not cluster.over:
+            what = f"The last archive of {self.name} is still on {cluster.seat}"
+            fix = f"Try again in a moment; {archive} is the newest one here."
             raise ClusterError(what, where=self.cluster.name, fix=fix)
         try:
             if target.is_dir():
                 target.rmdir()
             elif target.exists():
-                raise ClusterError(f"{target} is no folder", fix="Name another one.")
-            unpack(path_of(self.directory, here), target)
+                raise ClusterError(f"{target} is not a folder", fix="Name another one.")
+            unpack(archive, target)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError):
                 why = error.strerror or str(error)
             else:
                 why = str(error)
             raise ClusterError(
-                f"{target} cannot be made: {why}", fix="Name a folder that is not there yet."
+                f"{target} cannot be created: {why}", fix="Name a folder that does not exist."
             ) from error
         return target
 
-    def _has_kept_all(self) -> bool:
-        """Whether the archive that was told of last is here."""
+    def _has_last_archive(self) -> bool:
+        """Return whether the archive that was reported last is here."""
         job = self.cluster.state.of(JobState).get(self.name)
         return job is None or job.kept is None or path_of(self.directory, job.kept.number).exists()
 
-    def _has_said_all(self) -> bool:
-        """Whether the last lines of rank 0 are here, once it has ended."""
+    def _has_all_output(self) -> bool:
+        """Return whether the last lines of rank 0 are here, once its command has ended."""
         job = self.cluster.state.of(JobState).get(self.name)
-        if job and job.vms:
-            exited = job.exits.get(job.vms[0])
-        else:
-            exited = None
-        return exited is None or all_plain(self.output()).rstrip().endswith(
-            all_plain(exited.tail).rstrip()
-        )
+        if job is None or not job.vms:
+            return True
+        exited = job.exits.get(job.vms[0])
+        if exited is None:
+            return True
+        return all_plain(self.output()).rstrip().endswith(all_plain(exited.tail).rstrip())
 
     def _is_home(self) -> bool:
-        return self._has_said_all() and self._has_kept_all()
+        return self._has_all_output() and self._has_last_archive()
 
     def _failure(self, work: JobState) -> str:
         failure = super()._failure(work)
         last = text.plain(work.tail).strip()
         if failure and last:
-            return f"{failure}. It said last:\n{last}"
+            return f"{failure}. Its last output:\n{last}"
         return failure
 
 
@@ -158,7 +179,20 @@ handle = Job
 
 
 def job(name: str | None = None, cluster: Cluster | str | None = None) -> Job:
-    """Return the job called `name`, as `tm.run` finds a run. Raises UnknownWorkError and
-    ClusterError.
+    """Return the job called `name`.
+
+    Parameters
+    ----------
+    name
+        Its name (default: the newest job).
+    cluster
+        Its cluster or the name of that (default: any cluster that has such a job).
+
+    Raises
+    ------
+    UnknownWorkError
+        There is no such job.
+    ClusterError
+        Several clusters have one.
     """
     return find_work("job", name, cluster)

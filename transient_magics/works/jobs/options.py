@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...cli.option import Entry, Option, duration, environment_variable, flag, group, whole, word
+from ...cli.option import Entry, Option, duration, flag, group, whole, word
 from ...cli.options.shared import (
     CLUSTER,
     FILES,
@@ -25,9 +25,21 @@ from ...cli.options.shared import (
 )
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...errors import DeclarationError
+from .spec import variable_name
 
 if TYPE_CHECKING:
     from .handle import Job
+
+
+def environment_variable(text: str) -> tuple[str, str]:
+    """Read `NAME=VALUE` of a job's environment; any value is valid. Raises DeclarationError."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise DeclarationError(f"Invalid --env '{text}'", fix="Write NAME=VALUE.")
+    try:
+        return variable_name(name), value
+    except ValueError as error:
+        raise DeclarationError(f"Invalid --env: {error}") from None
 
 
 def job() -> tuple[Option, ...]:
@@ -57,8 +69,8 @@ def job() -> tuple[Option, ...]:
             REVOCATIONS,
             flag(
                 "--keep",
-                "a folder in the job's working directory that is copied here every few minutes and at the "
-                "notice; the next VM starts with it",
+                "a folder in the job's working directory that is copied here every few minutes and "
+                "at the notice; the next VM starts with it",
                 str,
                 metavar="FOLDER",
             ),
@@ -72,8 +84,8 @@ def job() -> tuple[Option, ...]:
             ),
             flag(
                 "--at-notice",
-                "how long before a preemption ends a VM to send SIGTERM to the command, 15s to 30s; "
-                "before that the file TRANSIENT_NOTICE has the time of the end",
+                "how long before a preemption ends a VM to send SIGTERM to the command, 15s to "
+                "30s; the file TRANSIENT_NOTICE has the time of the end",
                 duration("--at-notice", "s"),
                 default="30s, at the usual notice",
                 name="at_notice_seconds",
@@ -104,7 +116,7 @@ def job() -> tuple[Option, ...]:
 
 
 def check_job(values: dict[str, Any], called: str) -> None:
-    """One option, one field."""
+    """Convert values of options to fields of the declaration."""
     if "environment" in values:
         values["environment"] = dict(values["environment"])
     if "memory" in values:
@@ -137,20 +149,31 @@ def _refuse_command_and_code(values: Mapping[str, Any], code: Code) -> None:
             f"{code.called} needs a command", fix=f'For example: {code.called} "python train.py"'
         )
     name = code.called.lstrip("%")
-    what = "A job runs a command, or the code below it" + (", not both" if code.source else "")
+    what = "A job runs a command, or the code below it"
+    if code.source:
+        what += ", not both"
     raise DeclarationError(
         what, fix=f'Write %{name} "python train.py", or %%{name} and the code below it.'
     )
 
+
+_EPILOG = """\
+Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, ...), RANK,
+WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first).
+At a preemption notice the file TRANSIENT_NOTICE appears. It has the time at which a VM of the job
+ends, in seconds since 1970. The command receives SIGTERM on all its VMs --at-notice before that,
+and has 15 seconds (with --at-notice 20s: 9) to save its work."""
 
 COMMANDS = (
     WorkCommand(
         "job",
         job,
         _declare,
+        guide="jobs",
         rank=2,
         description=(
-            "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder that outlives them."
+            "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder "
+            "that outlives them."
         ),
         entries=(
             Entry(
@@ -158,25 +181,11 @@ COMMANDS = (
                 '%job "COMMAND" [options]',
                 "Run any command on VMs, with a folder that outlives them",
             ),
-            Entry(
-                "",
-                "%%job [options]",
-                "Run the cell on VMs",
-            ),
+            Entry("", "%%job [options]", "Run the cell on VMs"),
         ),
         check=check_job,
         example='"python train.py" --include train.py --keep checkpoints',
-        epilog=(
-            "Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, "
-            "...), RANK,\n"
-            "WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first)."
-            "\n"
-            "At the notice of a preemption the file TRANSIENT_NOTICE appears, with the moment at which a "
-            "VM of the job ends,\n"
-            "in seconds since 1970. --at-notice before that the command receives SIGTERM on all its VMs, "
-            "and has 15 seconds\n"
-            "(of --at-notice 20s: 9) to write what it wants to keep."
-        ),
+        epilog=_EPILOG,
         from_file=False,
     ),
 )

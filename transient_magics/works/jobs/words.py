@@ -1,14 +1,25 @@
-"""Jobs in words: how one does, and what happened to it."""
+"""States and events of jobs in words."""
 
 from __future__ import annotations
 
 from ...client.text.words import count, size
-from ...journal import ClusterState, Event, JobState, VmState, events
+from ...journal import ClusterState, Event, VmState
 from ...protocol.checks import plain
+from .events import (
+    JobBegan,
+    JobExited,
+    JobGpuUnused,
+    JobInterrupted,
+    JobKept,
+    JobPacked,
+    JobStarted,
+    JobUnkept,
+)
+from .state import JobState
 
 QUIET = ("job.packed", "job.kept")
-TONES = {events.JobInterrupted: "warn", events.JobUnkept: "warn", events.JobGpuUnused: "warn"}
-"""How a panel colours events."""
+TONES = {JobInterrupted: "warn", JobUnkept: "warn", JobGpuUnused: "warn"}
+"""Colours of events on a panel."""
 
 
 def work_words(job: JobState, cluster: ClusterState | None) -> str:
@@ -24,78 +35,64 @@ def user_of(job: JobState, vm: VmState) -> str:
 
 
 def job_words(job: JobState) -> str:
-    """`running on worker-1 (attempt 2, after 1 revocation), 12 MB kept`, or how it ended."""
-    if job.kept:
-        kept = f", {size(job.kept.bytes)} kept"
-    else:
-        kept = ""
-    if job.unkept:
-        unkept = f"; its folder is not brought here: {plain(job.unkept)}"
-    else:
-        unkept = ""
+    """Return `running on worker-1 (attempt 2, after 1 revocation), 12 MB kept`, or its end."""
+    kept = f", {size(job.kept.bytes)} kept" if job.kept else ""
+    unkept = f"; its folder is not copied here: {plain(job.unkept)}" if job.unkept else ""
+    after = ""
     if job.interruptions:
-        again = f", after {count(job.interruptions, 'revocation')}"
-    else:
-        again = ""
-    again += f", after {count(job.failures, 'failure')}" if job.failures else ""
+        after = f", after {count(job.interruptions, 'revocation')}"
+    if job.failures:
+        after += f", after {count(job.failures, 'failure')}"
     match job.phase:
         case "declared":
             return f"waits for {count(job.spec.workers, 'worker')}"
         case "running" if job.stop:
             return f"ends: {job.stop.reason}"
         case "running" if not job.vms:
-            return f"waits for {count(job.spec.workers, 'worker')} to go on{again}{kept}"
+            return f"waits for {count(job.spec.workers, 'worker')} to continue{after}{kept}"
         case "running":
-            does = "running on" if job.started else "begins on"
-            if job.gpu_unused:
-                unused = f"; GPU not used on {', '.join(job.gpu_unused)}"
-            else:
-                unused = ""
-            return (
-                f"{does} {', '.join(job.vms)} (attempt {job.attempt}{again}){kept}{unkept}{unused}"
-            )
+            verb = "running" if job.started else "begins"
+            attempt = f"{verb} on {', '.join(job.vms)} (attempt {job.attempt}{after})"
+            unused = f"; GPU not used on {', '.join(job.gpu_unused)}" if job.gpu_unused else ""
+            return f"{attempt}{kept}{unkept}{unused}"
         case "finished":
-            return f"finished{again}{kept}{unkept}"
+            return f"finished{after}{kept}{unkept}"
     if job.reason:
         return f"{job.phase}: {plain(job.reason)}{kept}{unkept}"
     return f"{job.phase}{kept}{unkept}"
 
 
 def event_words(event: Event) -> str:
-    """What happened to a job; nothing of other events."""
+    """Return what happened to a job; an empty text for other events."""
     match event:
-        case events.JobBegan():
+        case JobBegan():
             return f"{event.job} begins on {', '.join(event.vms)} (attempt {event.attempt})"
-        case events.JobStarted():
-            if event.kept:
-                kept = f", with what was kept ({event.kept})"
-            else:
-                kept = ""
-            return f"the command of {event.job} runs{f' as rank {event.rank}' if event.rank else ''}{kept}"
-        case events.JobPacked():
-            return f"the folder of {event.job} is packed: {count(event.files, 'file')}, {size(event.bytes)}"
-        case events.JobKept():
-            return f"the folder of {event.job} is here: {count(event.files, 'file')}, {size(event.bytes)}"
-        case events.JobUnkept():
-            if event.reason:
-                why = f" is not brought here: {event.reason}"
-            else:
-                why = " is brought here again"
-            return f"the folder of {event.job}{why}"
-        case events.JobGpuUnused() if event.seconds:
-            if event.rank:
-                where = f"rank {event.rank} of {event.job}"
-            else:
-                where = event.job
-            return f"{where} has not used its GPU ({plain(event.gpu)}) in {event.seconds / 60:.0f} min: it is paid for"
-        case events.JobGpuUnused():
+        case JobStarted():
+            rank = f" as rank {event.rank}" if event.rank else ""
+            kept = f", with what was kept ({event.kept})" if event.kept else ""
+            return f"the command of {event.job} runs{rank}{kept}"
+        case JobPacked():
+            return f"the folder of {event.job} is packed: {_size(event)}"
+        case JobKept():
+            return f"the folder of {event.job} is here: {_size(event)}"
+        case JobUnkept() if event.reason:
+            return f"the folder of {event.job} is not copied here: {event.reason}"
+        case JobUnkept():
+            return f"the folder of {event.job} is copied here again"
+        case JobGpuUnused() if event.seconds:
+            user = f"rank {event.rank} of {event.job}" if event.rank else event.job
+            minutes = f"{event.seconds / 60:.0f} min"
+            return f"{user} has not used its GPU ({plain(event.gpu)}) in {minutes}: it is paid for"
+        case JobGpuUnused():
             return f"{event.job} uses its GPU ({plain(event.gpu)}) now"
-        case events.JobExited():
-            if event.noticed:
-                how = "was told to end"
-            else:
-                how = f"ended with code {event.code}"
-            return f"the command of {event.job} {how}"
-        case events.JobInterrupted():
-            return f"{event.job} goes on elsewhere: {event.reason}"
+        case JobExited() if event.noticed:
+            return f"the command of {event.job} ended at a notice"
+        case JobExited():
+            return f"the command of {event.job} ended with code {event.code}"
+        case JobInterrupted():
+            return f"{event.job} continues elsewhere: {event.reason}"
     return ""
+
+
+def _size(event: JobPacked | JobKept) -> str:
+    return f"{count(event.files, 'file')}, {size(event.bytes)}"

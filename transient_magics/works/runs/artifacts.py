@@ -23,6 +23,7 @@ from ...journal.declared import note_brought
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
 from ...protocol.measures.step_parts import MOST_BYTES
+from ...protocol.vm_events import TrainFailed, TrainFinished, TrainStarted
 from ...runtime.files.manifest import split
 from .checking import check_counts
 from .checkpoint_copy import copy_checkpoints
@@ -134,12 +135,12 @@ class RunSync(Sync[RunState]):
         match event:
             case events.WorkDeclared(of="run"):
                 self._have_run(event.work)
-            case events.TrainStarted():
+            case TrainStarted():
                 self._follow_metrics(event.run)
             case events.TrainTraced():
                 self._note_trace(event, again=True)
                 self.begin(event.run)
-            case events.TrainFinished() | events.TrainFailed():
+            case TrainFinished() | TrainFailed():
                 self.home.cancel(measured(event.run).what)
                 self.begin(event.run)
             case _:

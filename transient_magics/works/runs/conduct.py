@@ -30,7 +30,7 @@ from ...journal.declared import declared_run, is_brought, run_folder
 from ...protocol import agent_commands, cluster_commands, layout
 from ...protocol.agent_commands import INPUT
 from ...protocol.cluster_commands import Agree, Command, Move, Profile
-from ...protocol.vm_events import ProcessGaveUp
+from ...protocol.vm_events import ProcessGaveUp, TrainFailed, TrainFinished
 from ...runtime.files.checkpoints import Checkpoints
 from ...spec import PARAMETER_SERVER, PREPARATION, WORKER, RunSpec, run_store
 from ...spec.cluster import slot_of
@@ -73,9 +73,9 @@ class Runs(Works[RunSpec]):
         """Return the event by which a run begins."""
         return events.WorkDeclared(work=name, of="run", spec=spec.without_token())
 
-    def failed(self, name: str, reason: str) -> events.TrainFailed:
+    def failed(self, name: str, reason: str) -> TrainFailed:
         """Return the event by which a run fails."""
-        return events.TrainFailed(run=name, reason=reason)
+        return TrainFailed(run=name, reason=reason)
 
     def refused(self, name: str, error: ClusterError) -> None:
         """Fail a run whose declaration cannot be read. No run fails under the name of other work."""
@@ -312,7 +312,7 @@ class Runs(Works[RunSpec]):
                 f"stop {name}", lambda: training.stop(lambda: self.state.of(RunState)[name])
             )
         elif not run.over:
-            self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+            self.recorder.record(TrainFinished(run=name, step=run.step, stopped=True))
 
     def stop_trial(self, name: str, save: bool = True) -> None:
         """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint
@@ -326,7 +326,7 @@ class Runs(Works[RunSpec]):
                 partial(training.stop, lambda: self.state.of(RunState)[name], save=save),
             )
         elif not training and not self.state.has_begun(run):
-            self.recorder.record(events.TrainFinished(run=name, step=run.step, stopped=True))
+            self.recorder.record(TrainFinished(run=name, step=run.step, stopped=True))
 
     async def end_all(self) -> None:
         """Stop what still trains, the last checkpoint of each brought home if it can be had."""
@@ -404,9 +404,7 @@ class Runs(Works[RunSpec]):
         run = self.state.of(RunState)[run.name]
         if not run.over:
             self.recorder.record(
-                events.TrainFinished(
-                    run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True
-                )
+                TrainFinished(run=run.name, step=run.step, checkpoint=run.checkpoint, stopped=True)
             )
 
     def _lease(self, fleet: Fleet, slots: Mapping[int, str], at: float) -> None:
@@ -446,12 +444,12 @@ class Runs(Works[RunSpec]):
 
     def _conduct(self, fleet: Fleet, run: RunState) -> None:
         if refused := fleet.training_refused:
-            self.recorder.record(events.TrainFailed(run=run.name, reason=refused))
+            self.recorder.record(TrainFailed(run=run.name, reason=refused))
             return
         try:
             run = declared_run(self.directory, run)
         except ClusterError as error:
-            self.recorder.record(events.TrainFailed(run=run.name, reason=str(error)))
+            self.recorder.record(TrainFailed(run=run.name, reason=str(error)))
             return
         folder = run_folder(self.directory, run.name)
         changed = self.recorder.changed.set

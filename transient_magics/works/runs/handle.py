@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...planner.deflation import Advice
     from ...planner.forecast import Forecast
 
-# The chief gives it 900 s and three times a tenth of the run's time.
+# The chief's own limit is 900 s and three times a tenth of the duration of the run.
 _EVALUATION_SECONDS = 1200.0
 _EVALUATION_SHARE = 0.5
 _SERVER = "ps-0"
@@ -49,24 +49,57 @@ _OF_A_RUN = frozenset(
 
 
 class Run(RecordedRun):
-    """A run of a cluster: the training of one model."""
+    """A run of a cluster: the training of one model.
+
+    A handle stores nothing: it reads the cluster's journal and sends commands to its controller.
+
+    Examples
+    --------
+    >>> run = tm.run("run-1")
+    >>> run.wait()
+    >>> run.evaluate()["accuracy"]
+    >>> run.export("exported")
+    """
 
     def advice(self, question: str) -> Advice:
-        """What it means to give up processors, where the provider asks for them:
-        `run.advice("reclaim 1")`.
+        """Return what it costs to give up processors that the provider wants back.
 
-        Seconds and dollars with a worker lost, with all shrunk, and with a few shrunk for as much
-        ("reclaim 0.5": half of what one has), the fastest first; and what was measured when VMs of
-        the cluster were shrunk or revoked. Raises DeclarationError, and PlanError where the run
-        does not train, or has no more workers than that.
+        The advice compares a lost worker, all workers shrunk, and a few workers shrunk, the fastest
+        first. It also has what was measured when VMs of the cluster were shrunk or revoked.
+
+        Parameters
+        ----------
+        question : str
+            What the provider wants, such as `"reclaim 1"` for one worker, or `"reclaim 0.5"` for
+            half of a worker.
+
+        Returns
+        -------
+        Advice
+            Seconds and US dollars of each choice.
+
+        Raises
+        ------
+        DeclarationError
+            The question is invalid.
+        PlanError
+            The run does not train, or has no more workers than that.
+
+        Examples
+        --------
+        >>> print(tm.run("run-1").advice("reclaim 1"))
         """
         from ...client.planning.forecasts import advice
 
         return advice(self, question)
 
     def cost(self) -> Cost:
-        """Return the cost of the run so far and its projected cost at its end, in US dollars, as of
-        other work.
+        """Return the cost of the run so far and its projected cost at its end.
+
+        Returns
+        -------
+        Cost
+            US dollars: `total` so far, and the projection while the run trains.
         """
         from ...client.planning.forecasts import projected
 
@@ -76,64 +109,122 @@ class Run(RecordedRun):
         return projected(found, self)
 
     def forecast(self, revocations: str | None = None) -> Forecast:
-        """Return when the run ends and what it will have cost, with intervals, given all that
-        happened.
+        """Return when the run ends and what it will have cost, with intervals.
 
-        `revocations`: `published` lifetimes or `none`; by default as the emulator's weather is, and
-        `published` on Compute Engine. Raises PlanError where it is over, or too young to tell.
+        The forecast uses everything that has happened so far.
+
+        Parameters
+        ----------
+        revocations : {"published", "none"}, optional
+            The lifetimes of VMs to expect (default: those of the emulator's weather; `published` on
+            Compute Engine).
+
+        Returns
+        -------
+        Forecast
+            The end of the run and its cost in US dollars, with intervals of 90 %.
+
+        Raises
+        ------
+        PlanError
+            The run is over, or has not trained long enough.
         """
         from ...client.planning.forecasts import forecast
 
         return forecast(self, revocations)
 
     def agree(self, proposal: int | None = None) -> None:
-        """Have the workers that are proposed for it now (`--adapt ask`), or those of the proposal
-        of that number.
+        """Agree to the workers that are proposed for the run (`--adapt ask`).
 
-        Raises ClusterError where nothing is proposed, or something else by now.
+        Parameters
+        ----------
+        proposal : int, optional
+            The number of the proposal (default: the present one).
+
+        Raises
+        ------
+        ClusterError
+            Nothing is proposed, or another proposal has replaced it.
         """
-        known = self.state.deadline
-        if known is None or known.proposed is None:
+        deadline = self.state.deadline
+        if deadline is None or deadline.proposed is None:
             raise ClusterError(
                 f"Nothing is proposed for {self.name}", fix="Its panel shows what is."
             )
         commands.send(
-            self.cluster.directory, Agree(run=self.name, proposal=proposal or known.proposed.seq)
+            self.cluster.directory, Agree(run=self.name, proposal=proposal or deadline.proposed.seq)
         )
 
     def move(self, before: str | None = None) -> None:
-        """Have the run, which waits, begin before the one called `before`; by default before all
-        that wait.
+        """Let a waiting run begin before another waiting run.
 
-        Raises ClusterError where either does not wait.
+        Parameters
+        ----------
+        before : str, optional
+            The name of the other run (default: the first one that waits).
+
+        Raises
+        ------
+        ClusterError
+            One of the two does not wait.
         """
         commands.send(self.cluster.directory, Move(run=self.name, before=before or ""))
 
     def save(self) -> None:
-        """Have a checkpoint written now; training goes on. Raises ClusterError where it does not
-        train.
+        """Write a checkpoint now, while training continues.
+
+        Raises
+        ------
+        ClusterError
+            The run does not train.
         """
         commands.send(self.cluster.directory, Save(run=self.name))
 
     def history(self) -> pandas.DataFrame:
-        """The metrics as a DataFrame, a row per worker and second.
+        """Return the metrics as a DataFrame with a row per worker and second.
 
-        Columns: time (UTC), worker, step (global, after the row's last one), loss,
-        steps_per_second, batch_size (examples; of uneven mini-batches of text tokens), staleness
-        (other workers' steps while one was computed); since the worker's row before: steps, samples
-        (examples), compute_seconds and wait_seconds (of all those steps); learning_rate_divisor, by
-        which --lr-policy divided the rate of the row's last step; where those seconds went,
-        split_input (waiting for examples), split_pull (for variables), split_compute, split_push
-        (until the gradients were applied), split_barrier (for other workers), split_rest (between
-        steps), which add up to compute_seconds and wait_seconds; hidden_pull and hidden_push, which
-        went on beneath input and compute; split_own, the backward pass, part of compute, by which
-        --batching dynamic goes; server_share, the part of its cores that the busiest parameter
-        server took (0 to 1). Rows in which gradients were measured have their squared norms too
-        (journal.metrics.GRADIENTS), others NaN.
+        When a run of some ten hours with four workers (32 MiB of metrics) is over, all but its last
+        hour is kept by the minute: steps, samples and seconds are sums of the minute, all other
+        columns its means.
 
-        When a long run is over (32 MiB: some ten hours of four workers), all but its last hour is
-        kept by the minute: steps, samples and seconds are those of the minute, the others its
-        averages.
+        Returns
+        -------
+        pandas.DataFrame
+            These columns; unknown figures are NaN.
+
+            time
+                UTC.
+            worker
+                The name of its VM.
+            step
+                The global step after the row's last step.
+            loss
+                The training loss.
+            steps_per_second
+                The speed of the worker.
+            batch_size
+                Examples; tokens for uneven mini-batches of text.
+            staleness
+                Steps of other workers while one step was computed.
+            steps, samples
+                Steps and examples since the worker's row before.
+            compute_seconds, wait_seconds
+                The seconds of all these steps.
+            learning_rate_divisor
+                The number by which --lr-policy divided the rate of the row's last step.
+            split_input, split_pull, split_compute, split_push, split_barrier, split_rest
+                Seconds of waiting for examples, waiting for variables, computing, waiting until
+                gradients were applied, waiting for other workers, and between steps. Their sum is
+                compute_seconds and wait_seconds.
+            hidden_pull, hidden_push
+                Seconds of transfers that overlapped with input and computing.
+            split_own
+                Seconds of the backward pass, a part of split_compute, which --batching dynamic
+                uses.
+            server_share
+                The share of its cores that the busiest parameter server used, 0 to 1.
+            gradient columns (`journal.metrics.GRADIENTS`)
+                Squared norms, in rows in which gradients were measured.
         """
         import pandas
 
@@ -164,11 +255,16 @@ class Run(RecordedRun):
         return frame.loc[:, columns]
 
     def evaluations(self) -> pandas.DataFrame:
-        """All evaluations as a DataFrame, a row for each: step, time (UTC), and a column for each
-        metric.
+        """Return all evaluations as a DataFrame with a row for each.
 
-        Where the dev split was not taken as a whole, the column `part` says how much of it. Steps
-        that were made twice, because a parameter server's VM was lost, may be there twice.
+        Steps that were made twice, because the VM of a parameter server was lost, may have two
+        rows.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns step, time (UTC), and one for each metric. `part` says which part of the dev
+            split was evaluated; it is there if an evaluation did not use the whole split.
         """
         import pandas
 
@@ -178,51 +274,103 @@ class Run(RecordedRun):
             if isinstance(event, TrainEvaluated) and event.run == self.name
         ]
         rows = [
-            {"step": each.step, "time": each.time, **dict.fromkeys(each.undefined), **each.metrics}
-            for each in found
+            {
+                "step": event.step,
+                "time": event.time,
+                **dict.fromkeys(event.undefined),
+                **event.metrics,
+            }
+            for event in found
         ]
         names = list(dict.fromkeys(name for row in rows for name in row))
         frame = pandas.DataFrame(rows, columns=names or ["step", "time"])
-        parts = [part_words(each.examples, each.complete, each.of, each.endless) for each in found]
+        parts = [
+            part_words(event.examples, event.complete, event.of, event.endless) for event in found
+        ]
         if any(parts):
             frame.insert(2, "part", parts, allow_duplicates=True)
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         return frame
 
     def tensorboard(self, folder: str | Path | None = None) -> Path:
-        """Write the run's metrics and events for TensorBoard into `folder` (default: in the run's
-        own), and return it.
+        """Write the metrics and events of the run for TensorBoard.
 
-        Called again it appends what is new: `%tensorboard --logdir FOLDER` follows. One run has one
-        folder.
+        A second call appends what is new, and `%tensorboard --logdir FOLDER` follows it.
+
+        Parameters
+        ----------
+        folder : str or Path, optional
+            The folder of this one run (default: `tensorboard` in the run's own folder).
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        TrainingError
+            The folder belongs to another run.
         """
         from ...client.results.tensorboard import write
 
         return write(self, Path(folder).expanduser() if folder else self.directory / "tensorboard")
 
     def profile(self, file: str | Path, worker: str = "") -> Path:
-        """Have one step of a worker traced, all its operations and those of the parameter servers,
-        and write it.
+        """Trace one step of a worker with all its operations and those of the parameter servers.
 
-        `file`: Chrome's trace format, for Perfetto and chrome://tracing (gzipped where it ends with
-        `.gz`), or, where it ends with `.xplane.pb`, what TensorBoard's profiler reads;
-        `run.tensorboard()` takes it along, too. `worker`: by default the first that trains. A
-        traced step is several times slower than others, and is counted in no speed and by no
-        mini-batch. So there is one at most every five minutes, and more seldom where it was
-        expensive. Raises TrainingError where it is too early for another, or none came,
-        ClusterError where nobody trains.
+        A traced step is several times slower than other steps, and does not count for speeds and
+        mini-batches. At most one step is traced in five minutes, fewer if a trace was expensive.
+
+        Parameters
+        ----------
+        file : str or Path
+            The file to write: Chrome's trace format, for Perfetto and chrome://tracing (compressed
+            if the name ends in `.gz`), or the format of TensorBoard's profiler if it ends in
+            `.xplane.pb`. `run.tensorboard()` includes the trace, too.
+        worker : str, optional
+            The name of the worker (default: the first one that trains).
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        TrainingError
+            It is too early for another trace, or no trace arrived.
+        ClusterError
+            No worker trains.
         """
         from ...client.results.profile import profile
 
         return profile(self, Path(file).expanduser(), worker)
 
     def evaluate(self, now: bool = False) -> Metrics:
-        """The dev split's metrics as last evaluated; `now`: of the model as it is, while training
-        goes on.
+        """Return the metrics of the dev split.
 
-        Where they are of a part of the split, they say so when they are printed, and in `part`.
-        Raises TrainingError where it has not been evaluated yet, or could not be (it says why);
-        with `now`, ClusterError where it does not train.
+        Parameters
+        ----------
+        now : bool, default False
+            Evaluate the model as it is now, while training continues, and wait for the result.
+            Otherwise the result is that of the last evaluation.
+
+        Returns
+        -------
+        Metrics
+            The metrics by name. `part` says so if only a part of the split was evaluated.
+
+        Raises
+        ------
+        TrainingError
+            The run was not evaluated yet, or the evaluation failed.
+        ClusterError
+            `now`, and the run does not train.
+
+        Examples
+        --------
+        >>> tm.run("run-1").evaluate(now=True)["accuracy"]
         """
         if now:
             before = self.state.evaluations[-1:], self.state.unevaluated
@@ -232,11 +380,9 @@ class Run(RecordedRun):
                 run = state.of(RunState).get(self.name)
                 return run is None or run.over or (run.evaluations[-1:], run.unevaluated) != before
 
-            taken = time.time() - (self.state.started_at or time.time())
-            if (
-                self.cluster.follow(done, max(_EVALUATION_SECONDS, _EVALUATION_SHARE * taken))
-                is None
-            ):
+            trained = time.time() - (self.state.started_at or time.time())
+            timeout = max(_EVALUATION_SECONDS, _EVALUATION_SHARE * trained)
+            if self.cluster.follow(done, timeout) is None:
                 raise TrainingError(f"{self.name} could not be evaluated", fix=_LOG)
         state = self.state
         found = Metrics(state.metrics, part_words(*state.evaluated))
@@ -261,19 +407,44 @@ class Run(RecordedRun):
         *,
         checkpoint: str | int = "last",
     ) -> ndarray | dict[str, ndarray]:
-        """What the model of a checkpoint answers to `inputs`, on this machine; the cluster may be
-        gone.
+        """Return the predictions of the model of a checkpoint, computed on this machine.
 
-        `inputs`: an array or list of examples, or a dict of them by feature name, as the problem's
-        generator makes them (an image's pixels, a text's token numbers; or texts); the problem's
-        own preprocessing is applied. A classifier gives probabilities of shape (examples, classes).
-        Every other model needs its targets too (`{"inputs": ..., "targets": ...}`) and gives its
-        logits for them; `decode` gives texts. `data_dir`: where the problem's vocabulary is, where
-        it is not the one beside the checkpoint. A model that the cell defines takes features as its
-        input_fn gives them, and gives its predictions. Starting TensorFlow takes some seconds, so
-        ask for many at once. `checkpoint`: `"last"`, `"best"` (of a run with --keep-best), or the
-        step of one that is kept. `trust` agrees to run the code of a run that another machine
-        declared. Raises TrainingError, CellError or AgreementError.
+        The cluster may be gone. TensorFlow takes some seconds to start, so ask for many predictions
+        at once.
+
+        Parameters
+        ----------
+        inputs : array, list or dict
+            Examples, or a dict of them by feature name: an image's pixels, a text's token numbers,
+            or texts. The preprocessing of the problem is applied. A model of the cell takes
+            features as its input_fn returns them. A model of Tensor2Tensor that is not a classifier
+            needs its targets, too: `{"inputs": ..., "targets": ...}`.
+        data_dir : str or Path, optional
+            The folder with the vocabulary of the problem (default: the one beside the checkpoint).
+        trust : bool, default False
+            Agree to run the code of a run that another machine declared.
+        checkpoint : {"last", "best"} or int, default "last"
+            Which checkpoint: the last one, the best one of a run with --keep-best, or the one of a
+            step that was kept.
+
+        Returns
+        -------
+        ndarray or dict of ndarray
+            Probabilities of shape (examples, classes) for a classifier, logits for other models of
+            Tensor2Tensor, predictions for a model of the cell.
+
+        Raises
+        ------
+        TrainingError
+            There is no such checkpoint, or the model cannot be computed.
+        CellError
+            The cell does not define the model.
+        AgreementError
+            Another machine declared the run, and `trust` is False.
+
+        Examples
+        --------
+        >>> tm.run("run-1").predict(images).argmax(axis=1)
         """
         from ...client.results.models import predict
 
@@ -291,20 +462,39 @@ class Run(RecordedRun):
         checkpoint: str | int = "last",
         trust: bool = False,
     ) -> list[str]:
-        """The texts that a Tensor2Tensor model answers `texts` with, on this machine.
+        """Return the texts with which a Tensor2Tensor model answers other texts.
 
-        `texts`: a list of them (or of rows of token numbers), or a dict of such lists by feature
-        name. The problem's own encoders turn them into token numbers and back. A model with inputs
-        answers them, a language model goes on from them, a classifier names their classes.
-        `data_dir`: where the problem's vocabulary is, where it is not the one beside the
-        checkpoint.
+        The encoders of the problem convert texts to token numbers and back. A model with inputs
+        answers them, a language model continues them, a classifier names their classes. With a
+        `beam_size` of 1 each token is the likeliest one. Larger sizes use Tensor2Tensor's beam
+        search, which takes as many times the time; its t2t_decoder uses 4.
 
-        Each token is the likeliest one, unless `beam_size` is more than 1: then the best of so many
-        beginnings is written, by Tensor2Tensor's beam search, which prefers longer texts the larger
-        `alpha` is (its t2t_decoder takes 4 and 0.6, and so many times the time). `average`: use the
-        mean of the last so many checkpoints, as t2t_avg_all makes it; the run must have kept them
-        (`--keep`). `checkpoint` and `trust`: as of `predict`. Raises TrainingError, CellError or
-        AgreementError.
+        Parameters
+        ----------
+        texts : list or dict
+            Texts or rows of token numbers, or a dict of such lists by feature name.
+        data_dir : str or Path, optional
+            The folder with the vocabulary of the problem (default: the one beside the checkpoint).
+        beam_size : int, default 1
+            The number of beginnings that are kept.
+        alpha : float, default 0.6
+            The preference of a beam search for longer texts.
+        average : int, default 1
+            Use the mean of this many last checkpoints, which the run must have kept (`--keep`).
+        checkpoint : {"last", "best"} or int, default "last"
+            Which checkpoint, as in `predict`.
+        trust : bool, default False
+            Agree to run the code of a run that another machine declared.
+
+        Returns
+        -------
+        list of str
+            An answer for each text.
+
+        Raises
+        ------
+        TrainingError, CellError, AgreementError
+            As in `predict`.
         """
         from ...client.results.models import decode
 
@@ -319,12 +509,31 @@ class Run(RecordedRun):
         *,
         checkpoint: str | int = "last",
     ) -> Path:
-        """Write the model of a checkpoint as a SavedModel into `folder`, which must be new or
-        empty.
+        """Write the model of a checkpoint as a SavedModel.
 
-        Its signature `serving_default` takes and gives what `predict` does, with the preprocessing
-        inside; plain `tf.saved_model.load` and TensorFlow Serving read it. `checkpoint` and
-        `trust`: as of `predict`. Raises TrainingError, CellError or AgreementError.
+        The signature `serving_default` takes and returns what `predict` does, and includes the
+        preprocessing. `tf.saved_model.load` and TensorFlow Serving read it.
+
+        Parameters
+        ----------
+        folder : str or Path
+            A new or empty folder.
+        data_dir : str or Path, optional
+            The folder with the vocabulary of the problem (default: the one beside the checkpoint).
+        trust : bool, default False
+            Agree to run the code of a run that another machine declared.
+        checkpoint : {"last", "best"} or int, default "last"
+            Which checkpoint, as in `predict`.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        TrainingError, CellError, AgreementError
+            As in `predict`.
         """
         from ...client.results.models import export
 
@@ -334,15 +543,32 @@ class Run(RecordedRun):
     def model(
         self, file: str | Path | None = None, *, checkpoint: str | int = "last", trust: bool = False
     ) -> Any:
-        """The compiled Keras model of the run's cell, with the weights of a checkpoint, in this
-        process.
+        """Return the compiled Keras model of the cell with the weights of a checkpoint.
 
-        It can be evaluated, trained on and looked into like any other; its optimizer begins anew.
-        `file`, which must be new and end in `.keras`, is written too. This brings TensorFlow into
-        this process, which nothing else does, and says so: the cell runs here. Of the checkpoint
-        come arrays alone, which must be those of the model's weights. `checkpoint` and `trust`: as
-        of `predict`. Raises TrainingError, also for a model of Tensor2Tensor's and for a model_fn,
-        CellError or AgreementError.
+        The cell runs in this process and imports TensorFlow here, which nothing else does. The
+        model can be evaluated and trained like any other; its optimizer starts afresh. Only arrays
+        are read from the checkpoint, and they must fit the weights of the model.
+
+        Parameters
+        ----------
+        file : str or Path, optional
+            A new file ending in `.keras` to write the model to.
+        checkpoint : {"last", "best"} or int, default "last"
+            Which checkpoint, as in `predict`.
+        trust : bool, default False
+            Agree to run the code of a run that another machine declared.
+
+        Returns
+        -------
+        keras.Model
+            The model.
+
+        Raises
+        ------
+        TrainingError
+            There is no such checkpoint, or the run trains a model of Tensor2Tensor or a model_fn.
+        CellError, AgreementError
+            As in `predict`.
         """
         from ...client.results.keras_model import keras_model
 
@@ -350,19 +576,44 @@ class Run(RecordedRun):
         return keras_model(self, Path(file).expanduser() if file else None, checkpoint)
 
     def logs(self, worker: str, lines: int = 200) -> Log:
-        """The last lines that `worker` (a VM's name) wrote in this run."""
-        return Log(
-            commands.send(self.cluster.directory, Logs(vm=worker, run=self.name, lines=lines))[
-                "text"
-            ]
-        )
+        """Return the last lines that a worker logged for the run.
+
+        Parameters
+        ----------
+        worker : str
+            The name of its VM, such as `worker-0`.
+        lines : int, default 200
+            The number of lines.
+
+        Raises
+        ------
+        ClusterError
+            The controller does not answer, or the VM has no log.
+        """
+        command = Logs(vm=worker, run=self.name, lines=lines)
+        return Log(commands.send(self.cluster.directory, command)["text"])
 
     def fetch(self, folder: str | Path) -> Path:
-        """Bring checkpoints, metrics, events, the cell and the declaration into `folder` (made if
-        needed).
+        """Copy checkpoints, metrics, events, the cell and the declaration to a folder.
 
-        From the bucket, where the run has its place in one; the cluster may be gone. Raises
-        CloudError, and TrainingError where they cannot be written.
+        Results in a bucket are downloaded; the cluster may be gone.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The folder, which is created if needed.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        CloudError
+            The bucket cannot be read.
+        TrainingError
+            The files cannot be written.
         """
         target = Path(folder).expanduser()
         try:
@@ -381,7 +632,8 @@ class Run(RecordedRun):
         brought = is_brought(self.cluster.directory, self.name)
         for path in self.directory.iterdir():
             if path.name == layout.HOME or (brought and path.name not in _OF_A_RUN):
-                continue  # a VM named it, and a folder may hold names that programs heed
+                # A VM named this file, and programs may act on files of certain names.
+                continue
             if path.is_dir():
                 shutil.copytree(path, target / path.name, dirs_exist_ok=True)
             elif path.name == layout.RUN:
@@ -408,8 +660,14 @@ def handle(name: str, cluster: Cluster) -> Run | Stalls:
 
 
 def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
-    """Return the run called `name`, of `cluster` or of the last one that has it; without a name the
-    latest run.
+    """Return a run.
+
+    Parameters
+    ----------
+    name : str, optional
+        The name of the run (default: the latest).
+    cluster : Cluster or str, optional
+        Its cluster (default: the latest one that has such a run).
 
     Raises
     ------
@@ -417,6 +675,10 @@ def run(name: str | None = None, cluster: Cluster | str | None = None) -> Run:
         There is no such run.
     ClusterError
         No cluster is named, and several that are not deleted have such work.
+
+    Examples
+    --------
+    >>> tm.run().wait()
     """
     found = lookup.find_work("run", name, cluster)
     return Run(found.name, found.cluster)

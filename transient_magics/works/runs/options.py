@@ -51,17 +51,20 @@ from ...cli.options.shared import (
     PIP,
     PIP_BUILD,
     PROBLEM,
+    PROJECT,
     RESEARCH,
     RUN,
     STEPS,
     TRAIN_STEPS,
     max_cost,
+    max_hours,
     name_of,
     split_paths,
     wait_until,
     when_done,
 )
 from ...cli.options.work import Code, WorkCommand, with_included
+from ...errors import DeclarationError
 from ...protocol.run import SETTINGS, RunSpec, choices
 from ...spec import check_run, parse_workers
 
@@ -78,9 +81,25 @@ OF_DEADLINES = ("finish_by", "max_cost", "confidence", "gpus", "zones", "adapt")
 _TRAIN_STEPS = replace(TRAIN_STEPS, default="as the cell's model.fit declares")
 
 
+_OF_OWN_CLUSTER = {
+    "keep_cluster": "--keep-cluster",
+    "project": "--project",
+    "max_hours": "--max-hours",
+}
+"""Options that need workers to be named."""
+
+
 def train(steps: Option = _TRAIN_STEPS) -> tuple[Option, ...]:
     """Return the options of a run; `steps` is that of its number of steps."""
     return (
+        word(
+            "spec",
+            "SPEC",
+            "the workers of the cluster, such as k80x4: without a cluster, one is declared for the "
+            "run and deleted afterwards",
+            many="?",
+            completes="gpu",
+        ),
         *group(CLUSTER, *_cluster()),
         *group(DATA, *_data()),
         *group(STEPS, steps, *_steps()),
@@ -111,6 +130,8 @@ def _cluster() -> tuple[Option, ...]:
             metavar="N",
         ),
         when_done("run"),
+        flag("--keep-cluster", "keep the cluster that was declared for the run"),
+        PROJECT,
         wait_until("the run is over"),
         OUTPUT,
     )
@@ -267,9 +288,11 @@ def _deadline() -> tuple[Option, ...]:
             metavar="TIME|CLOCK",
         ),
         max_cost(
-            "with --finish-by, the most that the run may cost, in US dollars; it is late where both cannot be met",
+            "with --finish-by, the most that the run may cost, in US dollars; it is late where both cannot be met. "
+            "With SPEC, the limit of the cluster that is declared",
             "the rest of the cluster's limit",
         ),
+        max_hours("with SPEC, delete the cluster that is declared after this time"),
         flag(
             "--gpus",
             "with --finish-by, the GPUs that workers may have",
@@ -386,7 +409,12 @@ def check_train(values: dict[str, Any], called: str) -> None:
         "settings",
     ):  # one option, several fields
         values.update(values.pop(option, {}))
+    limit = None
+    if values.get("spec") and not values.get("finish_by"):
+        limit = values.pop("max_cost", None)  # of the cluster that is declared
     check_run(values)
+    if limit is not None:
+        values["max_cost"] = limit
     if values.get("eval_steps") == 0:  # as without it
         del values["eval_steps"]
     split_paths(values)
@@ -395,9 +423,20 @@ def check_train(values: dict[str, Any], called: str) -> None:
 def _declare(values: dict[str, Any], code: Code) -> Run:
     """Declare a run of the code."""
     from .declare import train
+    from .own_cluster import train_on
 
     values = with_included(values)
     code.check(values)
+    workers = values.pop("spec", None)
+    if workers:
+        return train_on(workers, source=code.source, line_offset=code.line_offset, **values)
+    for name, option in _OF_OWN_CLUSTER.items():
+        if name in values:
+            raise DeclarationError(
+                f"{option} belongs to a cluster that the run declares",
+                where=option,
+                fix="Name its workers, as in %%train k80x4.",
+            )
     return train(source=code.source, line_offset=code.line_offset, **values)
 
 
@@ -479,6 +518,7 @@ COMMANDS = (
         "train",
         train,
         _declare,
+        guide="training",
         rank=0,
         description=(
             "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. The "
@@ -514,6 +554,7 @@ COMMANDS = (
         "stalls",
         stalls,
         _declare_stalls,
+        guide="stalls",
         description=(
             "Measure on a cluster where the time of a step goes: computing, serialisation, network, "
             "contention of workers, preparation of examples, their fetching. It measures the model and "

@@ -11,9 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...errors import ConnectionLostError, ForeignError, RemoteError, RoomError, TrainingError
-from ...journal import Event, events
+from ...journal import Event
 from ...protocol import layout
 from ...protocol.agent_commands import Save
+from ...protocol.vm_events import (
+    TrainBest,
+    TrainCheckpoint,
+    TrainShipped,
+    TrainUnsaved,
+    TrainUnshipped,
+)
 from .checkpoint_copy import copy_checkpoints
 from .chief_line import ChiefLine
 
@@ -56,23 +63,23 @@ class Shipments:
     def told(self, event: Event) -> None:
         """The chief says what it saved or shipped, or could not."""
         match event:
-            case events.TrainCheckpoint():
+            case TrainCheckpoint():
                 self._saved_step = event.step
                 self._unsaved = ""
                 if event.asked:
                     self._asked_step = event.step
                     self._saved.set()
                 self._to_ship.set()
-            case events.TrainBest():
+            case TrainBest():
                 self._to_ship.set()
-            case events.TrainUnsaved():
+            case TrainUnsaved():
                 self._unsaved = event.reason
                 self._saved.set()
-            case events.TrainShipped():
+            case TrainShipped():
                 self._shipped_step = event.step
                 self._by_hand = False
                 self._shipped.set()
-            case events.TrainUnshipped():
+            case TrainUnshipped():
                 self._by_hand = True
                 self._shipped.set()
                 self._to_ship.set()

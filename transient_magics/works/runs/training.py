@@ -27,7 +27,13 @@ from ...errors import CloudError, ForeignError, RemoteError, RoomError, Training
 from ...journal import Event, RunState, VmState, events, now, read
 from ...protocol import jsonl, layout
 from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
-from ...protocol.vm_events import from_chief
+from ...protocol.vm_events import (
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainProgress,
+    from_chief,
+)
 from ...remote import Allowance
 from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
@@ -369,7 +375,7 @@ class Training:
         else:
             seconds = 0.0
         self._end(
-            events.TrainFinished(
+            TrainFinished(
                 run=self.name,
                 step=step,
                 loss=run.loss,
@@ -391,7 +397,7 @@ class Training:
 
     def fail(self, reason: str) -> None:
         """End the run as failed; `reason` is one sentence."""
-        self._end(events.TrainFailed(run=self.name, reason=reason))
+        self._end(TrainFailed(run=self.name, reason=reason))
 
     def give_up(self, vm: str, role: str, said: str) -> bool:
         """The process on `vm` keeps ending, `said` being its last words: whether another VM may do
@@ -544,9 +550,9 @@ class Training:
     def _note(self, event: Event) -> None:
         self._shipments.told(event)
         match event:
-            case events.TrainProgress() if event.steps_per_second > 0:
+            case TrainProgress() if event.steps_per_second > 0:
                 self._given_up.clear()
-            case events.TrainEvaluated():
+            case TrainEvaluated():
                 self._results.metrics = dict(event.metrics)
             case _:
                 pass

@@ -15,6 +15,31 @@ from ...deadlines.simulation import FAR
 from ...journal import ClusterState, Cost, Event, RunState, events
 from ...protocol.checks import plain
 from ...protocol.run import RunSpec
+from ...protocol.vm_events import (
+    TrainBest,
+    TrainCheckpoint,
+    TrainData,
+    TrainDetour,
+    TrainEvaluated,
+    TrainFailed,
+    TrainFinished,
+    TrainMade,
+    TrainMeasured,
+    TrainOrder,
+    TrainProgress,
+    TrainRecovered,
+    TrainReread,
+    TrainShipped,
+    TrainSlow,
+    TrainStarted,
+    TrainUnevaluated,
+    TrainUnjudged,
+    TrainUnsaved,
+    TrainUnshipped,
+    WorkerBatchResized,
+    WorkerJoined,
+    WorkerLeft,
+)
 from ...spec import render_duration, render_money, render_small_money, render_workers
 
 QUIET = (
@@ -25,16 +50,16 @@ QUIET = (
     "worker.replaced",
 )
 TONES = {
-    events.TrainFailed: "bad",
-    events.TrainSlow: "warn",
-    events.TrainRecovered: "good",
-    events.TrainUnevaluated: "warn",
-    events.TrainUnsaved: "warn",
-    events.TrainOrder: "warn",
-    events.TrainUnjudged: "warn",
-    events.TrainUnshipped: "warn",
-    events.TrainDetour: "warn",
-    events.TrainFinished: "good",
+    TrainFailed: "bad",
+    TrainSlow: "warn",
+    TrainRecovered: "good",
+    TrainUnevaluated: "warn",
+    TrainUnsaved: "warn",
+    TrainOrder: "warn",
+    TrainUnjudged: "warn",
+    TrainUnshipped: "warn",
+    TrainDetour: "warn",
+    TrainFinished: "good",
 }
 """How a panel colours events."""
 _WHY_RESIZED = {
@@ -46,7 +71,7 @@ _WHY_RESIZED = {
 }
 _ADAPTS = {
     "auto": "This holds if its workers stay as fast as measured and its VMs are available on demand: "
-    "capacity and quota are not guaranteed.",
+    "capacity or quota may be lacking.",
     "ask": "Changes of its workers are proposed and wait for your approval.",
     "off": "Its workers are not changed; only its progress is reported.",
 }
@@ -272,7 +297,7 @@ def _end_range(run: RunState, outlook: events.DeadlineOutlook, now: float) -> st
     return f"later than {time_words(earliest, now)}"
 
 
-def data_words(data: events.TrainData) -> str:
+def data_words(data: TrainData) -> str:
     """Return how a run reads records in blocks: epochs, cache hits, misses and copied bytes."""
     blocks = f"{size(data.bytes)} in {count(data.blocks, 'block')}"
     parts = [f"{blocks}, a worker {data.bound} of them at a time at most"]
@@ -296,7 +321,7 @@ def data_words(data: events.TrainData) -> str:
     return "; ".join(parts)
 
 
-def slow_words(event: events.TrainSlow) -> str:
+def slow_words(event: TrainSlow) -> str:
     """Return why a run is slow, and what would help."""
     match event.bottleneck:
         case "worker":
@@ -318,9 +343,9 @@ def slow_words(event: events.TrainSlow) -> str:
 def alike(event: Event) -> tuple[object, ...] | None:
     """Return a key that is the same for events that are shown as one; None: shown by itself."""
     match event:
-        case events.WorkerJoined():
+        case WorkerJoined():
             return event.kind, event.run
-        case events.WorkerLeft() | events.WorkerBatchResized():
+        case WorkerLeft() | WorkerBatchResized():
             return event.kind, event.run, event.reason
     return None
 
@@ -330,13 +355,13 @@ def group_words(group: Sequence[Event]) -> str:
     last = group[-1]
     many = f"{len(group)} workers"
     match last:
-        case events.WorkerJoined():
+        case WorkerJoined():
             return f"{many} joined {last.run}: {count(last.active, 'worker')}"
-        case events.WorkerLeft():
+        case WorkerLeft():
             return f"{many} left {last.run}{_why_left(last)}"
-        case events.WorkerBatchResized():
+        case WorkerBatchResized():
             sizes = ", ".join(
-                f"{event.new}" for event in group if isinstance(event, events.WorkerBatchResized)
+                f"{event.new}" for event in group if isinstance(event, WorkerBatchResized)
             )
             why = _why_resized(last.reason)
             return f"{many} of {last.run} now take mini-batches of {sizes}{why}"
@@ -346,11 +371,11 @@ def group_words(group: Sequence[Event]) -> str:
 def event_words(event: Event) -> str:
     """Return what happened to a run, as a clause; empty for other events."""
     match event:
-        case events.WorkerJoined():
+        case WorkerJoined():
             return f"{event.worker} joined {event.run}: {count(event.active, 'worker')}"
-        case events.WorkerLeft():
+        case WorkerLeft():
             return f"{event.worker} left {event.run}{_why_left(event)}"
-        case events.WorkerBatchResized():
+        case WorkerBatchResized():
             sizes = f"mini-batches of {event.new}, not of {event.old}"
             return f"{event.worker} takes {sizes}{_why_resized(event.reason)}"
         case events.WorkerReplaced():
@@ -359,12 +384,12 @@ def event_words(event: Event) -> str:
             if event.before:
                 return f"{event.run} will begin before {event.before}"
             return f"{event.run} will begin next"
-        case events.TrainMade():
+        case TrainMade():
             return f"{event.run} has made all steps and is evaluated, its workers are free"
-        case events.TrainFinished():
+        case TrainFinished():
             ended = "stopped" if event.stopped else "finished"
             return f"{event.run} {ended} at step {event.step:,}{_because(event.reason)}"
-        case events.TrainFailed():
+        case TrainFailed():
             return f"{event.run} failed: {event.reason}"
     return _progress_words(event) or _result_words(event) or _deadline_words(event)
 
@@ -376,16 +401,16 @@ def _progress_words(event: Event) -> str:
             if event.parameters:
                 parameters = f": {count(event.parameters, 'parameter')}"
             return f"{event.run} passed its check{parameters}"
-        case events.TrainStarted():
+        case TrainStarted():
             if not event.step:
                 return f"{event.run} started"
             return f"{event.run} continues from step {event.step:,}"
-        case events.TrainProgress():
+        case TrainProgress():
             loss = "" if event.loss is None else f", loss {number(event.loss)}"
             speed = f"{number(event.steps_per_second)} steps/s"
             workers = count(event.active, "worker")
             return f"{event.run} step {event.step:,}, {speed}{loss}, {workers}"
-        case events.TrainData():
+        case TrainData():
             return f"{event.run} reads {data_words(event)}"
         case events.PreparationScaled():
             waited = ""
@@ -393,26 +418,26 @@ def _progress_words(event: Event) -> str:
                 share = f"{100 * event.waiting:.0f}%"
                 waited = f": steps waited for mini-batches for {share} of their time"
             return f"{event.run} has {count(len(event.slots), 'preparation VM')}{waited}"
-        case events.TrainReread():
+        case TrainReread():
             blocks = f"the {count(event.blocks, 'block')} of {event.worker}"
             return f"{event.run} reads {blocks} again ({event.bound} at most)"
-        case events.TrainDetour():
+        case TrainDetour():
             how = "reads records through ps-0, not directly from the bucket"
             return f"{event.run} {how}: {event.reason} ({event.worker})"
-        case events.TrainSlow():
+        case TrainSlow():
             share = "a part"
             if event.expected:
                 share = f"{100 * event.speed / event.expected:.0f}%"
             return f"{event.run} runs at {share} of its workers' best speed: {slow_words(event)}"
-        case events.TrainRecovered():
+        case TrainRecovered():
             return f"{event.run} is as fast as its workers allow again"
-        case events.TrainOrder():
+        case TrainOrder():
             return f"{event.run}: {event.reason}"
         case events.TrainTraced():
             if event.reason:
                 return f"no step of {event.run} was traced: {event.reason}"
             return f"{event.run} has a trace of a step of {event.worker}"
-        case events.TrainMeasured():
+        case TrainMeasured():
             seconds = statistics.fmean(event.seconds.values()) if event.seconds else 0.0
             measured = f"{event.measure} in repeat {event.repeat}"
             return f"{event.run} measured {measured}: {1000 * seconds:.1f} ms"
@@ -421,30 +446,30 @@ def _progress_words(event: Event) -> str:
 
 def _result_words(event: Event) -> str:
     match event:
-        case events.TrainCheckpoint():
+        case TrainCheckpoint():
             following = ""
             if event.next_seconds:
                 following = f", the next in {render_duration(event.next_seconds)}"
             return f"{event.run} saved a checkpoint at step {event.step:,}{following}"
-        case events.TrainUnsaved():
+        case TrainUnsaved():
             return f"{event.run} could not save a checkpoint at step {event.step:,}: {event.reason}"
-        case events.TrainShipped():
+        case TrainShipped():
             return f"{event.run} has the checkpoint of step {event.step:,} in its bucket"
-        case events.TrainUnshipped():
+        case TrainUnshipped():
             return f"{event.run} could not copy a checkpoint to its bucket: {event.reason}"
-        case events.TrainEvaluated():
+        case TrainEvaluated():
             scores = scores_words({**event.metrics, **dict.fromkeys(event.undefined, math.nan)})
             scores += evaluated_words(event.examples, event.complete, event.of, event.endless)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
-        case events.TrainUnevaluated():
+        case TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
-        case events.TrainBest():
+        case TrainBest():
             where = ", and is in its bucket" if event.shipped else ""
             value = number(event.value)
             if event.seen:
                 value += f" ({event.seen})"
             return f"{event.run} has its best {event.metric} at step {event.step:,}, {value}{where}"
-        case events.TrainUnjudged():
+        case TrainUnjudged():
             metrics = ""
             if event.metrics:
                 metrics = f" (it has {', '.join(event.metrics)})"
@@ -477,7 +502,7 @@ def _because(reason: str) -> str:
     return f": {reason}" if reason else ""
 
 
-def _why_left(event: events.WorkerLeft) -> str:
+def _why_left(event: WorkerLeft) -> str:
     if event.reason == "finished":
         return ", whose steps are made"
     return f", {event.reason}: {count(event.active, 'worker')}"

@@ -1,6 +1,7 @@
-"""The folder of a trial's run, made from its study's: whole or not at all, its declaration last.
+"""The folder of a trial's run, copied from the folder of its study.
 
-Every machine makes it from its own files, so no code comes from a VM with it.
+Each machine makes it from its own files, so no code comes from a VM with it. The declaration is
+written last: a folder that has it is complete.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from pathlib import Path
 
 from ...controller.remote_controller.result_sync import Sync
 from ...files import write_atomically
-from ...journal import StudyState, now
-from ...journal.declared import declared_study
+from ...journal import now
+from ...journal.declared import read_declaration
 from ...protocol import layout
 from ...protocol.run import Value
 from ...spec import run_store
+from .spec import StudySpec
+from .state import StudyState
 
 
 def make(
@@ -30,12 +33,22 @@ def make(
     params: Mapping[str, Value],
     store: str | None,
 ) -> None:
-    """Make the folder of a trial's run in the cluster's, unless it is there. Raises OSError or
-    ClusterError.
+    """Make the folder of a trial's run, unless it exists. Raises OSError or ClusterError.
 
-    `store`: the run's place in a bucket, where it has one.
+    Parameters
+    ----------
+    directory
+        The cluster's folder.
+    study, number, repeat
+        The study, the number of the trial, and the number of the repeat.
+    params
+        The parameters of the trial.
+    store
+        The run's place in a bucket; None without a bucket.
     """
-    spec = declared_study(directory, study).run_of(number, repeat, params)
+    spec = read_declaration(directory, "study", study, StudySpec.from_dict).run_of(
+        number, repeat, params
+    )
     spec = replace(spec, token=secrets.token_hex(16), declared_at=now(), store=store)
     target = directory / layout.RUNS / spec.name
     if target.exists():
@@ -51,22 +64,21 @@ def make(
 
 
 class StudySync(Sync[StudyState]):
-    """Makes the folders of trials on a machine that follows the controller on a VM."""
+    """Creates the folders of trials on a machine that follows the controller on a VM."""
 
     kind = "study"
 
     def makes(self, name: str) -> bool:
-        """Make the folder of a trial of a study that this machine declared, as it was made on the
-        VM.
+        """Make the folder of a trial of a study that this machine declared, as on the VM.
 
-        Values that the study does not try are another machine's word, and so is all of such a run.
+        Parameters that the study does not try come from another machine, so that run does, too.
         """
         directory = self.home.directory
         for study in self.works.values():
             for trial in study.trials.values():
                 if name not in trial.runs or not self.folder(study.name).is_dir():
                     continue
-                spec = declared_study(directory, study.name)
+                spec = read_declaration(directory, "study", study.name, StudySpec.from_dict)
                 if name in spec.run_names(trial.number) and spec.tries(trial.params):
                     repeat = spec.run_names(trial.number).index(name)
                     store = run_store(self.home.spec, name)

@@ -1,8 +1,8 @@
-"""Studies carried out: what `decisions` decides is written down and done, at every look.
+"""Studies on a controller: at each tick it carries out what `decisions` returns.
 
-A trial is in the journal before its runs have folders, and these are made from the study's, each
-whole or not at all. So a controller that follows on another makes what is missing, and no trial
-twice.
+A trial is in the journal before its runs have folders. These are copied from the study's folder,
+each completely or not at all. So a controller that replaces another one makes what is missing, and
+no trial twice.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Turn, Works, refuse_when_ending
 from ...errors import ClusterError
-from ...journal import RunState, StudyState, events
+from ...journal import RunState, events
 from ...journal.declared import forget_brought, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Command, ExtendStudy
 from ...protocol.names import is_name
 from ...protocol.run import Value
-from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, run_store
 from ..runs.conduct import Runs
 from . import turn
 from .artifacts import make
-from .decisions import Ask, Decision, Declare, End, StopRun, Tell, decide
-from .sampling import Twin, missing, point, random_point
+from .decisions import Decision, DeclareRun, EndStudy, FinishTrial, StartTrial, StopRun, decide
+from .events import StudyAsked, StudyExtended, StudyTold
+from .sampling import OptunaSampler, missing, point, random_point
+from .spec import StudySpec
+from .state import StudyState
 
 log = logging.getLogger(__name__)
 
@@ -53,18 +55,17 @@ class Studies(Works[StudySpec]):
         others: Mapping[str, Works[Any]] | None = None,
     ) -> None:
         super().__init__(directory, recorder, link, others)
-        self._twins: dict[str, Twin] = {}
+        self._samplers: dict[str, OptunaSampler] = {}
+        # Trials that the pruner would end, found when the sampler was created: they were evaluated
+        # while no controller ran.
         self._due: dict[str, set[int]] = {}
-        """Trials that the pruner would end, found as a twin was made: they were measured while no
-        controller was.
-        """
 
     @property
     def _runs(self) -> Runs:
         return cast("Runs", self.others["run"])
 
     def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
-        """Return whether the clusters of a study that come before this one are done."""
+        """Return the turn of a cluster that a study has for itself; None for other clusters."""
         study = turn.waited_for(self.directory)
         if study:
             return turn.turn(study, spec, at)
@@ -79,22 +80,21 @@ class Studies(Works[StudySpec]):
         return True
 
     def prepare(self, name: str, spec: StudySpec) -> None:
-        """See that its sampler is installed. Raises ClusterError."""
+        """Check that the sampler is installed. Raises ClusterError."""
         if package := missing(spec):
             raise ClusterError(
                 f"{name} needs {package}, which is not installed where the controller runs"
             )
 
     def failed(self, name: str, reason: str) -> events.WorkStopping:
-        """Return the event by which a study begins no further trial; it is over after its runs."""
+        """Return the event by which a study begins no further trial; it ends after its runs."""
         return events.WorkStopping(work=name, of="study", reason=reason)
 
     def take_back(self) -> None:
-        """After a time in which a VM wrote the journal: put aside what came from it under the names
-        of trials.
+        """Put runs aside that have the names of trials and came from a VM that wrote the journal.
 
-        A trial's run is made here from its study. It must not find a folder whose code and values
-        are a VM's.
+        The run of a trial is made here from its study. It must not find a folder with code and
+        values of a VM.
         """
         for folder in sorted((self.directory / layout.RUNS).glob("*")):
             name = folder.name
@@ -106,9 +106,7 @@ class Studies(Works[StudySpec]):
                 forget_brought(self.directory, name)
 
     def extend(self, name: str, trials: int, request: str = "") -> None:
-        """Have so many trials more, once for each `request`. Raises ClusterError where there can be
-        none.
-        """
+        """Add trials, once for each `request`. Raises ClusterError where there can be no more."""
         self.state.refuse_unknown("study", name)
         study = self.state.of(StudyState)[name]
         if request and request in study.requests:
@@ -121,10 +119,10 @@ class Studies(Works[StudySpec]):
             )
         if study.spec.sampler == "grid" and study.wanted >= study.spec.points:
             raise ClusterError(f"{name} tries all {study.spec.points} points of its grid already")
-        self.recorder.record(events.StudyExtended(study=name, trials=trials, request=request))
+        self.recorder.record(StudyExtended(study=name, trials=trials, request=request))
 
     def tick(self, tick: Tick) -> None:
-        """Record and start what is due: trials that are asked for, told or stopped."""
+        """Carry out the decisions about all studies."""
         slots = tick.slots()
         for name in self._in_turn():
             study = self.state.of(StudyState)[name]
@@ -134,115 +132,112 @@ class Studies(Works[StudySpec]):
 
     def _carry_out(self, name: str, decision: Decision, tasks: Tasks) -> None:
         match decision:
-            case Tell():
-                told = events.StudyTold(
+            case FinishTrial():
+                ended = StudyTold(
                     study=name,
                     trial=decision.trial,
                     state=decision.state,
                     value=decision.value,
                     reason=decision.reason,
                 )
-                self.recorder.record(told)
-            case End():
+                self.recorder.record(ended)
+            case EndStudy():
                 self.end(name, decision.reason)
-            case Ask():
+            case StartTrial():
                 self._ask(tasks, name, decision.trial)
-            case Declare():
+            case DeclareRun():
                 self._try_to_make(self.state.of(StudyState)[name], decision.trial, decision.repeat)
             case StopRun():
                 self._runs.stop_trial(decision.run, decision.save)
 
     def _in_turn(self) -> list[str]:
-        """That with the fewest trials under way asks first."""
-        going = [study for study in self.state.of(StudyState).values() if not self._is_done(study)]
+        """Return the studies that are not done, those with the fewest running trials first."""
+        unfinished = [
+            study for study in self.state.of(StudyState).values() if not self._is_done(study)
+        ]
         return [
             study.name
-            for study in sorted(going, key=lambda study: (len(study.running), study.declared_at))
+            for study in sorted(
+                unfinished, key=lambda study: (len(study.running), study.declared_at)
+            )
         ]
 
     def _is_done(self, study: StudyState) -> bool:
-        """Nothing is left of it: a run may go on for a moment after its trial was told."""
+        """Return whether the study and its runs are over: a run may outlive its trial briefly."""
         runs = self.state.of(RunState)
         names = (name for trial in study.trials.values() for name in trial.runs)
         return study.over and all(name not in runs or runs[name].over for name in names)
 
     def _pruned(self, tasks: Tasks, study: StudyState) -> set[int]:
-        """The trials that the pruner would end now; none until Optuna is imported, which takes a
-        second.
+        """Return the trials that the pruner would end now.
+
+        There are none until Optuna is imported, which takes a second.
         """
-        if not _has_twin(study.spec) or study.stopping or f"ask {study.name}" in tasks:
+        if not _needs_optuna(study.spec) or study.stopping or f"ask {study.name}" in tasks:
             return set()
-        if study.name not in self._twins:
-            tasks.do(f"twin of {study.name}", lambda: self._make_twin(study.name))
+        if study.name not in self._samplers:
+            tasks.do(f"sampler of {study.name}", lambda: self._make_sampler(study.name))
             return set()
-        return self._twins[study.name].catch_up(study, self.state.of(RunState)) | self._due.pop(
+        return self._samplers[study.name].catch_up(study, self.state.of(RunState)) | self._due.pop(
             study.name, set()
         )
 
-    async def _make_twin(self, name: str) -> None:
+    async def _make_sampler(self, name: str) -> None:
         state = self.state
-        self._twins[name], self._due[name] = await asyncio.to_thread(
-            _twin, state.of(StudyState)[name], state.of(RunState)
+        self._samplers[name], self._due[name] = await asyncio.to_thread(
+            _sampler_of, state.of(StudyState)[name], state.of(RunState)
         )
 
     def _ask(self, tasks: Tasks, name: str, number: int) -> None:
         params = point(self.state.of(StudyState)[name].spec, number)
         if params is not None:
             self._begin(name, number, params)
-        elif twin := self._twins.get(name):
-            tasks.do(f"ask {name}", lambda: self._ask_twin(twin, name, number))
+        elif sampler := self._samplers.get(name):
+            tasks.do(f"ask {name}", lambda: self._propose(sampler, name, number))
 
-    async def _ask_twin(self, twin: Twin, name: str, number: int) -> None:
+    async def _propose(self, sampler: OptunaSampler, name: str, number: int) -> None:
         try:
-            params = await asyncio.to_thread(twin.propose)
-        except (
-            ArithmeticError,
-            AssertionError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # of a sampler's numerics
-            log.warning(
-                "%s: trial %d is drawn, for its sampler has no point for it: %r",
-                name,
-                number,
-                error,
-            )
-            self._twins.pop(name, None)  # it has half a trial
+            params = await asyncio.to_thread(sampler.propose)
+        except (ArithmeticError, AssertionError, RuntimeError, ValueError) as error:
+            # The numerics of a sampler can fail.
+            log.warning("%s: the sampler failed, trial %d is random: %r", name, number, error)
+            # The sampler has an incomplete trial, so it is created again.
+            self._samplers.pop(name, None)
             spec = self.state.of(StudyState)[name].spec
             params = random_point(spec.dimensions, spec.seed, number)
         study = self.state.of(StudyState)[name]
         if study.stopping or len(study.trials) != number:
-            self._twins.pop(name, None)  # it has a trial that the journal has not
+            # The sampler has a trial that the journal does not have.
+            self._samplers.pop(name, None)
         else:
             self._begin(name, number, params)
 
     def _begin(self, name: str, number: int, params: Mapping[str, Value]) -> None:
         runs = self.state.of(StudyState)[name].spec.run_names(number)
-        self.recorder.record(events.StudyAsked(study=name, trial=number, params=params, runs=runs))
+        self.recorder.record(StudyAsked(study=name, trial=number, params=params, runs=runs))
 
     def _try_to_make(self, study: StudyState, number: int, repeat: int) -> None:
-        """What stands in the way, as a full disk, is told, and tried again at the next look."""
+        """Make the folder of a run.
+
+        An error, such as a full disk, is noted, and the next tick tries again.
+        """
         try:
             store = run_store(self.recorder.spec, study.spec.run_name(number, repeat))
             make(self.directory, study.name, number, repeat, study.trials[number].params, store)
         except (OSError, ClusterError) as error:
-            if isinstance(error, OSError):
-                why = error.strerror or str(error)
-            else:
-                why = str(error)
-            what = f"{study.spec.run_name(number, repeat)} cannot begin: {why}"
-            self.note(study.name, what)
+            why = (isinstance(error, OSError) and error.strerror) or str(error)
+            self.note(study.name, f"{study.spec.run_name(number, repeat)} cannot begin: {why}")
         else:
             self.note(study.name, "")
 
 
-def _has_twin(spec: StudySpec) -> bool:
+def _needs_optuna(spec: StudySpec) -> bool:
     return spec.sampler in ("tpe", "gp") or spec.pruner != "none"
 
 
-def _twin(study: StudyState, runs: Mapping[str, RunState]) -> tuple[Twin, set[int]]:
-    twin = Twin(study.spec)
-    return twin, twin.catch_up(study, runs)
+def _sampler_of(study: StudyState, runs: Mapping[str, RunState]) -> tuple[OptunaSampler, set[int]]:
+    sampler = OptunaSampler(study.spec)
+    return sampler, sampler.catch_up(study, runs)
 
 
 WORKS = Studies

@@ -1,6 +1,4 @@
-"""What `--on` says: the machines on which the runs of a study train, and on which cluster those
-are.
-"""
+"""The machines of a study's runs (`--on`), and the clusters on which they train."""
 
 from __future__ import annotations
 
@@ -14,18 +12,20 @@ from ...catalog import ACCELERATORS, region
 from ...catalog.published import stand_in_words
 from ...client import text
 from ...client.declaring import Declaration, specify
-from ...client.planning.study_plans import Expectations, Expected
 from ...errors import DeclarationError
 from ...protocol.machines import parse_machines, render_machines
 from ...protocol.names import LONGEST_NAME
-from ...protocol.study import StudySpec, count_points
+from ...protocol.space import count_points
 from ...spec import ClusterSpec, parse_groups, render_duration, render_money
+from .plans import Expectations, Expected
+from .spec import StudySpec
 
 _TAKES = [field.name for field in fields(Expected)]
 MOST = 100
 MOST_OWN = 16
-"""Configurations, and those of them that have a cluster of their own: each has a controller, which
-waits here.
+"""The most configurations, and the most of them with a cluster of their own.
+
+Each cluster has a controller, which waits on this machine.
 """
 
 
@@ -34,12 +34,12 @@ def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(on, str):
         texts = on.split(",")
     else:
-        texts = [str(each) for each in on]
-    if not any(each.strip() for each in texts):
+        texts = [str(words) for words in on]
+    if not any(words.strip() for words in texts):
         raise DeclarationError(
             "There is no configuration", where="--on", fix="For example: --on k80x1,k80x4"
         )
-    if not all(each.strip() for each in texts):
+    if not all(words.strip() for words in texts):
         raise DeclarationError(
             "A configuration between two commas is empty",
             where="--on",
@@ -47,36 +47,40 @@ def parse_configurations(on: str | Sequence[str]) -> tuple[str, ...]:
         )
     if len(texts) > MOST:
         raise DeclarationError(f"{len(texts)} configurations are more than {MOST}", where="--on")
-    found: list[str] = []
-    for each in texts:
-        machines = _machines(each)
-        if twice := next((known for known in found if parse_machines(known) == machines), None):
+    configurations: list[str] = []
+    for words in texts:
+        machines = _machines(words)
+        same = [written for written in configurations if parse_machines(written) == machines]
+        if same:
             fix = "--repeat 5 trains each point five times."
-            raise DeclarationError(f"{twice} is there twice", where="--on", fix=fix)
-        found.append(render_machines(machines))
-    return tuple(found)
+            raise DeclarationError(f"{same[0]} is there twice", where="--on", fix=fix)
+        configurations.append(render_machines(machines))
+    return tuple(configurations)
 
 
-def _machines(said: str) -> Counter[str]:
+def _machines(configuration: str) -> Counter[str]:
     try:
-        groups = parse_groups(said, ACCELERATORS)
+        groups = parse_groups(configuration, ACCELERATORS)
     except DeclarationError as error:
         raise DeclarationError(error.what, where="--on", fix=error.fix) from None
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for group in groups:
         if group.zone:
-            what = f"'{said.strip()}' names a zone, and a configuration takes its workers wherever they are"
-            raise DeclarationError(
-                what, where="--on", fix=f"Write {group.accelerator}x{group.count}."
+            what = (
+                f"'{configuration.strip()}' names a zone, but a configuration uses workers of "
+                "any zone"
             )
-        found[group.accelerator] += group.count
-    return found
+            fix = f"Write {group.accelerator}x{group.count}."
+            raise DeclarationError(what, where="--on", fix=fix)
+        counts[group.accelerator] += group.count
+    return counts
 
 
 @dataclass(frozen=True)
 class Part:
-    """What of a study one cluster trains: `configurations`, on a running cluster or on one that it
-    is to have for itself. `spec` is the cluster's declaration.
+    """The part of a study that one cluster trains.
+
+    `spec` is the declaration of the cluster: one that runs, or the study's own (`own`).
     """
 
     spec: ClusterSpec
@@ -85,7 +89,7 @@ class Part:
 
     @property
     def hourly(self) -> float:
-        """What the cluster costs per hour, in US dollars: a running one costs it anyway."""
+        """The cost of the cluster per hour, in US dollars; a running cluster costs it anyway."""
         return self.spec.hourly
 
 
@@ -97,44 +101,57 @@ def parts(
     max_cost: float | None,
     max_hours: float,
 ) -> list[Part]:
-    """On which cluster each configuration is tried: those that the running one holds are parts of
-    it, and each other one has a cluster of its own, declared like the running one, within the
-    study's limits.
+    """Return on which cluster each configuration trains, in the order of their turns.
 
-    In the order in which they have their turns. Raises DeclarationError where such a cluster cannot
-    be.
+    Configurations that fit the running cluster train on parts of it. Each other one has a cluster
+    of its own, declared like the running one, within the limits of the study.
+
+    Parameters
+    ----------
+    configurations
+        The machines of each configuration.
+    running
+        The declaration of the running cluster; None: there is none.
+    study
+        The name of the study.
+    max_cost, max_hours
+        The limits of the study, in US dollars and hours.
+
+    Raises
+    ------
+    DeclarationError
+        A cluster for a configuration cannot be declared.
     """
     here = tuple(
         configuration
         for configuration in configurations
         if running and running.holds(configuration)
     )
-    if (many := len(configurations) - len(here)) > MOST_OWN:
-        what = f"{many} configurations would need clusters of their own, and {MOST_OWN} at most are taken"
+    count = len(configurations) - len(here)
+    if count > MOST_OWN:
+        what = f"{count} configurations need clusters of their own, more than {MOST_OWN}"
         raise DeclarationError(
             what, where="--on", fix="Try fewer, or declare a cluster that holds more of them first."
         )
+    found = []
     if running and here:
-        found = [Part(running, here, own=False)]
-    else:
-        found = []
-    for number, each in enumerate((each for each in configurations if each not in here), 1):
-        name = cluster_name(study, each, number)
-        machines = _machine_types(running, each)
+        found.append(Part(running, here, own=False))
+    elsewhere = [configuration for configuration in configurations if configuration not in here]
+    for number, configuration in enumerate(elsewhere, 1):
         declaration = replace(
             _like(running),
-            spec=each,
-            name=name,
-            machine_type=machines,
+            spec=configuration,
+            name=cluster_name(study, configuration, number),
+            machine_type=_machine_types(running, configuration),
             max_cost=max_cost,
             max_hours=max_hours,
         )
-        found.append(Part(specify(declaration), (each,), own=True))
+        found.append(Part(specify(declaration), (configuration,), own=True))
     return found
 
 
 def cluster_name(study: str, configuration: str, number: int) -> str:
-    """What the study's own cluster for this configuration is called, its `number`-th one."""
+    """Return the name of the study's own cluster for a configuration, its `number`-th one."""
     name = f"{study}-{configuration.replace('+', '-')}"
     if len(name) <= LONGEST_NAME:
         return name
@@ -142,18 +159,14 @@ def cluster_name(study: str, configuration: str, number: int) -> str:
 
 
 def _machine_types(running: ClusterSpec | None, configuration: str) -> str | None:
-    """The machines that the running cluster has for those GPUs of a configuration which it has,
-    too.
-    """
-    known = running.worker_machines if running else {}
-    return (
-        ",".join(f"{gpu}={known[gpu]}" for gpu in parse_machines(configuration) if gpu in known)
-        or None
-    )
+    """Return the machine types of the running cluster for the GPUs of a configuration."""
+    machines = running.worker_machines if running else {}
+    named = [f"{gpu}={machines[gpu]}" for gpu in parse_machines(configuration) if gpu in machines]
+    return ",".join(named) or None
 
 
 def _like(running: ClusterSpec | None) -> Declaration:
-    """A declaration of the same project, network and ways, for other workers."""
+    """Return a declaration with the project, network and options of the running cluster."""
     if running is None:
         return Declaration("")
     return Declaration(
@@ -185,22 +198,24 @@ def _like(running: ClusterSpec | None) -> Declaration:
 
 @dataclass(frozen=True)
 class StudyPreview:
-    """What a study would train where, and for how much: the answer of `--dry-run`. Nothing was
-    declared.
+    """The runs of a study, their clusters and their cost: the answer of `--dry-run`.
+
+    Nothing was declared.
     """
 
     spec: StudySpec
     parts: tuple[Part, ...]
     source: str = ""
-    """The cell."""
+    """The code of the cell."""
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per configuration: on (None: any workers), cluster, own, zone, workers, trials,
-        runs, at_once (how many of these runs train at the same time), hourly (US dollars of the
-        whole cluster); and what its runs take if each is trained to its end: hours, low, high,
-        dollars, least, most (None where no run of the model tells it, or runs are chosen as they
-        come).
+        """A dict for each configuration.
+
+        The keys are on (None: any workers), cluster, own, zone, workers, trials, runs, at_once
+        (runs that train at the same time) and hourly (US dollars of the whole cluster). If each run
+        is trained to its end, they take hours, low, high, dollars, least and most; all six are None
+        where that is unknown.
         """
         spec = self.spec
         rows = []
@@ -240,66 +255,65 @@ class StudyPreview:
 
     @property
     def _chosen(self) -> bool:
-        """Whether nobody knows yet how many runs a configuration has."""
+        """Whether a sampler decides later how many runs each configuration has."""
         return bool(self.spec.on) and self.spec.sampler != "grid"
 
     def __str__(self) -> str:
-        spec = self.spec
-        if spec.repeat > 1:
-            runs = f", each trained {spec.repeat} times"
-        else:
-            runs = ""
-        revoked = any(part.spec.provisioning_model != "standard" for part in self.parts)
-        takes = revoked and any(row["hours"] is not None for row in self.rows)
-        if takes:
-            lasts = "; its hours and dollars are for as long as Spot capacity lasts"
-        else:
-            lasts = ""
-        lines = [f"{spec.name} would try {text.count(spec.trials, 'point')}{runs}{lasts}:"]
-        for row in self.rows:
-            if row["own"]:
-                where = f"its own cluster {row['cluster']} in {row['zone']}"
-            else:
-                where = f"part of {row['cluster']}"
-            if self._chosen:
-                many = "as many as are chosen"
-            else:
-                many = text.count(row["runs"], "run")
-            lines.append(
-                f"  {row['on'] or text.count(row['workers'], 'worker'):16} {where}: {many}, {row['at_once']} at once, "
-                f"{text.money(row['hourly'])} per hour for the cluster{_takes(row)}"
-            )
-        lines += [self._source(), *self._stand_ins()]
         own = [part for part in self.parts if part.own]
+        lines = [
+            self._heading(),
+            *map(self._line, self.rows),
+            self._duration_source(),
+            *self._stand_ins(),
+        ]
         if own:
             lines.append(
-                "Its own clusters have their turns one after the other, each is deleted at its end, and what they cost "
-                "is the study's."
+                "Its own clusters run one after the other. Each is deleted at its end, and the "
+                "study pays for it."
             )
-        lines.append(self._ends(own))
+        where = f"in project {self.parts[0].spec.project}"
         if self.parts[0].spec.emulated:
             where = "on the emulator (nothing is billed)"
-        else:
-            where = f"in project {self.parts[0].spec.project}"
-        return "\n".join([*lines, f"All of it {where}. Nothing was declared."])
+        lines += [self._ends(own), f"All of it {where}. Nothing was declared."]
+        return "\n".join(lines)
 
-    def _source(self) -> str:
+    def _heading(self) -> str:
+        spec = self.spec
+        heading = f"{spec.name} would try {text.count(spec.trials, 'point')}"
+        if spec.repeat > 1:
+            heading += f", each trained {spec.repeat} times"
+        revoked = any(part.spec.provisioning_model != "standard" for part in self.parts)
+        if revoked and any(row["hours"] is not None for row in self.rows):
+            heading += "; its hours and dollars hold while Spot capacity lasts"
+        return f"{heading}:"
+
+    def _line(self, row: Mapping[str, Any]) -> str:
+        where = f"part of {row['cluster']}"
+        if row["own"]:
+            where = f"its own cluster {row['cluster']} in {row['zone']}"
+        runs = "as many as are chosen" if self._chosen else text.count(row["runs"], "run")
+        machines = row["on"] or text.count(row["workers"], "worker")
+        hourly = f"{text.money(row['hourly'])} per hour for the cluster"
+        return f"  {machines:16} {where}: {runs}, {row['at_once']} at once, {hourly}{_takes(row)}"
+
+    def _duration_source(self) -> str:
+        unknown = any(row["hours"] is None for row in self.rows)
         if self._chosen:
-            return "How long it takes is not known: how many runs a configuration has is chosen as they come."
-        if self.spec.per_vm > 1:
-            return "How long it takes is not known: runs that share a VM slow each other down."
-        if any(row["hours"] is None for row in self.rows) and self._expectations.unread:
-            return f"How long it takes is not known. {self._expectations.unread}"
-        if any(row["hours"] is None for row in self.rows):
-            return "How long it takes is not known where it is not said: no run of this model here tells it."
-        if self.spec.pruner != "none":
-            pruned = "; pruned runs take less"
+            why = "the sampler chooses how many runs a configuration has"
+        elif self.spec.per_vm > 1:
+            why = "runs that share a VM slow each other down"
+        elif unknown and self._expectations.unread:
+            return f"The duration is unknown. {self._expectations.unread}"
+        elif unknown:
+            return "No run of this model was measured where the duration is missing."
         else:
-            pruned = ""
-        return f"Hours are by what this model's runs were measured at, if each run is trained to its end{pruned}."
+            pruned = "; pruned runs take less" if self.spec.pruner != "none" else ""
+            trained = f"if each run is trained to its end{pruned}"
+            return f"Hours are estimated from measured runs of this model, {trained}."
+        return f"The duration is unknown: {why}."
 
     def _stand_ins(self) -> list[str]:
-        """A sentence for each GPU and region without published lifetimes, where hours rest on them."""
+        """Return a sentence for each GPU and region without published lifetimes."""
         if all(row["hours"] is None for row in self.rows):
             return []
         specs = [part.spec for part in self.parts if not part.spec.emulated]
@@ -313,40 +327,38 @@ class StudyPreview:
         printer.text(str(self))
 
     def _ends(self, own: list[Part]) -> str:
+        limits = []
         if self.spec.max_cost is not None:
-            limits = [render_money(self.spec.max_cost)]
-        else:
-            limits = []
-        limits += (
-            [render_duration(3600 * self.spec.max_hours)] if self.spec.max_hours is not None else []
-        )
+            limits.append(render_money(self.spec.max_cost))
+        if self.spec.max_hours is not None:
+            limits.append(render_duration(3600 * self.spec.max_hours))
         if limits:
-            return f"It ends after {' or '.join(limits)} at the latest, with what is done kept."
+            return f"It ends after {' or '.join(limits)} at the latest and keeps its results."
         if own:
-            ends = render_duration(own[0].spec.max_seconds)
-            return f"It has no limit of money (--max-cost); each of its own clusters ends after {ends} at the latest."
-        return "It has no limits of its own (--max-cost, --max-hours): those of its cluster hold."
+            ends = f"each of its own clusters ends after {render_duration(own[0].spec.max_seconds)}"
+            return f"It has no cost limit (--max-cost); {ends} at the latest."
+        return "It has no limits (--max-cost, --max-hours): those of its cluster apply."
 
 
 def _takes(row: Mapping[str, Any]) -> str:
-    """`; about 2 h (1.5 to 3 h), $1.20 ($0.90 to $1.80)`, where it is known."""
+    """Return `; about 2 h (1.5 to 3 h), $1.20 ($0.90 to $1.80)`; empty where it is unknown."""
     if row["hours"] is None:
         return ""
-    low, high = (render_duration(_rough(3600 * row[each])) for each in ("low", "high"))
+    low, high = (render_duration(_rough(3600 * row[name])) for name in ("low", "high"))
     about = render_duration(_rough(3600 * row["hours"]))
-    dollars, least, most = (text.money(row[each]) for each in ("dollars", "least", "most"))
+    dollars, least, most = (text.money(row[name]) for name in ("dollars", "least", "most"))
     return f"; about {about} ({low} to {high}), {dollars} ({least} to {most})"
 
 
 def _rough(seconds: float) -> float:
-    """In whole minutes, or from ten hours on in tens of minutes."""
+    """Round to minutes, from ten hours on to ten minutes."""
     if seconds < 36_000:
         return max(60.0, round(seconds / 60) * 60)
     return round(seconds / 600) * 600
 
 
 def _at_once(cluster: ClusterSpec, machines: str | None, workers: int, per_vm: int) -> int:
-    """How many runs of such a configuration train at the same time, where nothing else does."""
+    """Return how many such runs train at the same time on an otherwise idle cluster."""
     if not machines:
         return max(1, cluster.worker_count // workers) * per_vm
     declared: Counter[str] = Counter()

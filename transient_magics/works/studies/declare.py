@@ -1,4 +1,4 @@
-"""The declaration of a study, of which all runs are trials."""
+"""The declaration of a study."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from ...client.lookup import clusters
 from ...client.new_work import NewWork
 from ...errors import ClusterError, DeclarationError, NameTakenError, TransientError, install_extra
 from ...protocol import layout
-from ...protocol.study import Dimension, StudySpec, count_points, parse_space
+from ...protocol.space import Dimension, count_points, parse_space
 from ...spec import parse_name
 from ...spec.namespace import refusal
 from .configurations import Part, StudyPreview, cluster_name, parse_configurations, parts
 from .handle import Study
 from .sampling import missing
+from .spec import StudySpec
 
 _TRIALS = 20
 _ATTEMPTS = 20
-"""Automatic names tried, where other processes take one after the other."""
+"""Attempts with automatic names, in case other processes take them first."""
 _LIMITS = ("max_cost", "max_hours", "give_up_seconds")
 _Arguments = ParamSpec("_Arguments")
 _Declared = TypeVar("_Declared")
 
 
 def _with_free_name(declare: Callable[_Arguments, _Declared]) -> Callable[_Arguments, _Declared]:
-    """Call `declare` again where another process has taken the automatic name that it chose."""
+    """Call `declare` again if another process has taken the automatic name that it chose."""
 
     @wraps(declare)
     def declare_again(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Declared:
@@ -75,14 +76,59 @@ def declare_study(
     dry_run: bool = False,
     **options: Any,
 ) -> Study | StudyPreview:
-    """Declare a study of the code in `source` and return at once. Raises DeclarationError or
-    ClusterError.
+    """Declare a study of the code in `source` and return at once.
 
-    What is tried and how is named as the options of `%%sweep`; `on` is its text, or a list of
-    configurations. `options` are `max_cost` in US dollars, `max_hours`, `give_up_seconds`, and
-    those of a run (`train`), which hold for all runs of the study. Configurations that the cluster
-    holds are tried on parts of it, each other one on a cluster of the study's own, one after the
-    other. With `dry_run` nothing is declared: the answer says where each is, and the price.
+    Configurations that the cluster holds are tried on parts of it. Each other one has a cluster of
+    its own; these run one after the other.
+
+    Parameters
+    ----------
+    source : str
+        The code, as in the cell of `%%sweep`.
+    train_steps : int
+        The steps of each run.
+    over : str
+        The space, such as `"lr=1e-3:1e-1:log"`.
+    trials : int, optional
+        The number of points (default: all of a grid, else 20).
+    sampler, pruner, objective : str
+        How points are chosen, which trials end early, and the metric that rates them.
+    repeat : int
+        The runs of each point, with different seeds.
+    workers, per_vm : int
+        The workers of each run, and the runs on each VM.
+    on : str or sequence of str
+        Configurations of machines on which each point is tried.
+    seed : int, optional
+        The seed of the points.
+    cluster : Cluster or str, optional
+        The cluster (default: the current one).
+    name : str, optional
+        The name of the study (default: `study-1`, `study-2`, ...).
+    include : str or sequence of str
+        Files and folders to send along.
+    dry_run : bool
+        Return a preview with clusters and prices, and declare nothing.
+    **options
+        `max_cost` in US dollars, `max_hours`, `give_up_seconds`, and options of a run (`train`),
+        which apply to all runs of the study.
+
+    Returns
+    -------
+    Study or StudyPreview
+        The handle, or the preview.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid.
+    ClusterError
+        There is no cluster for it, or its controller cannot be started.
+
+    Examples
+    --------
+    >>> study = tm.declare_study(source=code, train_steps=500, over="lr=0.01,0.1")
+    >>> study.wait()
     """
     payload = Payload.of(
         source, include, options.pop("pip", None) or (), build=bool(options.get("pip_build"))
@@ -93,14 +139,16 @@ def declare_study(
         new = NewWork("study", cluster, name, trains=True)
     chosen = new.cluster if new else None
     running = chosen.state.spec if chosen else None
-    lacking = [each for each in configurations if not (running and running.holds(each))]
-    if lacking and trials is not None:
+    elsewhere = [
+        machines for machines in configurations if not (running and running.holds(machines))
+    ]
+    if elsewhere and trials is not None:
         what = "A study on several clusters tries each point on each configuration"
         raise DeclarationError(what, where="--trials", fix="Leave out --trials.")
     if name:
         name = parse_name(name, "--name")
     else:
-        name = _free_name(chosen, lacking)
+        name = _free_name(chosen, elsewhere)
     if why := refusal("", "study", name, {}):
         raise NameTakenError(why, fix="Choose another --name.")
     limits = {key: options.pop(key) for key in _LIMITS if options.get(key) is not None}
@@ -117,7 +165,8 @@ def declare_study(
     if pruner != "none" and options.get("eval_steps") is None:
         options["eval_steps"] = max(1, train_steps // EVALUATIONS)
     if repeat > 1:
-        options.setdefault("noise_share", 0.0)  # as of every run with a seed
+        # Every run with a seed has this default.
+        options.setdefault("noise_share", 0.0)
     options |= {
         "name": name,
         "train_steps": train_steps,
@@ -135,7 +184,7 @@ def declare_study(
     run = runs[0]
     space = _space(over)
     if run.model and not payload.include:
-        check_hyperparameters([each.name for each in space], source, where="--over")
+        check_hyperparameters([dimension.name for dimension in space], source, where="--over")
     ordered = tuple(configuration for part in found for configuration in part.configurations)
     try:
         sampler = sampler or _usual_sampler(space, configurations)
@@ -149,7 +198,7 @@ def declare_study(
                 "name": name,
                 "run": run.without_token(),
                 "objective": objective or str(run.objective or ""),
-                "space": [asdict(each) for each in space],
+                "space": [asdict(dimension) for dimension in space],
                 "trials": trials or usual,
                 "sampler": sampler,
                 "pruner": pruner,
@@ -160,7 +209,7 @@ def declare_study(
                 "seed": secrets.randbelow(2**31) if seed is None else seed,
                 "declared_at": time.time(),
                 **limits,
-                "parts": [each.spec.name for each in found] if lacking else (),
+                "parts": [part.spec.name for part in found] if elsewhere else (),
             }
         )
     except ValueError as error:
@@ -177,7 +226,7 @@ def declare_study(
     specs = []
     first = 0
     for part, its_run in zip(found, runs, strict=True):
-        if lacking:
+        if elsewhere:
             many = len(part.configurations) * each_tries
         else:
             many = spec.trials
@@ -214,16 +263,17 @@ def declare_study(
 
 
 def _free_name(chosen: Cluster | None, lacking: Sequence[str]) -> str:
-    """The first of `study-1`, `study-2`, ... that no study here is called, and no cluster of its
-    own would be.
-    """
+    """Return the first of `study-1`, `study-2`, ... that is free, for its own clusters, too."""
     number = 1
     while True:
         if chosen is None:
             name = f"study-{number}"
         else:
             name = claims.free_name(chosen, "study", "study", first=number)
-        if all(is_free(cluster_name(name, each, place)) for place, each in enumerate(lacking, 1)):
+        if all(
+            is_free(cluster_name(name, configuration, place))
+            for place, configuration in enumerate(lacking, 1)
+        ):
             return name
         number = int(name.rpartition("-")[2]) + 1
 
@@ -238,7 +288,7 @@ def _space(over: str) -> tuple[Dimension, ...]:
 
 
 def _configurations(on: str | Sequence[str], workers: int | None) -> tuple[str, ...]:
-    """The machines of each configuration, in their written form. Raises DeclarationError."""
+    """Return the machines of each configuration as text. Raises DeclarationError."""
     if not on:
         return ()
     if workers is not None:
@@ -252,6 +302,6 @@ def _configurations(on: str | Sequence[str], workers: int | None) -> tuple[str, 
 def _usual_sampler(space: tuple[Dimension, ...], configurations: tuple[str, ...]) -> str:
     if not space and not configurations:
         return "none"
-    if all(each.kind == "choice" for each in space):
+    if all(dimension.kind == "choice" for dimension in space):
         return "grid"
     return "tpe"

@@ -15,23 +15,18 @@ from ...client.cluster_handle import Cluster
 from ...client.following.cluster import until_home
 from ...client.handle import Handle
 from ...client.lookup import find_work
+from ...client.results.comparison import frame_of
 from ...errors import ClusterError, TrainingError
-from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs, now
+from ...journal import ClusterState, Cost, RunState, costs, now
 from ...kinds import load
 from ...protocol import checks, layout
 from ...protocol.cluster_commands import Delete, ExtendStudy
 from ...protocol.run import Value
-from ...protocol.study import StudySpec
 from ..runs.handle import Run
 from .optuna_study import optuna_study
-from .trials import (
-    Configurations,
-    best_of,
-    best_so_far,
-    configurations,
-    frame_of,
-    parameter_columns,
-)
+from .spec import StudySpec
+from .state import StudyState, TrialState
+from .trials import Configurations, best_of, best_so_far, configurations, parameter_columns
 
 if TYPE_CHECKING:
     import optuna
@@ -40,8 +35,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Trial:
-    """One trial of a study. `state`: running, complete, pruned, failed, stopped; `value` is that of
-    the objective.
+    """A trial of a study.
+
+    Attributes
+    ----------
+    number : int
+        Its number in the study.
+    params : mapping
+        Its parameters, by name.
+    state : str
+        `running`, `complete`, `pruned`, `failed` or `stopped`.
+    value : float or None
+        The value of the objective.
+    runs : tuple of Run
+        Its runs; one unless the study repeats each point.
+    reason : str
+        Why it has no value, or ended early.
     """
 
     number: int
@@ -74,8 +83,12 @@ class Trial:
         return params | facts
 
     def stop(self) -> None:
-        """End its runs, each with a last checkpoint; the study goes on with its other trials.
-        Raises ClusterError.
+        """Stop the runs of the trial, each with a last checkpoint; the study continues.
+
+        Raises
+        ------
+        ClusterError
+            The controller does not answer.
         """
         for run in self.runs:
             if not run.state.over:
@@ -84,7 +97,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Plot:
-    """The curves of a study, as they are when they are shown."""
+    """The curves of a study at the time when they are shown."""
 
     study: Study
 
@@ -93,20 +106,20 @@ class Plot:
 
     def __repr__(self) -> str:
         begun = self.study.begun or [(self.study.cluster.state, self.study.state)]
-        points = [
-            f"trial {number}: {text.number(value)}"
-            for number, value in best_so_far([each for _, each in begun])
-        ]
-        if points:
-            said = "; ".join(points)
-        else:
-            said = "no trial is complete yet"
-        return f"{self.study.name}, best {begun[0][1].spec.goal.metric} so far: {said}"
+        studies = [study for _, study in begun]
+        points = [f"trial {number}: {text.number(value)}" for number, value in best_so_far(studies)]
+        words = "; ".join(points) or "no trial is complete yet"
+        return f"{self.study.name}, best {studies[0].spec.goal.metric} so far: {words}"
 
 
 class Study(Handle[StudyState, "Trial | None"]):
-    """A study: trials that differ in their parameters, on one cluster, or on several one after the
-    other.
+    """A study: trials with different parameters, on one cluster or on several in turn.
+
+    Examples
+    --------
+    >>> study = tm.study("study-1")
+    >>> best = study.wait()
+    >>> best.params, best.value
     """
 
     kind = "study"
@@ -114,16 +127,12 @@ class Study(Handle[StudyState, "Trial | None"]):
 
     def __init__(self, name: str, cluster: Cluster) -> None:
         super().__init__(name, cluster)
+        # Clusters are looked up once, so that they stay the same if others take their names.
         self._clusters = {cluster.name: cluster}
-        """Its clusters that were looked up, by name: the same ones also once others have taken
-        their names.
-        """
 
     @property
     def parts(self) -> tuple[Study, ...]:
-        """The same study on each of its clusters, in the order of their turns: itself where it has
-        one cluster.
-        """
+        """The study on each of its clusters, in the order of their turns."""
         spec = self._spec
         if not spec or not spec.parts:
             return (self,)
@@ -134,14 +143,14 @@ class Study(Handle[StudyState, "Trial | None"]):
 
     @property
     def alone(self) -> bool:
-        """Whether `cluster` is the study's own."""
+        """Whether `cluster` was made for the study."""
         return self._spec is not None and self._spec.alone
 
     @property
     def _spec(self) -> StudySpec | None:
-        """Its declaration, also before the journal knows of it; None where that cannot be read."""
-        if known := self.cluster.state.of(StudyState).get(self.name):
-            return known.spec
+        """The declaration, also before it is in the journal; None if it cannot be read."""
+        if study := self.cluster.state.of(StudyState).get(self.name):
+            return study.spec
         try:
             return StudySpec.from_dict(
                 checks.parsed_object((self.directory / layout.STUDY).read_bytes())
@@ -151,21 +160,35 @@ class Study(Handle[StudyState, "Trial | None"]):
 
     @property
     def begun(self) -> list[tuple[ClusterState, StudyState]]:
-        """The states of its clusters on which it has begun, and its own there."""
-        states = [
-            (state := part.cluster.state, state.of(StudyState).get(self.name))
-            for part in self.parts
-        ]
-        return [(state, study) for state, study in states if study is not None]
+        """The states of the clusters on which the study has begun, and its own states there."""
+        begun = []
+        for part in self.parts:
+            state = part.cluster.state
+            if study := state.of(StudyState).get(self.name):
+                begun.append((state, study))
+        return begun
 
     def trials(self) -> pandas.DataFrame:
-        """All trials as a DataFrame, a row for each.
+        """Return all trials as a DataFrame with a row for each.
 
-        Columns: trial, state, value (of the objective, of several runs their mean), a column for
-        each parameter, runs (their names), steps (of all of them), seconds (from when it was asked
-        for to its end), dollars (what its runs cost, as `Run.cost` counts it), best (of all so
-        far), reason (why it has no value). A parameter with the name of another column is
-        `params_NAME`, as in Optuna's DataFrame.
+        Returns
+        -------
+        pandas.DataFrame
+            These columns, and one for each parameter (`params_NAME` if another column has its
+            name).
+
+            trial, state, value
+                The number, the state, and the value of the objective (the mean of several runs).
+            runs, steps
+                The names of its runs, and the sum of their steps.
+            seconds
+                The time from the start of the trial to its end.
+            dollars
+                The cost of its runs in US dollars, as in `Run.cost`.
+            best
+                Whether it is the best trial so far.
+            reason
+                Why it has no value.
         """
         begun = self.begun or [(self.cluster.state, self.state)]
         best = best_of([study for _, study in begun])
@@ -200,40 +223,46 @@ class Study(Handle[StudyState, "Trial | None"]):
         return frame
 
     def table(self) -> Configurations:
-        """For each configuration the mean ± standard deviation, over its `n` complete runs, of
-        hours, dollars, the objective, accuracy and revocations: a table, the best one first;
-        `table().frame()` is a DataFrame.
+        """Return the mean and the standard deviation of each configuration, the best first.
+
+        Returns
+        -------
+        Configurations
+            A table of hours, US dollars, the objective, accuracy and revocations over `n` complete
+            runs. Its `frame()` is a DataFrame.
         """
         return configurations(self.begun or [(self.cluster.state, self.state)], now())
 
     def plot(self) -> Plot:
-        """The trials' curves over each other and the best so far: a picture in a notebook, else a
-        line of text.
-        """
+        """Return the curves of the trials and the best value so far, a picture in a notebook."""
         return Plot(self)
 
     @property
     def optuna(self) -> optuna.Study:
-        """The same study as one of Optuna's, with all trials so far: its plots and its dashboard
-        take it.
+        """The study as one of Optuna's, with all trials so far, for its plots and its dashboard.
 
-        A copy, made of the journal each time. Raises ClusterError where Optuna is not installed.
+        It is a copy, made from the journal each time. Raises ClusterError without Optuna.
         """
         return optuna_study(self.begun or [(self.cluster.state, self.state)])
 
     @property
     def best(self) -> Trial | None:
-        """The best of the complete trials so far; None before the first."""
-        found = [(part, part.cluster.state.of(StudyState).get(self.name)) for part in self.parts]
-        best = best_of([study for _, study in found if study])
-        if best:
-            return next(
-                (part._trial(best) for part, study in found if study and study.best is best), None
-            )
-        return None
+        """The best complete trial so far; None before the first."""
+        states = [(part, part.cluster.state.of(StudyState).get(self.name)) for part in self.parts]
+        best = best_of([study for _, study in states if study])
+        if best is None:
+            return None
+        owners = (part for part, study in states if study and study.best is best)
+        return next((part._trial(best) for part in owners), None)
 
     def trial(self, number: int) -> Trial:
-        """The trial of that number. Raises ClusterError where there is none yet."""
+        """Return a trial by its number.
+
+        Raises
+        ------
+        ClusterError
+            There is no such trial yet.
+        """
         for part in self.parts:
             study = part.cluster.state.of(StudyState).get(self.name)
             if study and (found := study.trials.get(number - study.spec.first)):
@@ -241,10 +270,14 @@ class Study(Handle[StudyState, "Trial | None"]):
         raise ClusterError(f"{self.name} has no trial {number} yet", where=self.cluster.name)
 
     def cost(self) -> Cost:
-        """Return the cost of its trials so far on all of its clusters, in US dollars, as of other
-        work.
+        """Return the cost of the trials so far on all clusters of the study.
 
         Start-up and idle time of clusters that it has for itself are in their bills only.
+
+        Returns
+        -------
+        Cost
+            US dollars: `total`, and `lines` by run.
         """
         parts = [costs(state, now())[self.name] for state, _ in self.begun]
         lines = Counter[str]()
@@ -256,21 +289,29 @@ class Study(Handle[StudyState, "Trial | None"]):
         )
 
     def wait(self, timeout: float | None = None) -> Trial | None:
-        """Block until the study is over on all of its clusters and the results of its runs are on
-        this machine.
+        """Wait until the study is over and the results of its runs are on this machine.
 
-        Returns its best trial, or None where none was complete. Raises TrainingError after
-        `timeout` seconds, or where the study ended early without any complete trial. An interrupt
-        ends the wait only.
+        An interrupt ends the wait only.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds (default: no limit).
+
+        Returns
+        -------
+        Trial or None
+            The best trial; None if no trial is complete.
+
+        Raises
+        ------
+        TrainingError
+            The time is up, or the study ended early without a complete trial.
         """
-        if timeout is None:
-            deadline = None
-        else:
-            deadline = time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         for part in self.parts:
-            if deadline is None:
-                left = None
-            else:
+            left = None
+            if deadline is not None:
                 left = max(0.01, deadline - time.monotonic())
             state = part._until_over(timeout, left)
             study = state.of(StudyState).get(self.name)
@@ -283,19 +324,29 @@ class Study(Handle[StudyState, "Trial | None"]):
         return self.best
 
     def _is_home(self) -> bool:
-        """Whether what its runs on this cluster left is here."""
+        """Return whether the results of its runs on this cluster are on this machine."""
         state = self.cluster.state
         study = state.of(StudyState).get(self.name)
-        if study:
-            names = [name for trial in study.trials.values() for name in trial.runs]
-        else:
-            names = []
+        if study is None:
+            return True
+        names = [name for trial in study.trials.values() for name in trial.runs]
         return all(
             Run(name, self.cluster).is_home() for name in names if name in state.of(RunState)
         )
 
     def extend(self, trials: int) -> None:
-        """Have so many trials more, also of a study that has ended. Raises ClusterError."""
+        """Add trials, also to a study that has ended.
+
+        Parameters
+        ----------
+        trials : int
+            The number of further trials.
+
+        Raises
+        ------
+        ClusterError
+            The study has no further points, or its cluster is gone.
+        """
         if trials < 1:
             raise ClusterError(f"A study is extended by one trial at least, not by {trials}")
         request = f"r{secrets.token_hex(8)}"
@@ -304,10 +355,15 @@ class Study(Handle[StudyState, "Trial | None"]):
         )
 
     def stop(self) -> None:
-        """End its trials, each with a last checkpoint, and start no further one. Its results so far
-        remain.
+        """Stop the trials, each with a last checkpoint, and start no further ones.
 
-        Clusters that it has for itself are deleted, also those that wait for their turn.
+        The results so far remain. Clusters that the study has for itself are deleted, also those
+        that wait for their turn.
+
+        Raises
+        ------
+        ClusterError
+            A controller does not answer.
         """
         parts = self.parts
         for place, part in enumerate(parts):
@@ -335,19 +391,18 @@ class Study(Handle[StudyState, "Trial | None"]):
         studies = [study for _, study in self.begun]
         if not any(study.trials for study in studies):
             return f"{self.name} has no trial yet."
-        said = f"{self.name}: {self._progress(studies)}"
+        words = f"{self.name}: {self._progress(studies)}"
         if reason := next((study.reason for study in studies if study.reason), ""):
-            said += f", ended: {reason}"
-        if (best := best_of(studies)) and best.value is not None:
-            values = ", ".join(
-                f"{name}={text.value_words(value)}" for name, value in best.params.items()
-            )
-            number = next(each.spec.first for each in studies if each.best is best) + best.number
-            said += (
-                f"; the best is {number}, {studies[0].spec.goal.metric} {best.value:.4g}"
-                + f" ({values})" * bool(values)
-            )
-        return f"{said}."
+            words += f", ended: {reason}"
+        best = best_of(studies)
+        if best and best.value is not None:
+            first = next(study.spec.first for study in studies if study.best is best)
+            metric = studies[0].spec.goal.metric
+            words += f"; the best is {first + best.number}, {metric} {best.value:.4g}"
+            params = [f"{name}={text.value_words(value)}" for name, value in best.params.items()]
+            if params:
+                words += f" ({', '.join(params)})"
+        return f"{words}."
 
     def __repr__(self) -> str:
         studies = [study for _, study in self.begun]
@@ -357,19 +412,36 @@ class Study(Handle[StudyState, "Trial | None"]):
         return f"<Study {self.name} on {where}: {self._progress(studies)}>"
 
     def _progress(self, studies: Sequence[StudyState]) -> str:
-        told = sum(trial.told for study in studies for trial in study.trials.values())
+        ended = sum(trial.told for study in studies for trial in study.trials.values())
         spec = studies[0].spec
-        return f"{told} of {spec.points if spec.parts else studies[0].wanted} trials"
+        return f"{ended} of {spec.points if spec.parts else studies[0].wanted} trials"
 
 
 handle = Study
 
 
 def study(name: str | None = None, cluster: Cluster | str | None = None) -> Study:
-    """Return the study called `name`, as `tm.run` finds a run. Raises UnknownWorkError and
-    ClusterError.
+    """Return a study.
+
+    Parameters
+    ----------
+    name : str, optional
+        The name of the study (default: the latest).
+    cluster : Cluster or str, optional
+        One of its clusters (default: the latest one that has such a study).
+
+    Raises
+    ------
+    UnknownWorkError
+        There is no such study.
+    ClusterError
+        No cluster is named, and several that are not deleted have such work.
+
+    Examples
+    --------
+    >>> tm.study().best
     """
-    found: Study = find_work("study", name, cluster)
+    study: Study = find_work("study", name, cluster)
     if cluster is not None:
-        return found
-    return found.parts[0]
+        return study
+    return study.parts[0]

@@ -21,8 +21,9 @@ from ...cli.options.shared import (
 )
 from ...cli.options.work import Code, WorkCommand, with_included
 from ...protocol.run import SETTINGS, choices
-from ...protocol.study import StudySpec, parse_space
+from ...protocol.space import parse_space
 from ..runs.options import OF_DEADLINES, check_train, settings_option, train
+from .spec import StudySpec
 
 if TYPE_CHECKING:
     from .configurations import StudyPreview
@@ -39,9 +40,9 @@ def study() -> tuple[Option, ...]:
             CLUSTER,
             flag(
                 "--on",
-                "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that the cluster "
-                "has are parts of it. Each other one is a cluster of its own, one after the other, within --max-cost "
-                "and --max-hours",
+                "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that "
+                "the cluster has are parts of it. Each other one is a cluster of its own, one "
+                "after the other, within --max-cost and --max-hours",
                 configurations,
                 metavar="MACHINES,...",
             ),
@@ -54,7 +55,8 @@ def study() -> tuple[Option, ...]:
             ),
             flag(
                 "--per-vm",
-                "how many runs of the study train on one VM at a time: they share its GPU, its memory and its cores",
+                "how many runs of the study train on one VM at a time: they share its GPU, its "
+                "memory and its cores",
                 whole("--per-vm"),
                 default="1",
                 metavar="N",
@@ -81,12 +83,21 @@ def study() -> tuple[Option, ...]:
         *group(
             COST,
             max_cost(
-                "end the study when its trials have cost this many US dollars, and keep what is done"
+                "end the study when its trials have cost this many US dollars, and keep what is "
+                "done"
             ),
             max_hours("end the study after this time"),
         ),
     )
-    left_out = {option.name for option in own} | {"resume", "prep", "settings", *OF_DEADLINES}
+    left_out = {option.name for option in own} | {
+        "spec",
+        "keep_cluster",
+        "project",
+        "resume",
+        "prep",
+        "settings",
+        *OF_DEADLINES,
+    }
     settings = {name: meaning for name, meaning in SETTINGS.items() if name not in OF_DEADLINES}
     shared = [
         option
@@ -99,8 +110,8 @@ def study() -> tuple[Option, ...]:
 def _trials() -> tuple[Option, ...]:
     return (
         over(
-            "what to try; a Tensor2Tensor model takes them as hyper-parameters, a cell's own model reads them by "
-            "their names"
+            "what to try; a Tensor2Tensor model takes them as hyper-parameters, a cell's own "
+            "model reads them by their names"
         ),
         flag(
             "--trials",
@@ -111,22 +122,22 @@ def _trials() -> tuple[Option, ...]:
         ),
         flag(
             "--sampler",
-            "how to choose points: grid tries each once; random draws them; Optuna's tpe and gp learn "
-            "from earlier trials; gp needs torch",
+            "how to choose points: grid tries each once; random draws them; Optuna's tpe and gp "
+            "learn from earlier trials; gp needs torch",
             default="grid for choices alone, else tpe",
             **one_of("--sampler", choices("sampler", StudySpec)),
         ),
         flag(
             "--pruner",
-            "end trials early that will not be the best: median: worse than half of the others at the "
-            "same step; hyperband: in rounds",
+            "end trials early that will not be the best: median: worse than half of the others at "
+            "the same step; hyperband: in rounds",
             default="none",
             **one_of("--pruner", choices("pruner", StudySpec)),
         ),
         flag(
             "--objective",
-            "what trials are judged by: 'max accuracy', 'min loss'; of the last evaluation, with "
-            "--keep-best or --stop-when of the best one",
+            "the metric that rates trials, 'max accuracy' or 'min loss': that of the last "
+            "evaluation, with --keep-best or --stop-when that of the best one",
             objective("--objective"),
             default="that of --keep-best or --stop-when",
             choices=("max accuracy", "min loss"),
@@ -141,7 +152,7 @@ def _trials() -> tuple[Option, ...]:
         ),
         flag(
             "--give-up-after",
-            "a trial that makes no step for this time has failed",
+            "count a trial as failed if it makes no step for this time",
             duration("--give-up-after", "m"),
             default="15m",
             name="give_up_seconds",
@@ -151,14 +162,14 @@ def _trials() -> tuple[Option, ...]:
 
 
 def check_study(values: dict[str, Any], called: str) -> None:
-    """As of a run, but for what a study has its own words for."""
+    """Check the options of a study like those of a run, except those that differ."""
     own = {name: values.pop(name) for name in ("workers", "max_cost") if name in values}
     check_train(values, called)
     values |= own
 
 
 def _declare(values: dict[str, Any], code: Code, *, dry_run: bool = False) -> Study | StudyPreview:
-    """Declare a study of the code, or show what it would be."""
+    """Declare a study of the code, or preview it."""
     from .declare import declare_study
 
     values = with_included(values)
@@ -181,11 +192,12 @@ COMMANDS = (
         "study",
         study,
         _declare,
+        guide="sweeps",
         rank=1,
         description=(
-            "Train a model many times with different parameters, to find the best ones. Options of a run "
-            "apply to all of its runs. Each trial starts as soon as workers are free; runs that wait "
-            "already start before it."
+            "Train a model many times with different parameters, to find the best ones. Options "
+            "of a run apply to all of its runs. Each trial starts as soon as workers are free; "
+            "runs that wait already start before it."
         ),
         entries=(
             Entry(
@@ -195,10 +207,11 @@ COMMANDS = (
             ),
         ),
         check=check_study,
-        example="--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps 2000",
+        example="--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps "
+        "2000",
         epilog=(
-            "The code is that of a run: see %%train -h. A model of its own reads the values by their "
-            "names, as in keras.optimizers.Adam(lr)."
+            "The code is that of a run: see %%train -h. A model of its own reads the values by "
+            "their names, as in keras.optimizers.Adam(lr)."
         ),
         typed="sweep",
         dry_run=True,

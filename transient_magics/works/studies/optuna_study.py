@@ -1,7 +1,7 @@
-"""A study as one of Optuna's own, for its plots, its importances and its dashboard.
+"""A study as one of Optuna's, for its plots, importances and dashboard.
 
-The journal is the truth and this is a copy: what is added to it changes nothing here. Optuna is
-imported when it is asked for and nowhere else in the kernel.
+It is a copy of the journal: changes to it have no effect. Optuna is imported only when it is asked
+for.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...client.results.comparison import evaluated
 from ...errors import ClusterError
-from ...journal import ClusterState, StudyState, TrialState
+from ...journal import ClusterState
 from .sampling import STATES, distributions, for_optuna
+from .state import StudyState, TrialState
 from .trials import runs_of, value_of
 
 if TYPE_CHECKING:
@@ -24,26 +25,30 @@ _MISSING = "study.optuna needs Optuna, which is not installed here"
 
 
 def optuna_study(parts: Sequence[tuple[ClusterState, StudyState]]) -> optuna.Study:
-    """The study with all trials so far, under their numbers, in memory.
+    """Return Optuna's study with all trials so far, in memory.
 
-    `parts`: for each cluster on which it has begun, the state of that and of the study there.
+    Values of evaluations are the intermediate values of the trials; names of runs and reasons are
+    their user attributes.
 
-    Values that were measured on the way are the trials' intermediate values; names of runs and
-    reasons are their user attributes. Raises ClusterError where Optuna is not installed.
+    Parameters
+    ----------
+    parts
+        For each cluster on which the study has begun, the states of the cluster and of the study.
+
+    Raises
+    ------
+    ClusterError
+        Optuna is not installed.
     """
     try:
         import optuna
     except ImportError:
         raise ClusterError(_MISSING, fix="%pip install optuna, then ask again.") from None
     study = parts[0][1]
-    if study.spec.goal.direction == "max":
-        direction = "maximize"
-    else:
-        direction = "minimize"
+    direction = "maximize" if study.spec.goal.direction == "max" else "minimize"
+    # Optuna logs the creation of a study, which would appear in the user's cell.
     before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(
-        optuna.logging.WARNING
-    )  # no line about a study in memory in the reader's cell
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         made = optuna.create_study(study_name=study.name, direction=direction)
     finally:

@@ -1,6 +1,4 @@
-"""A study as plain HTML: how far it is, its best trial, the trials' curves over each other, and a
-table of trials.
-"""
+"""The static picture of a study: progress, the best trial, curves, and a table of trials."""
 
 from __future__ import annotations
 
@@ -15,43 +13,36 @@ from ...spec import render_duration
 
 MOST_ROWS = 10
 _BEST = (COLOURS["good"], "")
-_GOING = (COLOURS["busy"], "")
+_RUNNING = (COLOURS["busy"], "")
 _DOTS = {"complete": "good", "running": "busy", "failed": "bad"}
 
 
 def study_html(study: Mapping[str, Any]) -> str:
-    """The twin of a study's snapshot (contract.Study); of its trials `MOST_ROWS` rows, the best
-    first.
-    """
+    """Return the static picture of a snapshot; the table has `MOST_ROWS` trials, the best first."""
     return f"<div style='margin:6px 0'>{_head(study)}{study_plot(study)}{_trials(study)}</div>"
 
 
 def study_plot(study: Mapping[str, Any]) -> str:
-    """The curves of the trials over each other, and the best value so far by trial; empty before
-    the first value.
-    """
+    """Return the curves of the trials and the best value so far; empty before the first value."""
     lines = [
         Line(
-            f"trial {each['number']}",
-            each["curve"],
-            _look(each),
-            faint=not (each["best"] or each["stoppable"]),
+            f"trial {trial['number']}",
+            trial["curve"],
+            _style(trial),
+            faint=not (trial["best"] or trial["stoppable"]),
         )
-        for each in study["trials"]
-        if each["curve"]
+        for trial in study["trials"]
+        if trial["curve"]
     ]
-    several = (
-        len({step for line in lines for step, _ in line.points}) > 1
-    )  # one step makes no curve
-    if several:
-        drawn = [figure(study["curves_of"], "steps", lines, _legend(study))]
-    else:
-        drawn = []
+    drawn = []
+    # Values at one step alone are not a curve.
+    if len({step for line in lines for step, _ in line.points}) > 1:
+        drawn.append(figure(study["curves_of"], "steps", lines, _legend(study)))
     so_far = study["best_so_far"]
     values = [
-        (float(each["number"]), each["value"])
-        for each in study["trials"]
-        if each["value"] is not None
+        (float(trial["number"]), trial["value"])
+        for trial in study["trials"]
+        if trial["value"] is not None
     ]
     if so_far and len(values) > 1:
         every = Line("trials", values, OTHER, points_only=True, faint=True)
@@ -63,67 +54,63 @@ def study_plot(study: Mapping[str, Any]) -> str:
 
 
 def _head(study: Mapping[str, Any]) -> str:
-    if study["planned"]:
-        share = study["ended"] / study["planned"]
-    else:
-        share = 0.0
+    share = study["ended"] / study["planned"] if study["planned"] else 0.0
     tone = {"running": "busy", "declared": "busy", "finished": "good"}.get(study["phase"], "quiet")
     bar = (
-        f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
-        f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
+        "<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div "
+        f"style='height:6px;border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
+    best = ""
     if study["best_words"]:
         best = f"<div>Best so far: {escape(study['best_words'])}.</div>"
-    else:
-        best = ""
+    cost = ""
     if study["cost_words"]:
         cost = f"This study {study['cost_words']}."
-    else:
-        cost = ""
     about = f"<span style='{FAINT}'>{escape(study['about'])}</span>"
     return (
-        f"<div><span style='color:{COLOURS[tone]}'>●</span> <b>{escape(study['name'])}</b>: {escape(study['words'])} "
+        f"<div><span style='color:{COLOURS[tone]}'>●</span> <b>{escape(study['name'])}</b>: "
+        f"{escape(study['words'])} "
         f"{about}{bar}</div>{best}<div style='{FAINT}'>{escape(cost)}</div>"
     )
 
 
-def _look(trial: Mapping[str, Any]) -> tuple[str, str]:
+def _style(trial: Mapping[str, Any]) -> tuple[str, str]:
     if trial["best"]:
         return _BEST
-    return _GOING if trial["stoppable"] else OTHER
+    return _RUNNING if trial["stoppable"] else OTHER
 
 
 def _legend(study: Mapping[str, Any]) -> list[tuple[str, tuple[str, str]]]:
-    trials = [each for each in study["trials"] if each["curve"]]
+    trials = [trial for trial in study["trials"] if trial["curve"]]
     best = next((trial for trial in trials if trial["best"]), None)
-    known: list[tuple[str, tuple[str, str]]] = []
+    legend: list[tuple[str, tuple[str, str]]] = []
     if best:
-        known.append((f"trial {best['number']}, the best", _BEST))
-    if any(each["stoppable"] and not each["best"] for each in trials):
-        known.append(("training", _GOING))
-    if any(not each["stoppable"] and not each["best"] for each in trials):
-        known.append(("other trials", OTHER))
-    return known
+        legend.append((f"trial {best['number']}, the best", _BEST))
+    if any(trial["stoppable"] and not trial["best"] for trial in trials):
+        legend.append(("training", _RUNNING))
+    if any(not trial["stoppable"] and not trial["best"] for trial in trials):
+        legend.append(("other trials", OTHER))
+    return legend
 
 
 def _trials(study: Mapping[str, Any]) -> str:
     sign = -1.0 if study["direction"] == "max" else 1.0
 
-    def order(each: Mapping[str, Any]) -> tuple[bool, bool, float]:
-        value = each["value"]
+    def order(trial: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        value = trial["value"]
         if value is None:
             place = math.inf
         else:
             place = sign * value
-        return each["state"] != "running", each["state"] != "complete", place
+        return trial["state"] != "running", trial["state"] != "complete", place
 
     ordered = sorted(study["trials"], key=order)
-    best = [each for each in ordered if each["best"]]
-    shown = [*best, *(each for each in ordered if not each["best"])][:MOST_ROWS]
+    best = [trial for trial in ordered if trial["best"]]
+    shown = [*best, *(trial for trial in ordered if not trial["best"])][:MOST_ROWS]
     if not shown:
         return ""
     head = ["trial", *study["params"], "state", study["metric"], "time", "dollars", "revocations"]
-    lines = [row(map(escape, head), "th"), *(row(_cells(each)) for each in shown)]
+    lines = [row(map(escape, head), "th"), *(row(_cells(trial)) for trial in shown)]
     more = len(ordered) - len(shown)
     return table(lines) + (
         f"<div style='{FAINT}'>and {text.count(more, 'trial')} more</div>" if more else ""
@@ -136,8 +123,8 @@ def _cells(trial: Mapping[str, Any]) -> list[str]:
     return [
         str(trial["number"]),
         *(
-            escape(each if isinstance(each, str) else text.value_words(each))
-            for each in trial["params"]
+            escape(value if isinstance(value, str) else text.value_words(value))
+            for value in trial["params"]
         ),
         f"<span style='color:{tone}'>●</span> {escape(trial['words'])}",
         f"<b>{value}</b> <span style='white-space:nowrap'>◎ best</span>"

@@ -1,5 +1,6 @@
-"""Which lines about studies count that a controller on a VM wrote: those that this machine's files
-agree with.
+"""Which intentions about studies count that a controller on a VM wrote.
+
+Those count that the files of this machine confirm.
 """
 
 from __future__ import annotations
@@ -7,11 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...controller.trust import Sieve
-from ...journal import Event, StudyState, events
+from ...journal import Event, events
 from ...journal.declared import declared_study, was_asked
 from ...protocol.cluster_commands import ExtendStudy
 from ...protocol.literals import same
+from .events import StudyAsked, StudyExtended
 from .sampling import point
+from .state import StudyState
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
@@ -19,10 +22,8 @@ def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
     return replace(event, spec=declared_study(sieve.directory, event.work).to_dict())
 
 
-def asked(sieve: Sieve, event: events.StudyAsked) -> Event | None:
-    """Count a trial that is the next one, within the space, and at the point that follows from its
-    number, if any.
-    """
+def asked(sieve: Sieve, event: StudyAsked) -> Event | None:
+    """Count a trial if it is the next one, in the space, and at the point of its number, if any."""
     study = sieve.state.of(StudyState).get(event.study)
     if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
         return None
@@ -34,14 +35,14 @@ def asked(sieve: Sieve, event: events.StudyAsked) -> Event | None:
     return event
 
 
-def extended(sieve: Sieve, event: events.StudyExtended) -> Event | None:
+def extended(sieve: Sieve, event: StudyExtended) -> Event | None:
     """Count further trials that were requested from this machine, once."""
     study = sieve.state.of(StudyState).get(event.study)
     command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
-    again = study is None or (event.request and event.request in study.requests)
-    if not again and event.request and was_asked(sieve.directory, command):
+    invalid = study is None or (event.request and event.request in study.requests)
+    if not invalid and event.request and was_asked(sieve.directory, command):
         return event
     return None
 
 
-RULES = {events.StudyAsked: asked, events.StudyExtended: extended}
+RULES = {StudyAsked: asked, StudyExtended: extended}

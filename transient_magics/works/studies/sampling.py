@@ -1,13 +1,13 @@
-"""The points that a study tries, and the trials that it need not finish.
+"""The points that a study tries, and the trials that it can end early.
 
-Optuna has a study of its own of what the journal has. A twin is made from a journal's fold and
-follows it: trials are asked for, their evaluations reported and their ends told in the order in
-which they happened, under the same numbers. So whoever makes another one (a controller after
-another's death) has the same study. Optuna is imported when the first twin is made.
+A grid and random points are pure functions of the declaration and the trial's number, so a new
+controller asks for exactly the same trials. Optuna has samplers for both, but these draw from a
+state that is lost with the process.
 
-The points of a grid and of chance are a pure function of the declaration and the trial's number. So
-a study whose controller is killed asks for exactly the same trials again. Optuna has samplers for
-both, too; theirs draw from a state that is lost with the process.
+Other samplers and pruners use Optuna's own study, in memory. It is built from the fold of the
+journal and follows it: trials, evaluations and results are reported in the order in which they
+happened, under the same numbers. A new controller therefore builds the same study. Optuna is
+imported when the first one is built.
 """
 
 from __future__ import annotations
@@ -19,21 +19,27 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ...errors import DeclarationError, install_extra
-from ...journal import RunState, StudyState
+from ...journal import RunState
 from ...protocol.literals import same, value_text
 from ...protocol.run import Value
-from ...protocol.study import Dimension, StudySpec
+from ...protocol.space import Dimension
+from .spec import StudySpec
+from .state import StudyState, TrialState
 
 if TYPE_CHECKING:
     import optuna
 
 
 STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "stopped": "FAIL"}
-_ASKED, _REPORTED, _TOLD = range(3)
+_STARTED = 0
+_EVALUATED = 1
+_FINISHED = 2
+_Happened = tuple[float, int, int, Any]
+"""When, what (one of the three above), the number of the trial, and the values of the report."""
 
 
 def missing(spec: StudySpec) -> str:
-    """What has to be installed for this study, where it is not: a package's name, or nothing."""
+    """Return the package that a study needs and that is not installed; empty for none."""
     if spec.sampler not in ("tpe", "gp") and spec.pruner == "none":
         return ""
     needed = ["optuna", *(["torch"] if spec.sampler == "gp" else [])]
@@ -41,9 +47,7 @@ def missing(spec: StudySpec) -> str:
 
 
 def distributions(spec: StudySpec) -> dict[str, optuna.distributions.BaseDistribution]:
-    """The study's space as Optuna has it, by the parameters' names. Raises ImportError where it is
-    not installed.
-    """
+    """Return Optuna's distributions of the parameters. Raises ImportError without Optuna."""
     return {dimension.name: _distribution(dimension) for dimension in spec.dimensions}
 
 
@@ -60,19 +64,23 @@ def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution
 
 
 def for_optuna(value: Value) -> bool | int | float | str | None:
-    """The value as Optuna's stores and plots take it: a list or tuple as its text."""
+    """Return a value as Optuna stores and plots it: a list or tuple as text."""
     if isinstance(value, list | tuple):
         return value_text(value)
     return value
 
 
-class Twin:
-    """The Optuna study of a study with this declaration; `study` is the real `optuna.Study`, in
-    memory.
+class OptunaSampler:
+    """The sampler and pruner of a study that uses Optuna.
+
+    Attributes
+    ----------
+    study : optuna.Study
+        Optuna's study, in memory.
     """
 
     def __init__(self, spec: StudySpec) -> None:
-        """Raises DeclarationError where Optuna is not installed."""
+        """Create an empty study of Optuna's. Raises DeclarationError without Optuna."""
         try:
             import optuna
         except ImportError:
@@ -80,13 +88,12 @@ class Twin:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna = optuna
         self._spec = spec
+        self._evaluations_per_run = 1
         if spec.run.eval_steps:
-            self._steps = max(1, spec.run.train_steps // spec.run.eval_steps)
-        else:
-            self._steps = 1
+            self._evaluations_per_run = max(1, spec.run.train_steps // spec.run.eval_steps)
         self._trials: list[optuna.Trial] = []
         self._reported: dict[int, tuple[float, int]] = {}
-        self._told: set[int] = set()
+        self._ended: set[int] = set()
         self._distributions = distributions(spec)
         self.study = optuna.create_study(
             direction="maximize" if spec.goal.direction == "max" else "minimize",
@@ -95,45 +102,53 @@ class Twin:
         )
 
     def catch_up(self, study: StudyState, runs: Mapping[str, RunState]) -> set[int]:
-        """Follow what has happened since, and return the numbers of trials that the pruner would
-        end now, by the last evaluation of each.
+        """Report what has happened since the last call, and return the trials to end early.
+
+        Parameters
+        ----------
+        study
+            The state of the study in the journal.
+        runs
+            The runs of the cluster, by name.
+
+        Returns
+        -------
+        set of int
+            The numbers of the trials that the pruner would end, by the last evaluation of each.
         """
         to_end: set[int] = set()
-        happened: list[tuple[float, int, int, Any]] = []
-        for trial in study.trials.values():
-            if trial.number >= len(self._trials):
-                happened.append((0.0, _ASKED, trial.number, trial.params))
-            if trial.number not in self._told:
-                if len(trial.runs) == 1 and (run := runs.get(trial.runs[0])):
-                    happened += self._evaluations(trial.number, run)
-                if (
-                    trial.told
-                ):  # by the controller's clock; its evaluations, which were before, by a VM's
-                    latest = max(
-                        (time for time, _, number, _ in happened if number == trial.number),
-                        default=0.0,
-                    )
-                    happened.append(
-                        (
-                            max(trial.told_at, latest),
-                            _TOLD,
-                            trial.number,
-                            (trial.state, trial.value),
-                        )
-                    )
-        for _, kind, number, what in sorted(happened, key=lambda each: each[:3]):
-            if kind == _ASKED:
-                self._ask(what)
-            elif kind == _REPORTED:
+        happened = [item for trial in study.trials.values() for item in self._new(trial, runs)]
+        for _, kind, number, values in sorted(happened, key=lambda item: item[:3]):
+            if kind == _STARTED:
+                self._start(values)
+            elif kind == _EVALUATED:
                 to_end.discard(number)
-                if self._report(number, *what):
+                if self._report(number, *values):
                     to_end.add(number)
             else:
-                self._tell(number, *what)
-        return to_end - self._told
+                self._finish(number, *values)
+        return to_end - self._ended
+
+    def _new(self, trial: TrialState, runs: Mapping[str, RunState]) -> list[_Happened]:
+        """Return what happened to a trial and was not reported to Optuna yet."""
+        happened: list[_Happened] = []
+        if trial.number >= len(self._trials):
+            happened.append((0.0, _STARTED, trial.number, trial.params))
+        if trial.number in self._ended:
+            return happened
+        run = runs.get(trial.runs[0]) if len(trial.runs) == 1 else None
+        if run:
+            happened += self._evaluations(trial.number, run)
+        if trial.told:
+            # The end has the controller's time, evaluations have that of a VM, whose clock may
+            # be ahead: the end comes last in any case.
+            latest = max((time for time, *_ in happened), default=0.0)
+            end = max(trial.told_at, latest)
+            happened.append((end, _FINISHED, trial.number, (trial.state, trial.value)))
+        return happened
 
     def propose(self) -> dict[str, Value]:
-        """The next trial's point, as the sampler has it after all that the twin has followed."""
+        """Return the parameters of the next trial, chosen by the sampler."""
         seed = (self._spec.seed + len(self._trials)) % 2**32
         samplers = self._optuna.samplers
         if self._spec.sampler == "gp":
@@ -147,22 +162,25 @@ class Twin:
             for dimension in self._spec.dimensions
         }
 
-    def _ask(self, params: Mapping[str, Value]) -> None:
-        self.study.sampler = self._optuna.samplers.RandomSampler(seed=0)  # nothing is drawn
+    def _start(self, params: Mapping[str, Value]) -> None:
+        # All parameters are given, so the sampler draws nothing.
+        self.study.sampler = self._optuna.samplers.RandomSampler(seed=0)
         self.study.enqueue_trial({name: for_optuna(value) for name, value in params.items()})
         self._trials.append(self.study.ask(self._distributions))
 
     def _evaluations(self, number: int, run: RunState) -> list[tuple[float, int, int, Any]]:
-        """Those that were not reported yet, each with how many are due until then: steps themselves
-        differ a little.
+        """Return the evaluations of a run that were not reported yet.
+
+        Each has its place in the sequence of evaluations, because runs are not evaluated at exactly
+        the same steps.
         """
-        known = self._reported.get(number, (-math.inf, -1))
+        latest = self._reported.get(number, (-math.inf, -1))
         metric = self._spec.goal.metric
         every = self._spec.run.eval_steps or max(run.step, 1)
         return [
-            (time, _REPORTED, number, (time, step, round(step / every), values[metric]))
+            (time, _EVALUATED, number, (time, step, round(step / every), values[metric]))
             for time, step, values in run.evaluations
-            if (time, step) > known and math.isfinite(values.get(metric, math.nan))
+            if (time, step) > latest and math.isfinite(values.get(metric, math.nan))
         ]
 
     def _report(self, number: int, time: float, step: int, place: int, value: float) -> bool:
@@ -174,10 +192,10 @@ class Twin:
         if place < 1 or place in trials[number].intermediate_values:
             return False
         trial.report(value, place)
-        return place < self._steps and trial.should_prune()
+        return place < self._evaluations_per_run and trial.should_prune()
 
-    def _tell(self, number: int, state: str, value: float | None) -> None:
-        self._told.add(number)
+    def _finish(self, number: int, state: str, value: float | None) -> None:
+        self._ended.add(number)
         ended = self._optuna.trial.TrialState[STATES[state]]
         self.study.tell(number, value if state == "complete" else None, state=ended)
 
@@ -187,21 +205,23 @@ class Twin:
             case "median":
                 return pruners.MedianPruner()
             case "hyperband":
-                return pruners.HyperbandPruner(min_resource=1, max_resource=self._steps)
+                evaluations = self._evaluations_per_run
+                return pruners.HyperbandPruner(min_resource=1, max_resource=evaluations)
             case _:
                 return pruners.NopPruner()
 
 
 def _chosen(dimension: Dimension, value: Value) -> Value:
-    """The value of the dimension that Optuna chose."""
+    """Return the value of a dimension that Optuna chose."""
     if dimension.kind != "choice":
         return value
     return next(choice for choice in dimension.choices if same(for_optuna(choice), value))
 
 
 def point(spec: StudySpec, number: int) -> dict[str, Value] | None:
-    """The `number`-th point of a study; None where it depends on the trials before. Raises
-    ValueError where a grid has none.
+    """Return the parameters of a trial; None where they depend on the trials before.
+
+    Raises ValueError where a grid has no such point.
     """
     match spec.sampler:
         case "none":
@@ -215,8 +235,9 @@ def point(spec: StudySpec, number: int) -> dict[str, Value] | None:
 
 
 def grid_point(space: Sequence[Dimension], number: int) -> dict[str, Value]:
-    """The `number`-th point of all, from 0 on, of which the last parameter changes fastest. Raises
-    ValueError where there is none.
+    """Return a point of a grid by its number, from 0; the last parameter changes fastest.
+
+    Raises ValueError where there is none.
     """
     point: dict[str, Value] = {}
     for dimension in reversed(space):
@@ -229,7 +250,7 @@ def grid_point(space: Sequence[Dimension], number: int) -> dict[str, Value]:
 
 
 def random_point(space: Sequence[Dimension], seed: int, number: int) -> dict[str, Value]:
-    """A point that is drawn, each parameter by itself."""
+    """Return a random point; each parameter has a random generator of its own."""
     return {
         dimension.name: _drawn(dimension, random.Random(f"{seed} {number} {dimension.name}"))
         for dimension in space

@@ -1,37 +1,36 @@
-"""What a study measured: a row for each trial, and for each configuration the mean and the spread
-of its runs.
-"""
+"""The results of a study: a row for each trial, and means for each configuration."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...client import text
 from ...client.results.comparison import frame_of, parameter_columns, revocations
-from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
+from ...journal import ClusterState, Cost, RunState, costs
 from ...kinds import load
 from ...protocol.measures.objective import Objective
 from ...protocol.measures.step_parts import part_words
 from ...protocol.run import Value
+from .state import StudyState, TrialState
 
 if TYPE_CHECKING:
     import pandas
 
 _NOISE = 1e-9
-"""A deviation below this share of the mean is that of sums of floats."""
+"""Deviations below this share of the mean come from the rounding of sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One trial. `value` is that of the objective, as long as it trains the latest that was
-    measured, of several runs their mean.
+    """A trial with the sums of its runs.
 
-    `step` of `steps`, `hours` (by the clock of the bill), `dollars` and `revocations` are those of
-    its runs together.
+    `value` is that of the objective: while the trial trains the latest one, the mean over several
+    runs. `step` of `steps`, `hours` (by the clock of the bill), `dollars` and `revocations` are
+    sums over its runs.
     """
 
     number: int
@@ -47,17 +46,17 @@ class TrialRow:
     runs: tuple[str, ...]
     reason: str
     part: str = ""
-    """Of how many examples its value is, where not of the whole dev split."""
+    """The part of the dev split of which its value is, in words; empty for the whole split."""
 
     @property
     def words(self) -> str:
-        """How it stands or ended."""
+        """The progress of the trial, or how it ended."""
         if self.part and self.value is not None:
-            return f"{self._stands} ({self.part})"
-        return self._stands
+            return f"{self._progress} ({self.part})"
+        return self._progress
 
     @property
-    def _stands(self) -> str:
+    def _progress(self) -> str:
         if self.state == "running" and self.step and self.step >= self.steps:
             return "is evaluated"
         if self.state == "running":
@@ -76,57 +75,71 @@ class TrialRow:
 def rows_of(
     state: ClusterState, study: StudyState, now: float, by_name: Mapping[str, Cost]
 ) -> list[TrialRow]:
-    """The trials of a study of the cluster in `state`, in the order of their numbers. `by_name`:
-    costs of work.
+    """Return the trials of a study in the order of their numbers.
+
+    Parameters
+    ----------
+    state, study
+        The states of the cluster and of its study.
+    now
+        Seconds since 1970.
+    by_name
+        The costs of the cluster's work, by name.
     """
-    taken = revocations(state)
+    lost = revocations(state)
     best = study.best
-    return [
-        TrialRow(
-            number=trial.number,
-            params=trial.params,
-            state=trial.state,
-            value=value_of(state, study, trial),
-            best=best is not None and best.number == trial.number,
-            step=sum(run.step for run in runs_of(state, trial)),
-            steps=study.spec.run.train_steps * len(trial.runs),
-            hours=sum(_hours(state, run, now) for run in runs_of(state, trial)),
-            dollars=sum(by_name[run].total for run in trial.runs if run in by_name),
-            revocations=sum(taken.get(run, 0) for run in trial.runs),
-            runs=trial.runs,
-            reason=trial.reason,
-            part=next(
-                filter(None, (part_words(*run.evaluated) for run in runs_of(state, trial))), ""
-            ),
+    rows = []
+    for trial in study.trials.values():
+        runs = runs_of(state, trial)
+        parts = [part_words(*run.evaluated) for run in runs]
+        rows.append(
+            TrialRow(
+                number=trial.number,
+                params=trial.params,
+                state=trial.state,
+                value=value_of(state, study, trial),
+                best=best is not None and best.number == trial.number,
+                step=sum(run.step for run in runs),
+                steps=study.spec.run.train_steps * len(trial.runs),
+                hours=sum(_hours(state, run, now) for run in runs),
+                dollars=sum(by_name[run].total for run in trial.runs if run in by_name),
+                revocations=sum(lost.get(run, 0) for run in trial.runs),
+                runs=trial.runs,
+                reason=trial.reason,
+                part=next(filter(None, parts), ""),
+            )
         )
-        for trial in study.trials.values()
-    ]
+    return rows
 
 
 def runs_of(state: ClusterState, trial: TrialState) -> list[RunState]:
-    """Those runs of a trial that have been declared."""
+    """Return the runs of a trial that were declared."""
     return [state.of(RunState)[name] for name in trial.runs if name in state.of(RunState)]
 
 
 def value_of(state: ClusterState, study: StudyState, trial: TrialState) -> float | None:
-    """The value of a trial: what was told of it, else the mean of what its runs measured last."""
+    """Return the value of a trial; while it trains the mean of what its runs measured last."""
     if trial.told:
         return trial.value
     return Spread.of(run.comes_to(study.spec.goal) for run in runs_of(state, trial)).mean
 
 
 def best_of(parts: Sequence[StudyState]) -> TrialState | None:
-    """The best trial of a study that is on several clusters; None before the first complete one."""
-    found: TrialState | None = None
+    """Return the best trial of a study on several clusters; None before the first complete one."""
+    overall: TrialState | None = None
     for best in filter(None, (part.best for part in parts)):
-        if found is None or parts[0].spec.goal.better(best.value or 0.0, found.value or 0.0):
-            found = best
-    return found
+        if overall is None or parts[0].spec.goal.better(best.value or 0.0, overall.value or 0.0):
+            overall = best
+    return overall
 
 
 def best_so_far(parts: Sequence[StudyState]) -> list[tuple[int, float]]:
-    """The number and the value of each complete trial of a study that was better than all before
-    it. `parts`: the study on each of its clusters.
+    """Return the number and the value of each complete trial that was better than all before it.
+
+    Parameters
+    ----------
+    parts
+        The study on each of its clusters.
     """
     found: list[tuple[int, float]] = []
     for study in parts:
@@ -140,9 +153,7 @@ def best_so_far(parts: Sequence[StudyState]) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation (of a sample: over n - 1) of `n` values; of one there is no
-    deviation.
-    """
+    """The mean and the standard deviation (over n - 1) of `n` values; None where there is none."""
 
     n: int
     mean: float | None
@@ -150,16 +161,15 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread:
-        """Of those that are known."""
-        known = [value for value in values if value is not None and math.isfinite(value)]
-        if not known:
+        """Return the spread of the finite values."""
+        finite = [value for value in values if value is not None and math.isfinite(value)]
+        if not finite:
             return cls(0, None, None)
-        return cls(
-            len(known), statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None
-        )
+        sd = statistics.stdev(finite) if len(finite) > 1 else None
+        return cls(len(finite), statistics.fmean(finite), sd)
 
     def words(self, unit: str = "") -> str:
-        """`0.943 ± 0.004`, the deviation in two digits and the mean to the last of them."""
+        """Return `0.943 ± 0.004`: two digits of the deviation, and as many decimals of the mean."""
         if self.mean is None:
             return "-"
         if self.sd is None:
@@ -172,8 +182,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A point of a study's space: over its `n` complete runs hours, dollars, metrics and
-    revocations; `trials` that were of it, and whether the best one was.
+    """A point of a study's space with the spreads of its `n` complete runs.
+
+    `trials` are the numbers of its trials. `best` says whether the best trial is one of them.
     """
 
     params: Mapping[str, Value]
@@ -187,11 +198,18 @@ class Configuration:
 
 
 class Configurations(list[Configuration]):
-    """The configurations of a study, the best one first: a list that shows itself as a table, mean
-    ± sd of `n` runs.
+    """The configurations of a study, the best first: a list that shows itself as a table.
 
-    `frame` makes a DataFrame of it; `names` are the parameters, `metrics` what was measured;
-    `left_out` says which trials are not in it.
+    The table has the mean and the standard deviation of `n` runs.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The parameters.
+    metrics : tuple of str
+        What was measured.
+    left_out : str
+        Which trials are not counted, a sentence.
     """
 
     def __init__(
@@ -208,28 +226,33 @@ class Configurations(list[Configuration]):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What is above the cells."""
+        """The header of the table."""
         return (*self.names, "n", *self.metrics, "hours", "dollars", "revocations")
 
     @property
     def cells(self) -> list[tuple[str, ...]]:
-        """A row of text for each."""
+        """A row of text for configuration configuration."""
         return [
             (
-                *(text.value_words(each.params[name]) for name in self.names),
-                str(each.n),
-                *(each.metrics[name].words() for name in self.metrics),
-                each.hours.words(),
-                each.dollars.words("$"),
-                each.revocations.words(),
+                *(text.value_words(configuration.params[name]) for name in self.names),
+                str(configuration.n),
+                *(configuration.metrics[name].words() for name in self.metrics),
+                configuration.hours.words(),
+                configuration.dollars.words("$"),
+                configuration.revocations.words(),
             )
-            for each in self
+            for configuration in self
         ]
 
     def frame(self) -> pandas.DataFrame:
-        """As a DataFrame: for each of hours, dollars, metrics and revocations a column with the
-        mean and one, `_sd`, with the standard deviation (NaN for n = 1). A parameter with the name
-        of another column is `params_NAME`.
+        """Return a DataFrame with a row for configuration configuration.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A column for configuration parameter (`params_NAME` if another column has its name), `n`, and for
+            configuration metric, `hours`, `dollars` and `revocations` a column with the mean and one, with
+            the ending `_sd`, with the standard deviation (NaN for n = 1).
         """
         names = [
             f"{name}{end}"
@@ -238,20 +261,20 @@ class Configurations(list[Configuration]):
         ]
         columns = parameter_columns(self.names, ["n", *names])
         rows = []
-        for each in self:
+        for configuration in self:
             spreads = {
-                **each.metrics,
-                "hours": each.hours,
-                "dollars": each.dollars,
-                "revocations": each.revocations,
+                **configuration.metrics,
+                "hours": configuration.hours,
+                "dollars": configuration.dollars,
+                "revocations": configuration.revocations,
             }
             figures = {
                 f"{name}{end}": value
                 for name, spread in spreads.items()
                 for end, value in (("", spread.mean), ("_sd", spread.sd))
             }
-            params = {columns[name]: value for name, value in each.params.items()}
-            rows.append({**params, "n": each.n, **figures})
+            params = {columns[name]: value for name, value in configuration.params.items()}
+            rows.append({**params, "n": configuration.n, **figures})
         frame = frame_of(rows, [*columns.values(), "n", *names], list(columns.values()))
         return frame.astype(dict.fromkeys(names, "float64"))
 
@@ -270,71 +293,97 @@ class Configurations(list[Configuration]):
 
 
 def configurations(parts: Sequence[tuple[ClusterState, StudyState]], now: float) -> Configurations:
-    """The configurations of the study's complete trials: trials with the same parameters are one.
+    """Return the configurations of a study's complete trials, the best first.
 
-    `parts`: for each cluster on which it has begun, the state of that and of the study there.
+    Trials with the same parameters are one configuration.
+
+    Parameters
+    ----------
+    parts
+        For each cluster on which the study has begun, the states of the cluster and of the study.
+    now
+        Seconds since 1970.
     """
-    goal = parts[0][1].spec.goal
-    best = best_of([study for _, study in parts])
-    of_run: dict[tuple[int, str], tuple[float, float | None, int]] = {}
-    alike: dict[tuple[tuple[str, str], ...], list[tuple[int, TrialState]]] = {}
-    runs: dict[int, list[RunState]] = {}
-    for place, (state, study) in enumerate(parts):
-        by_name = costs(state, now)
-        taken = revocations(state)
-        for trial in study.trials.values():
-            if trial.state == "complete":
-                key = tuple(
-                    sorted((name, repr(value)) for name, value in trial.params.items())
-                )  # lists have no hash
-                alike.setdefault(key, []).append((place, trial))
-                runs[id(trial)] = runs_of(state, trial)
-                for run in runs[id(trial)]:
-                    figures = (
-                        _hours(state, run, now),
-                        by_name[run.name].total,
-                        taken.get(run.name, 0),
-                    )
-                    of_run[place, run.name] = figures
+    studies = [study for _, study in parts]
+    goal = studies[0].spec.goal
+    best = best_of(studies)
+    by_params: dict[tuple[tuple[str, str], ...], list[_RunOfTrial]] = {}
+    for state, study in parts:
+        for measured in _complete_runs(state, study, now):
+            # Values may be lists, which have no hash.
+            params = measured.trial.params
+            key = tuple(sorted((name, repr(value)) for name, value in params.items()))
+            by_params.setdefault(key, []).append(measured)
+    metrics = [goal.metric]
     if goal.metric != "accuracy" and any(
-        "accuracy" in run.metrics for whole in runs.values() for run in whole
+        "accuracy" in measured.run.metrics for group in by_params.values() for measured in group
     ):
-        others = ["accuracy"]
-    else:
-        others = []
-    found = []
-    for trials in alike.values():
-        each = [(place, trial, run) for place, trial in trials for run in runs[id(trial)]]
-        figures = [of_run[place, run.name] for place, _, run in each]
-        metrics = {name: Spread.of(run.metrics.get(name) for _, _, run in each) for name in others}
-        found.append(
-            Configuration(
-                params=trials[0][1].params,
-                n=len(each),
-                hours=Spread.of(hours for hours, _, _ in figures),
-                dollars=Spread.of(dollars for _, dollars, _ in figures),
-                metrics={
-                    goal.metric: Spread.of(_told(trial, run, goal) for _, trial, run in each),
-                    **metrics,
-                },
-                revocations=Spread.of(float(times) for _, _, times in figures),
-                trials=tuple(parts[place][1].spec.first + trial.number for place, trial in trials),
-                best=any(trial is best for _, trial in trials),
-            )
-        )
+        metrics.append("accuracy")
+    configurations = [_configuration(group, goal, metrics, best) for group in by_params.values()]
     sign = -1.0 if goal.direction == "max" else 1.0
-    known = {each.trials: each.metrics[goal.metric].mean for each in found}
-    found.sort(key=lambda each: math.inf if (mean := known[each.trials]) is None else sign * mean)
-    names = [dimension.name for dimension in parts[0][1].spec.dimensions]
-    return Configurations(
-        found, names, [goal.metric, *others], _left_out([study for _, study in parts])
+
+    def order(configuration: Configuration) -> float:
+        mean = configuration.metrics[goal.metric].mean
+        return math.inf if mean is None else sign * mean
+
+    names = [dimension.name for dimension in studies[0].spec.dimensions]
+    return Configurations(sorted(configurations, key=order), names, metrics, _left_out(studies))
+
+
+@dataclass(frozen=True, slots=True)
+class _RunOfTrial:
+    """A run of a complete trial. `number`: that of the trial in the whole study."""
+
+    trial: TrialState
+    number: int
+    run: RunState
+    hours: float
+    dollars: float | None
+    revocations: int
+
+
+def _complete_runs(state: ClusterState, study: StudyState, now: float) -> Iterator[_RunOfTrial]:
+    by_name = costs(state, now)
+    lost = revocations(state)
+    for trial in study.trials.values():
+        if trial.state != "complete":
+            continue
+        for run in runs_of(state, trial):
+            yield _RunOfTrial(
+                trial,
+                study.spec.first + trial.number,
+                run,
+                _hours(state, run, now),
+                by_name[run.name].total,
+                lost.get(run.name, 0),
+            )
+
+
+def _configuration(
+    group: Sequence[_RunOfTrial],
+    goal: Objective,
+    metrics: Sequence[str],
+    best: TrialState | None,
+) -> Configuration:
+    spreads = {goal.metric: Spread.of(_value(measured, goal) for measured in group)}
+    for name in metrics[1:]:
+        spreads[name] = Spread.of(measured.run.metrics.get(name) for measured in group)
+    return Configuration(
+        params=group[0].trial.params,
+        n=len(group),
+        hours=Spread.of(measured.hours for measured in group),
+        dollars=Spread.of(measured.dollars for measured in group),
+        metrics=spreads,
+        revocations=Spread.of(float(measured.revocations) for measured in group),
+        trials=tuple(dict.fromkeys(measured.number for measured in group)),
+        best=any(measured.trial is best for measured in group),
     )
 
 
-def _told(trial: TrialState, run: RunState, goal: Objective) -> float | None:
-    if len(trial.runs) == 1:
-        return trial.value
-    return run.comes_to(goal)
+def _value(measured: _RunOfTrial, goal: Objective) -> float | None:
+    if len(measured.trial.runs) == 1:
+        return measured.trial.value
+    return measured.run.comes_to(goal)
 
 
 def _left_out(parts: Sequence[StudyState]) -> str:
@@ -344,7 +393,7 @@ def _left_out(parts: Sequence[StudyState]) -> str:
         for trial in study.trials.values()
         if trial.state != "complete"
     ]
-    counted = ", ".join(f"{states.count(fromkey)} {fromkey}" for fromkey in dict.fromkeys(states))
+    counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     if counted:
         return f"Not counted: {counted}."
     return ""

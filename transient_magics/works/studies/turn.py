@@ -1,8 +1,7 @@
-"""A study's own clusters have their turns one after the other: when this cluster's comes, and what
-is left for it.
+"""The turn of a cluster that a study has for itself, and what is left of the study's limits.
 
-Read from files of this machine: the journals of the clusters that come before, whoever writes
-those. Until its turn comes nothing is asked for, and so nothing is billed.
+The clusters of a study run one after the other. A controller reads the turn from the journals of
+the clusters before its own, on this machine. Until its turn nothing is requested and billed.
 """
 
 from __future__ import annotations
@@ -12,58 +11,59 @@ from pathlib import Path
 
 from ... import places
 from ...controller.works import Comes, Never, Turn, Waits
-from ...journal import ClusterState, StudyState, kept
+from ...journal import ClusterState, kept
 from ...journal.cost import charged
 from ...journal.declared import declared_below, declared_study
 from ...protocol import layout
-from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, render_duration, render_money
+from .spec import StudySpec
+from .state import StudyState
 
 
 def waited_for(directory: Path) -> StudySpec | None:
-    """The study whose turns the cluster in this folder waits for; none where it waits for nobody.
+    """Return the study for which the cluster in a folder was made; None for other clusters.
 
     Raises ClusterError where its declaration cannot be read.
     """
-    found = [
+    studies = [
         declared_study(directory, name)
         for name in declared_below(directory / layout.STUDIES, layout.STUDY)
     ]
-    return next((spec for spec in found if spec.alone and directory.name in spec.parts), None)
+    return next((spec for spec in studies if spec.alone and directory.name in spec.parts), None)
 
 
 def turn(study: StudySpec, spec: ClusterSpec, now: float) -> Turn:
-    """Whether the cluster declared as `spec` has its turn in `study` at `now` (seconds since 1970).
+    """Return whether a cluster has its turn in a study at `now` (seconds since 1970).
 
-    A study that has ended early on one cluster has ended; what its trials and its own clusters
-    cost, and the time since it began, are taken off its limits. The same again for a controller
-    that follows on one that died meanwhile.
+    A study that ended early on one cluster is over on all. The cost of the study and the time since
+    it began are subtracted from its limits. A controller that replaces another one gets the same
+    result.
     """
     before = study.parts[: study.parts.index(spec.name)]
     states = [kept(places.cluster(name) / layout.JOURNAL).read() for name in before]
     spent = 0.0
     passed = 0.0
     for name, state in zip(before, states, strict=True):
-        known = state.of(StudyState).get(study.name)
-        if known is None:
+        begun = state.of(StudyState).get(study.name)
+        if begun is None:
             if state.over or not places.cluster(name).exists():
                 return Never(f"{name} was deleted before {study.name} began there")
             return Waits(f"{study.name} has not begun on {name}")
-        if reason := _ended_early(known, state):
+        if reason := _ended_early(begun, state):
             return Never(f"{study.name} ended on {name}: {reason}")
-        if not known.over:
-            return Waits(f"{study.name} goes on on {name} first")
-        if known.spec.alone and not state.over:
+        if not begun.over:
+            return Waits(f"{study.name} continues on {name} first")
+        if begun.spec.alone and not state.over:
             return Waits(f"{name} is deleted first")
-        spent += charged(state, known.name, now)
-        passed = passed or state.clock.between(known.declared_at, now)
+        spent += charged(state, begun.name, now)
+        passed = passed or state.clock.between(begun.declared_at, now)
     return _left(study, spec, spent, passed, now)
 
 
-def _ended_early(known: StudyState, state: ClusterState) -> str:
-    if known.reason:
-        return known.reason
-    if state.over and not known.over:
+def _ended_early(study: StudyState, state: ClusterState) -> str:
+    if study.reason:
+        return study.reason
+    if state.over and not study.over:
         return "its cluster was deleted"
     return ""
 

@@ -1,8 +1,7 @@
-"""The studies of a panel: for each its progress, its best trial, the curves over each other, and a
-row for each trial.
+"""The section of a panel about studies: progress, the best trial, curves, and a row for each trial.
 
-The rows of a thousand trials are sent, because they are small and can be sorted by any column;
-curves are sent of a few trials alone: the best ones, those that train, and the latest.
+The rows of a thousand trials are sent, because they are small and can be sorted by any column.
+Curves are sent of a few trials: the best ones, those that train, and the latest.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from ...client import focus, text
 from ...client.results.comparison import evaluated
-from ...journal import ClusterState, Cost, RunState, StudyState, TrialState, costs
+from ...journal import ClusterState, Cost, RunState, costs
 from ...panels.snapshot.axes import thinned
 from ...panels.snapshot.contract import parameter, sound
 from ...panels.static.markup import COLOURS, FAINT, FONT, escape, row, table
@@ -23,6 +22,7 @@ from .handle import Plot
 from .handle import Study as StudyHandle
 from .picture import study_html, study_plot
 from .snapshot import Point, Study, TrialLine
+from .state import StudyState, TrialState
 from .trials import (
     Configurations,
     TrialRow,
@@ -35,22 +35,20 @@ from .trials import (
 WIDE = f"{FONT};max-width:1040px"
 MOST_CURVES = 40
 _MANY = 200
-"""Trials up to which everything is sent each second."""
+"""The most trials with which everything is sent each second."""
 
 
 def sections(state: ClusterState, now: float) -> list[Study]:
-    """What a cluster's panel shows of its studies at `now`."""
-    found = _shown(state)
-    if found:
-        by_name = costs(state, now)
-    else:
-        by_name = {}
-    return [study_view(state, study, by_name, now) for study in found]
+    """Return the snapshots of the studies that a panel shows at `now`."""
+    studies = _shown(state)
+    by_name = costs(state, now) if studies else {}
+    return [study_view(state, study, by_name, now) for study in studies]
 
 
 def pace(state: ClusterState) -> float:
-    """How many times longer than usual to wait until the studies are sent again: many trials are
-    much to send.
+    """Return how many times longer than usual to wait before studies are sent again.
+
+    Many trials take long to send.
     """
     return max(1.0, sum(len(study.trials) for study in _shown(state)) / _MANY)
 
@@ -66,8 +64,18 @@ def study_view(
     now: float,
     whole: Cost | None = None,
 ) -> Study:
-    """The snapshot of one study. `by_name`: costs of the cluster's work; `whole`: of the study on
-    all clusters.
+    """Return the snapshot of a study.
+
+    Parameters
+    ----------
+    state, study
+        The states of the cluster and of its study.
+    by_name
+        The costs of the cluster's work.
+    now
+        Seconds since 1970.
+    whole
+        The cost of the study on all clusters, if known.
     """
     rows = rows_of(state, study, now, by_name)
     drawn = _drawn(study, rows)
@@ -98,22 +106,24 @@ def study_view(
 
 
 def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> Study:
-    """The snapshot of a study on all of its clusters, each with the study's state there, for what
-    is drawn of it.
+    """Return the snapshot of a study on all of its clusters, for its plot.
 
-    Where some trials have evaluations, no curves of losses are drawn beside theirs.
+    If some trials have evaluations, no curves of losses are drawn beside them.
+
+    Parameters
+    ----------
+    begun
+        For each cluster on which the study has begun, the states of the cluster and of the study.
+    now
+        Seconds since 1970.
     """
     views = [study_view(state, study, costs(state, now), now) for state, study in begun]
     parts = [study for _, study in begun]
     best = best_of(parts)
-    if best:
-        chosen = next((part.spec.first + best.number for part in parts if part.best is best), None)
-    else:
-        chosen = None
-    metric = parts[0].spec.goal.metric
-    if any(view["curves_of"] == metric for view in views):
-        drawn = metric
-    else:
+    firsts = [part.spec.first for part in parts if best and part.best is best]
+    chosen = firsts[0] + best.number if best and firsts else None
+    drawn = parts[0].spec.goal.metric
+    if not any(view["curves_of"] == drawn for view in views):
         drawn = views[0]["curves_of"]
     trials: list[TrialLine] = [
         {
@@ -130,9 +140,7 @@ def whole_view(begun: Sequence[tuple[ClusterState, StudyState]], now: float) -> 
 
 
 def _cost_words(study: StudyState, here: Cost, whole: Cost | None) -> str:
-    """The cost of the study; where it runs on several clusters and the sum is unknown, its cost on
-    this one.
-    """
+    """Return the cost of a study, on this cluster alone if that of the others is unknown."""
     if whole:
         return whole.words
     if len(study.spec.parts) > 1:
@@ -158,24 +166,24 @@ def _line(study: StudyState, row: TrialRow, curve: Sequence[Point], *, over: boo
 
 
 def _drawn(study: StudyState, rows: Sequence[TrialRow]) -> list[int]:
-    """The numbers of the trials whose curves are sent."""
+    """Return the numbers of the trials whose curves are sent."""
     goal = study.spec.goal
     sign = -1.0 if goal.direction == "max" else 1.0
-    known = [row for row in rows if row.value is not None and math.isfinite(row.value)]
-    best = sorted(known, key=lambda row: (not row.best, sign * (row.value or 0.0)))
+    measured = [row for row in rows if row.value is not None and math.isfinite(row.value)]
+    best = sorted(measured, key=lambda row: (not row.best, sign * (row.value or 0.0)))
     training = [row for row in rows if row.state == "running"]
     chosen = [*training, *best[: MOST_CURVES // 2], *reversed(rows)]
     return list(dict.fromkeys(row.number for row in chosen))[:MOST_CURVES]
 
 
 def _evaluations(state: ClusterState, study: StudyState, trial: TrialState) -> list[Point]:
-    """Of several runs the mean at each step."""
-    found: dict[int, list[float]] = {}
+    """Return the evaluations of a trial, at each step the mean of its runs."""
+    by_step: dict[int, list[float]] = {}
     for run in runs_of(state, trial):
         for step, value in evaluated(run, study.spec.goal):
-            found.setdefault(step, []).append(value)
+            by_step.setdefault(step, []).append(value)
     return thinned(
-        [(float(step), sum(values) / len(values)) for step, values in sorted(found.items())]
+        [(float(step), sum(values) / len(values)) for step, values in sorted(by_step.items())]
     )
 
 
@@ -196,31 +204,23 @@ def _series(run: RunState) -> list[Point]:
 
 def _about(study: StudyState, cluster: str) -> str:
     spec = study.spec
-    if spec.sampler == "none":
-        sampler = []
-    else:
-        sampler = [f"{spec.sampler} sampler"]
-    if spec.pruner == "none":
-        pruner = []
-    else:
-        pruner = [f"{spec.pruner} pruner"]
+    about = [str(spec.goal)]
+    if spec.sampler != "none":
+        about.append(f"{spec.sampler} sampler")
+    if spec.pruner != "none":
+        about.append(f"{spec.pruner} pruner")
     if spec.repeat > 1:
-        repeats = [f"each {spec.repeat} times"]
-    else:
-        repeats = []
-    workers = [
-        f"on {', '.join(spec.here)}" if spec.on else f"{text.count(spec.workers, 'worker')} each"
-    ]
+        about.append(f"each {spec.repeat} times")
     if spec.per_vm > 1:
-        workers = [
-            f"{spec.per_vm} runs on each VM{' share their input' if spec.run.share_input else ''}"
-        ]
-    workers += (
-        [f"the rest on {', '.join(part for part in spec.parts if part != cluster)}"]
-        if spec.parts
-        else []
-    )
-    return " · ".join([str(spec.goal), *sampler, *pruner, *repeats, *workers])
+        shared = " share their input" if spec.run.share_input else ""
+        about.append(f"{spec.per_vm} runs on each VM{shared}")
+    elif spec.on:
+        about.append(f"on {', '.join(spec.here)}")
+    else:
+        about.append(f"{text.count(spec.workers, 'worker')} each")
+    if spec.parts:
+        about.append(f"the rest on {', '.join(part for part in spec.parts if part != cluster)}")
+    return " · ".join(about)
 
 
 def section_html(study: Mapping[str, Any]) -> str:
@@ -229,19 +229,20 @@ def section_html(study: Mapping[str, Any]) -> str:
 
 
 def text_of(study: StudyHandle) -> str:
-    """A study in a terminal."""
+    """Return a study as text for a terminal."""
     state = study.cluster.state
-    known = state.of(StudyState).get(study.name)
-    if known is None:
+    study_state = state.of(StudyState).get(study.name)
+    if study_state is None:
         return repr(study)
-    best = words.best_words(known)
-    spent = text.work_cost(study.cost())
-    said = f"{study.name} on {state.name}: {words.study_words(known, deleted=state.over)}{spent}"
-    return "\n".join([said, *([f"best so far: {best}"] if best else [])])
+    progress = words.study_words(study_state, deleted=state.over)
+    line = f"{study.name} on {state.name}: {progress}{text.work_cost(study.cost())}"
+    if best := words.best_words(study_state):
+        return f"{line}\nbest so far: {best}"
+    return line
 
 
 def picture(study: StudyHandle) -> str:
-    """The picture of a study."""
+    """Return the static picture of a study."""
     state = study.cluster.state
     now = time.time()
     shown = study_view(state, study.state, costs(state, now), now, study.cost())
@@ -249,23 +250,22 @@ def picture(study: StudyHandle) -> str:
 
 
 def plot_html(plot: Plot) -> str:
-    """The curves of a study's trials on all of its clusters, and the best so far."""
+    """Return the curves of a study's trials on all of its clusters, and the best value so far."""
     study = plot.study
     drawn = study_plot(whole_view(study.begun or [(study.cluster.state, study.state)], time.time()))
-    said = drawn or f"{escape(study.name)} has no value to draw yet."
-    return f"<div style='{WIDE}'>{said}</div>"
+    return f"<div style='{WIDE}'>{drawn or f'{escape(study.name)} has no value to draw yet.'}</div>"
 
 
 def table_html(found: Configurations) -> str:
-    """The table of a study's configurations, mean ± sd."""
+    """Return the table of a study's configurations, mean ± sd."""
     if not found:
         return f"<div style='{WIDE}'>No trial is complete yet.</div>"
     lines = [row(map(escape, ("", *found.columns)), "th")]
-    for each, cells in zip(found, found.cells, strict=True):
-        if each.best:
-            mark = f"<span style='color:{COLOURS['good']}' title='of the best trial'>●</span>"
-        else:
-            mark = ""
-        lines.append(row([mark, *map(escape, cells)]))
+    best = f"<span style='color:{COLOURS['good']}' title='of the best trial'>●</span>"
+    for configuration, cells in zip(found, found.cells, strict=True):
+        lines.append(row([best if configuration.best else "", *map(escape, cells)]))
     notes = f"Mean ± standard deviation of n runs. {found.left_out}".strip()
-    return f"<div style='{WIDE}'>{table(lines)}<div style='{FAINT};font-size:12px'>{escape(notes)}</div></div>"
+    return (
+        f"<div style='{WIDE}'>{table(lines)}<div "
+        f"style='{FAINT};font-size:12px'>{escape(notes)}</div></div>"
+    )

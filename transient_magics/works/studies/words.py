@@ -1,10 +1,15 @@
-"""Studies in words: how one does, its best trial, and what happened to it."""
+"""Studies in words: what a study does, its best trial, and its events."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...client.text.words import count, number, params_words
-from ...journal import ClusterState, Cost, Event, StudyState, events
+from ...journal import ClusterState, Cost, Event, events
 from ...protocol.checks import plain
+from ...protocol.run import Value
+from .events import StudyAsked, StudyExtended, StudyTold
+from .state import StudyState
 
 QUIET = ("study.asked",)
 _ENDED_AS = {
@@ -21,10 +26,8 @@ def work_words(study: StudyState, cluster: ClusterState | None) -> str:
 
 
 def short_words(study: StudyState) -> str:
-    """`study-1 12/40 trials`."""
-    return (
-        f"{study.name} {sum(trial.told for trial in study.trials.values())}/{study.wanted} trials"
-    )
+    """Return a study in a list of clusters, such as `study-1 12/40 trials`."""
+    return f"{study.name} {_ended(study)}/{study.wanted} trials"
 
 
 def status_lines(
@@ -39,55 +42,60 @@ def status_lines(
 
 
 def study_words(study: StudyState, *, deleted: bool = False) -> str:
-    """`12 of 40 trials, 4 under way`, and why it ended early; `deleted`: its cluster is."""
-    told = sum(trial.told for trial in study.trials.values())
-    running = len(study.running)
-    said = f"{told} of {count(study.wanted, 'trial')}"
+    """Return `12 of 40 trials, 4 under way`, and why it ended early.
+
+    Parameters
+    ----------
+    study
+        The study.
+    deleted
+        Whether its cluster is deleted.
+    """
+    ended = _ended(study)
+    words = f"{ended} of {count(study.wanted, 'trial')}"
     if deleted and not study.over:
-        return f"{said}, ended with its cluster"
-    if running:
-        said += f", {running} under way"
+        return f"{words}, ended with its cluster"
+    if study.running:
+        words += f", {len(study.running)} under way"
     elif not study.trials and not study.stopping:
-        said += ", waits for its first trial"
+        words += ", waits for its first trial"
     if study.reason:
-        return f"{said}, ended: {plain(study.reason)}"
-    if study.over and told < study.wanted:
-        return f"{said}, stopped"
-    return said
+        return f"{words}, ended: {plain(study.reason)}"
+    if study.over and ended < study.wanted:
+        return f"{words}, stopped"
+    return words
+
+
+def _ended(study: StudyState) -> int:
+    return sum(trial.told for trial in study.trials.values())
 
 
 def best_words(study: StudyState) -> str:
-    """`accuracy 0.943 in trial 7: learning_rate 0.02`; nothing before the first complete trial."""
+    """Return `accuracy 0.943 in trial 7: learning_rate 0.02`; empty before a trial is complete."""
     best = study.best
     if best is None:
         return ""
-    if best.params:
-        params = f": {params_words(best.params)}"
-    else:
-        params = ""
-    return f"{study.spec.goal.metric} {number(best.value)} in trial {study.spec.first + best.number}{params}"
+    value = f"{study.spec.goal.metric} {number(best.value)}"
+    return f"{value} in trial {study.spec.first + best.number}{_params_words(best.params)}"
+
+
+def _params_words(params: Mapping[str, Value]) -> str:
+    return f": {params_words(params)}" if params else ""
 
 
 def event_words(event: Event) -> str:
     """Return what happened to a study; empty for other events."""
     match event:
-        case events.StudyAsked():
-            if event.params:
-                params = f": {params_words(event.params)}"
-            else:
-                params = ""
-            return f"{event.study} has trial {event.trial}{params}"
-        case events.StudyTold():
+        case StudyAsked():
+            return f"{event.study} has trial {event.trial}{_params_words(event.params)}"
+        case StudyTold():
+            words = f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}"
             if event.value is not None:
-                value = f", {number(event.value)}"
-            else:
-                value = ""
+                words += f", {number(event.value)}"
             if event.reason and not event.reason.startswith(event.state):
-                why = f": {event.reason}"
-            else:
-                why = ""
-            return f"trial {event.trial} of {event.study} {_ENDED_AS[event.state]}{value}{why}"
-        case events.StudyExtended():
+                words += f": {event.reason}"
+            return words
+        case StudyExtended():
             return f"study {event.study} has {count(event.trials, 'trial')} more"
         case events.WorkStopping(of="study"):
             return f"study {event.work} ended{f': {event.reason}' if event.reason else ''}"

@@ -1,8 +1,9 @@
-"""The chief: the socket, the files and the clock around its state machine.
+"""The chief's process: sockets, files, TensorFlow and the clock around the decisions of state.py.
 
-It runs in ps/0's process. Its asyncio loop answers workers on the run's port from the first second
-on, while a single thread imports TensorFlow, makes the records, builds the graph and later saves;
-the state machine decides, this module carries out. It lives and dies with the variables it keeps.
+It runs in the process of ps/0. Its asyncio loop answers workers on the run's port from the first
+second on. One other thread imports TensorFlow, makes the records, builds the graph, and later
+saves. `Chief._handle` passes each event to `ChiefState.handle` and carries its instructions out.
+The chief ends with the variables that its process holds.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import contextlib
 import json
 import sys
 import time
+import traceback
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from ....files import write_atomically
@@ -39,7 +43,7 @@ from ...role import DONE, LONGEST_LINE, Stopwatch, host_and_port, log, token_fit
 from ...training import reproducibility
 from ...training.usercode import reason
 from .. import records, variables
-from ..records import Records, copy_before
+from ..records import Records, copy_from_predecessor
 from ..server_load import Load, most_memory, own_load
 from ..variables import Keeper, NotFiniteError, Rounds
 from . import events as events
@@ -50,87 +54,103 @@ from .state import ChiefState, Phase
 from .workers import Roster
 
 _TICK = 0.25
-_LOOK_SECONDS = 1.0
-"""Between two looks at the global step, each of which costs the parameter server some milliseconds
-(2 % at four a second); at once when a worker has reported the step at which something is due.
+_STEP_SECONDS = 1.0
+"""Pause between two readings of the global step.
+
+Each costs the parameter server some milliseconds (2 % at four a second). When a worker reports the
+step at which something is due, the step is read immediately.
 """
 _WEIGHTS_SECONDS = 30.0
-"""Between two looks whether all variables are finite, which read all of them. A loss that is not
-has one follow too.
+"""Pause between two checks that all variables are finite, which read all of them.
+
+A loss that is not finite is followed by a check too.
 """
-_LAST_WORDS = 1.0
+_FAREWELL_SECONDS = 1.0
 _EVALUATION_SECONDS = 60.0
 _EVALUATION_SHARE = 0.1
-"""What an evaluation may take, and which part of the run's time, before it takes a part of the
-split.
-"""
+"""Time that an evaluation of the whole split may take: the larger of seconds and share of the run."""
 _STANDBY_SECONDS = 0.1
-"""Between two looks whether the run is handed over."""
+"""Pause between two checks whether the run is handed over."""
 _NUMBERS_APART = 100
-"""Between the workers of two chiefs of one run, of which the one before still gives numbers out."""
+"""Distance between the numbers of workers of two chiefs, while the first still gives numbers out."""
 
 
 class Chief:
-    """One run's chief; `run` returns the exit code of ps/0."""
+    """The chief of one run; `run` returns the exit code of ps/0.
+
+    Parameters
+    ----------
+    folder, spec, assignment
+        Folder and declaration of the run, and the assignment of ps/0.
+    requested_at
+        When this process was requested, in seconds since 1970.
+    """
 
     def __init__(
-        self, folder: RunFolder, spec: RunSpec, assignment: Assignment, asked: float | None = None
+        self,
+        folder: RunFolder,
+        spec: RunSpec,
+        assignment: Assignment,
+        requested_at: float | None = None,
     ) -> None:
-        """`asked`: when this process was wanted, seconds since 1970."""
         self._folder = folder
         self._spec = spec
         self._assignment = assignment
-        self._stopwatch = Stopwatch(asked or time.time(), "variables")
+        self._stopwatch = Stopwatch(requested_at or time.time(), "variables")
         self._keeper = Keeper(folder, spec, assignment)
         self._kept = self._read_kept()
-        events_before = list(jsonl.read(folder.events))
-        roster = Roster.after(events_before)
-        judge = Judge(spec, events_before)
-        if folder.standby.exists():
-            self._kept.setdefault("next_number", max(roster.joined, default=0) + _NUMBERS_APART)
-            roster = Roster()  # they train elsewhere
-        self._state = ChiefState(
-            spec, self._kept, time.monotonic(), roster, judge, Turns(spec, events_before)
-        )
-        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._state = self._first_state(list(jsonl.read(folder.events)))
         self._lines = Lines(folder.events)
-        if spec.store:
-            self._shipper = Shipper(spec.name, folder, self._tell)
-        else:
-            self._shipper = None
         self._farewell: Event | None = None
+        """Last event of the run, which is reported once everything else is done."""
+        self._shipper: Shipper | None = None
+        if spec.store:
+            self._shipper = Shipper(spec.name, folder, self._report)
+        # Connections:
+        self._writers: dict[int, asyncio.StreamWriter] = {}
         self._connections = 0
-        self._reported = 0
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
+        # Progress, as workers report it:
+        self._reported_step = 0
         self._at_mark = asyncio.Event()
-        """The last step that a worker told, and whether one was told lately at which something is
-        due.
-        """
-        self._doubted = False
-        """Whether a loss was no number since the last look at the variables."""
-        self._nobody = asyncio.Event()
-        self._nobody.set()
+        """Set when a worker reports a step at which something is due."""
+        self._check_weights = False
+        """Whether a loss was not finite since the last check of the variables."""
+        # Data, the thread for TensorFlow, and tasks:
         self._records = Records(folder, spec, self._keeper)
-        self._data: asyncio.Future[list[dict[str, Any]]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        """The files of the data, once they are made."""
-        self._finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._data: asyncio.Future[list[dict[str, Any]]] = loop.create_future()
+        """Files of the data, once they are made."""
+        self._finished: asyncio.Future[int] = loop.create_future()
         self._thread = ThreadPoolExecutor(1, "chief")
         self._tasks: set[asyncio.Task[None]] = set()
         self._rounds: Rounds | None = None
         self._graphs = SharedGraphs(folder, len(assignment.ps), lambda: self._state.seconds_left)
 
+    def _first_state(self, run_events: list[dict[str, Any]]) -> ChiefState:
+        """Return the state that follows from the events and the file of an earlier chief."""
+        roster = Roster.after(run_events)
+        if self._folder.standby.exists():
+            # The run still trains elsewhere, under numbers that are given out there.
+            most = max(roster.joined, default=0)
+            self._kept.setdefault("next_number", most + _NUMBERS_APART)
+            roster = Roster()
+        judge = Judge(self._spec, run_events)
+        turns = Turns(self._spec, run_events)
+        return ChiefState(self._spec, self._kept, time.monotonic(), roster, judge, turns)
+
     async def run(self) -> int:
-        """Serve until the run has ended."""
+        """Serve until the run has ended; return the exit code."""
         if "finished" in self._kept:
-            return DONE  # killed between the last event and its exit
+            return DONE  # an earlier chief was killed between the last event and its exit
         forget_deliveries(self._folder.path)
-        # Workers ask for them first, and build what is not there.
+        # Workers copy these first, and build what is missing.
         await asyncio.to_thread(
-            copy_before, self._folder, self._spec, "graphs", self._folder.graphs
+            copy_from_predecessor, self._folder, self._spec, "graphs", self._folder.graphs
         )
         host, port = host_and_port(self._assignment.chief)
-        server = await asyncio.start_server(self._talk, host, port, limit=LONGEST_LINE)
+        server = await asyncio.start_server(self._serve_connection, host, port, limit=LONGEST_LINE)
         self._spawn(self._prepare())
         self._spawn(self._watch())
         if self._shipper:
@@ -145,85 +165,91 @@ class Chief:
             server.close()
         return code
 
-    def ask_for_save(self) -> None:
-        """Save now (a signal, or the agent's socket)."""
-        self._happened(events.SaveAsked())
+    def save_now(self) -> None:
+        """Save now."""
+        self._handle(events.SaveRequested())
 
-    def ask_to_evaluate(self) -> None:
-        """Save and evaluate now (a signal)."""
-        self._happened(events.EvaluationAsked())
+    def evaluate_now(self) -> None:
+        """Save and evaluate now."""
+        self._handle(events.EvaluationRequested())
 
-    def ask_to_stop(self) -> None:
+    def stop_now(self) -> None:
         """End the run now, with a checkpoint."""
         if self._shipper:
             self._shipper.ending = True
-        self._happened(events.StopAsked())
+        self._handle(events.StopRequested())
 
-    # --- the life of a run -------------------------------------------------------------------------------------------
+    # --- the run ---------------------------------------------------------------------------------
     async def _prepare(self) -> None:
-        """From an empty process to living variables; whatever goes wrong here ends the run with its
-        reason.
-        """
+        """Get from an empty process to variables with values; any error here ends the run."""
         try:
             self._stopwatch.lap("process")
             await asyncio.gather(self._serve_and_define(), self._restore())
-            if self._spec.data_folder is None:
-                files = await self._on_thread(self._records.make)
-                if self._records.index.blocks:
-                    self._happened(events.Indexed(self._records.index))
-                self._data.set_result(files)
-            else:
-                await self._on_thread(self._records.insist)
-            if self._spec.problem:
-                await self._on_thread(self._records.keep_vocabularies)
+            await self._prepare_data()
             self._stopwatch.lap("data")
             await self._on_thread(self._keeper.build)
-            self._happened(events.Built(await self._on_thread(self._keeper.fingerprint)))
+            self._handle(events.Built(await self._on_thread(self._keeper.fingerprint)))
             self._stopwatch.lap("graph")
-            await self._until_wanted()
+            await self._wait_for_hand_over()
             step = await self._on_thread(self._keeper.prepare)
             self._stopwatch.lap("values")
             log(str(self._stopwatch))
-        except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it becomes train.failed
+        except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything
             _trace(error)
-            self._happened(events.Failed(reason(error, self._spec.line_offset)))
+            self._fail(error)
             return
         if "started" not in self._kept:
             self._kept["started"] = time.time()
             self._keep()
         if self._shipper:
-            self._shipper.due()  # a checkpoint may be here that was not shipped before this process ended
+            # An earlier process may have ended before it shipped a checkpoint.
+            self._shipper.due()
         if self._spec.mode == "sync":
-            loop = asyncio.get_running_loop()
-            self._rounds = Rounds(
-                self._keeper,
-                self._spec,
-                lambda error: loop.call_soon_threadsafe(self._rounds_failed, error),
-            )
-            self._rounds.start()
-        self._happened(events.Prepared(step, self._keeper.batch, self._best_here()))
+            self._start_rounds()
+        self._handle(events.Prepared(step, self._keeper.batch, self._best_checkpoint()))
         await self._on_thread(self._keeper.keep_graph)
 
-    async def _until_wanted(self) -> None:
-        """Where the run is to move here: wait until it is handed over, and go on behind what was
-        told of it.
-        """
+    async def _prepare_data(self) -> None:
+        """Make or copy the records, and publish their files to workers."""
+        if self._spec.data_folder is None:
+            files = await self._on_thread(self._records.make)
+            if self._records.index.blocks:
+                self._handle(events.Indexed(self._records.index))
+            self._data.set_result(files)
+        else:
+            await self._on_thread(self._records.check)
+        if self._spec.problem:
+            await self._on_thread(self._records.keep_vocabularies)
+
+    def _start_rounds(self) -> None:
+        """Start the thread that ends the rounds of synchronous steps."""
+        loop = asyncio.get_running_loop()
+
+        def failed(error: BaseException) -> None:
+            loop.call_soon_threadsafe(self._rounds_failed, error)
+
+        self._rounds = Rounds(self._keeper, self._spec, failed)
+        self._rounds.start()
+
+    async def _wait_for_hand_over(self) -> None:
+        """If the run moves to this VM, wait until it is handed over, and continue from its events."""
         standby = self._folder.standby
         if not standby.exists():
             return
         self._folder.prepared.touch()
         while standby.exists():  # noqa: ASYNC110 (the agent removes it: no event comes from there)
             await asyncio.sleep(_STANDBY_SECONDS)
-        told_before = list(jsonl.read(self._folder.events))
-        roster = Roster.after(told_before)
-        judge = Judge(self._spec, told_before)
-        self._state.succeed(roster, judge, Turns(self._spec, told_before), time.monotonic())
+        run_events = list(jsonl.read(self._folder.events))
+        roster = Roster.after(run_events)
+        judge = Judge(self._spec, run_events)
+        self._state.succeed(roster, judge, Turns(self._spec, run_events), time.monotonic())
         await self._restore()
         self._stopwatch.lap("standby")
 
     async def _serve_and_define(self) -> None:
-        """Workers whose server this was reach it again, and open their sessions, while the code is
-        run.
+        """Start the server, then run the user's code.
+
+        Workers of an earlier process connect and open their sessions while the code runs.
         """
         await self._on_thread(self._keeper.serve)
         self._stopwatch.lap("server")
@@ -231,10 +257,10 @@ class Chief:
         self._stopwatch.lap("code")
 
     async def _restore(self) -> None:
-        """Have the newest checkpoint here.
+        """Copy the newest checkpoint from the bucket.
 
-        A run that has begun on this machine has it: nobody waits for a bucket then, unless it turns
-        out to be broken.
+        A run that has started on this VM has it, and does not wait for the bucket, unless its
+        checkpoint turns out to be damaged.
         """
         if not self._shipper:
             return
@@ -249,44 +275,44 @@ class Chief:
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self._happened(events.Failed(reason(error, self._spec.line_offset)))
+        self._handle(events.Failed(reason(error, self._spec.line_offset)))
 
     async def _watch(self) -> None:
-        """Look at the clock and the global step."""
-        trouble = 0
-        looked = 0.0
-        examined = time.monotonic()
+        """Send the state the clock, the load, and the global step where it is due."""
+        failures = 0
+        step_read_at = 0.0
+        weights_checked_at = time.monotonic()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK):
                     await self._at_mark.wait()
             self._at_mark.clear()
             self._lines.flush()
+            now = time.monotonic()
             due = (
-                self._reported >= self._state.next_mark
-                or time.monotonic() - looked >= _LOOK_SECONDS
+                self._reported_step >= self._state.next_mark or now - step_read_at >= _STEP_SECONDS
             )
             if due and self._state.phase is Phase.TRAINING:
-                looked = time.monotonic()
+                step_read_at = now
                 try:
                     step = await self._on_thread(self._keeper.step)
-                    if self._doubted or looked - examined >= _WEIGHTS_SECONDS:
-                        self._doubted = False
-                        examined = looked
-                        await self._on_thread(self._keeper.insist_finite)
+                    if self._check_weights or now - weights_checked_at >= _WEIGHTS_SECONDS:
+                        self._check_weights = False
+                        weights_checked_at = now
+                        await self._on_thread(self._keeper.check_finite)
                 except NotFiniteError as error:
                     self._fail(error)
                     continue
-                except Exception as error:  # noqa: BLE001 - the same
-                    trouble += 1
+                except Exception as error:  # noqa: BLE001 - TensorFlow raises anything
+                    failures += 1
                     _trace(error)
-                    if trouble >= 3:
-                        self._happened(events.Failed(reason(error, self._spec.line_offset)))
+                    if failures >= 3:
+                        self._fail(error)
                     continue
-                trouble = 0
-                self._happened(events.StepSeen(step))
-            self._happened(events.ServerLoad(self._assignment.name, own_load(self._spec.threads)))
-            self._happened(events.Tick())
+                failures = 0
+                self._handle(events.StepSeen(step))
+            self._handle(events.ServerLoad(self._assignment.name, own_load(self._spec.threads)))
+            self._handle(events.Tick())
 
     async def _save(self) -> None:
         try:
@@ -294,33 +320,34 @@ class Chief:
         except NotFiniteError as error:
             self._fail(error)
             return
-        except Exception as error:  # noqa: BLE001 - a full disk, a lost parameter server: training goes on without
+        except Exception as error:  # noqa: BLE001 - a full disk, a lost parameter server
+            # Training continues, and the next save tries again.
             _trace(error)
-            self._happened(events.SaveFailed(reason(error, self._spec.line_offset)))
+            self._handle(events.SaveFailed(reason(error, self._spec.line_offset)))
             return
         if self._shipper:
             self._shipper.due()
-        self._happened(events.SaveDone(**asdict(saved)))
+        self._handle(events.SaveDone(**asdict(saved)))
 
     async def _evaluate(self, step: int) -> None:
-        with Checkpoints(self._folder.checkpoints).held(
-            step
-        ):  # until it is known whether it is the best
-            how = {"awaited": self._state.is_awaited, "seconds": self._evaluation_seconds(step)}
-            self._happened(await evaluate(self._folder, step, **how))
+        # The checkpoint is kept until it is known whether it is the best.
+        with Checkpoints(self._folder.checkpoints).locked(step):
+            seconds = self._evaluation_seconds(step)
+            awaited = self._state.is_awaited
+            self._handle(await evaluate(self._folder, step, awaited=awaited, seconds=seconds))
 
     def _evaluation_seconds(self, step: int) -> float:
-        """What an evaluation of the whole split may take: a minute, or a tenth of what the run
-        takes in all.
+        """Return the time that an evaluation of the whole split may take.
+
+        That is a minute, or a tenth of the whole run as predicted at `step` if that is longer.
         """
         trained = time.time() - self._kept.get("started", time.time())
-        return max(
-            _EVALUATION_SECONDS,
-            _EVALUATION_SHARE * trained * max(1.0, self._spec.train_steps / max(step, 1)),
-        )
+        whole_run = trained * max(1.0, self._spec.train_steps / max(step, 1))
+        return max(_EVALUATION_SECONDS, _EVALUATION_SHARE * whole_run)
 
-    # --- carrying out ------------------------------------------------------------------------------------------------
-    def _happened(self, event: Any) -> None:
+    # --- carrying out ----------------------------------------------------------------------------------
+    def _handle(self, event: Any) -> None:
+        """Send an event to the state, and carry out what it returns."""
         for instruction in self._state.handle(event, time.monotonic()):
             self._carry_out(instruction)
         if self._rounds is not None:
@@ -330,20 +357,22 @@ class Chief:
         match instruction:
             case events.Emit(TrainFinished() as event):
                 self._kept["finished"] = event.step
-                seconds = round(max(0.0, time.time() - self._kept.get("started", time.time())), 3)
-                self._farewell = replace(event, seconds=seconds)
+                seconds = max(0.0, time.time() - self._kept.get("started", time.time()))
+                self._farewell = replace(event, seconds=round(seconds, 3))
             case events.Emit(TrainStarted() as event):
-                self._tell(replace(event, parameters=self._keeper.parameters))
+                self._report(replace(event, parameters=self._keeper.parameters))
             case events.Emit(TrainProgress() as event):
-                self._tell(replace(event, server_bytes=most_memory()))
+                self._report(replace(event, server_bytes=most_memory()))
             case events.Emit(TrainFailed() as event):
                 self._farewell = event
             case events.Emit(event):
-                self._tell(event)
+                self._report(event)
             case events.Record(line):
-                with contextlib.suppress(OSError):  # a full disk costs metrics, not training
+                with contextlib.suppress(
+                    OSError
+                ):  # a full disk loses metrics, and training continues
                     jsonl.append(self._folder.metrics, line)
-            case events.Tell(connection, message):
+            case events.Send(connection, message):
                 writer = self._writers.get(connection)
                 if writer is not None and not writer.is_closing():
                     writer.write(message.encoded)
@@ -360,9 +389,10 @@ class Chief:
             case events.Finish(code):
                 self._spawn(self._finish(code))
 
-    def _best_here(self) -> Best | None:
-        """The best of the checkpoints that are here; one by another objective, of a run before,
-        does not stay.
+    def _best_checkpoint(self) -> Best | None:
+        """Return the best checkpoint on this VM.
+
+        A best checkpoint by another objective, of an earlier run, is not kept.
         """
         checkpoints = Checkpoints(self._folder.checkpoints)
         best = checkpoints.best()
@@ -374,18 +404,28 @@ class Chief:
     def _keep_best(self, best: Best, seen: str) -> None:
         try:
             Checkpoints(self._folder.checkpoints).keep_best(best)
-        except OSError as error:  # a full disk: nothing is promised that does not hold
+        except OSError as error:
+            # A full disk. No event says that the checkpoint is kept, because it may not be.
             log(f"the checkpoint of step {best.step}, the best so far, cannot be kept: {error}")
             return
         metric = Objective.parse(best.objective).metric
-        told_of = {"run": self._spec.name, "step": best.step, "metric": metric, "value": best.value}
-        self._tell(TrainBest(**told_of, path=path_of(best.step), seen=seen))
+        self._report(
+            TrainBest(
+                run=self._spec.name,
+                step=best.step,
+                metric=metric,
+                value=best.value,
+                path=path_of(best.step),
+                seen=seen,
+            )
+        )
         if self._shipper:
             self._shipper.due()
 
     async def _release(self, number: int) -> None:
-        """Not on the chief's thread: a parameter server that does not answer must not hold up a
-        checkpoint.
+        """Release what the parameter servers keep for worker `number`.
+
+        Not on the chief's thread: a server that does not answer must not delay a checkpoint.
         """
         for server in self._assignment.ps:
             try:
@@ -393,20 +433,19 @@ class Chief:
             except ConnectionError as error:
                 log(str(error))
             else:
-                log(f"what {server} kept of worker number {number} is released")
+                log(f"{server} released its data of worker number {number}")
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         self._lines.write(event.kind, told(event))
 
     async def _finish(self, code: int) -> None:
-        """The last word comes after the last checkpoint is where it will stay."""
+        """End the process, after the last checkpoint is shipped and the last event written."""
         if self._shipper:
             await self._shipper.settled()
         if self._farewell:
-            self._tell(self._farewell)
-        while (
-            self._lines.waiting
-        ):  # whoever pays for the VMs must hear the end: a full disk is waited for
+            self._report(self._farewell)
+        # Without the last event the VMs would not be deleted, so wait while the disk is full.
+        while self._lines.waiting:
             await asyncio.sleep(_TICK)
             self._lines.flush()
         self._keep()
@@ -420,23 +459,27 @@ class Chief:
             return {}
 
     def _keep(self) -> None:
-        more = {key: self._kept[key] for key in ("started", "finished") if key in self._kept}
+        """Write what a restarted chief needs."""
+        times = {key: self._kept[key] for key in ("started", "finished") if key in self._kept}
         try:
-            write_atomically(self._folder.chief, json.dumps({**self._state.to_dict(), **more}))
-        except (
-            OSError
-        ) as error:  # a full disk: training goes on, this process still knows every number
+            write_atomically(self._folder.chief, json.dumps({**self._state.to_dict(), **times}))
+        except OSError as error:
+            # A full disk. Training continues: this process still has all numbers in memory.
             print(f"the chief's state cannot be written: {error}", file=sys.stderr, flush=True)
 
-    # --- talking to workers ------------------------------------------------------------------------------------------
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: a worker for as long as it trains, one that copies the records, or a
-        server with one word.
+    # --- connections ------------------------------------------------------------------------------------
+    async def _serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Serve one connection, which begins with the run's token.
+
+        It is of a worker while it trains, of a process that copies files or brings a checkpoint, or
+        of a parameter server with one report.
         """
         self._connections += 1
         connection = self._connections
         self._writers[connection] = writer
-        self._nobody.clear()
+        self._all_closed.clear()
         try:
             line = await asyncio.wait_for(reader.readline(), 10)
             first = messages.read_first(line)
@@ -445,93 +488,93 @@ class Chief:
                 return
             match first:
                 case messages.Checkpoint():
-                    await self._take_checkpoint(first, reader, writer)
+                    await self._receive_checkpoint(first, reader, writer)
                 case messages.Files():
                     await self._serve_files(first, reader, writer)
                 case messages.Grant():
                     writer.write(encode(records.granted(self._folder.records_token)))
                 case messages.Load():
                     load = Load(first.cpu_seconds, first.clock, first.cores)
-                    self._happened(events.ServerLoad(first.name, load))
+                    self._handle(events.ServerLoad(first.name, load))
                 case messages.Join():
-                    await self._listen(connection, first, reader)
+                    await self._serve_worker(connection, first, reader)
         except (OSError, ValueError, TimeoutError):
-            pass  # a connection that breaks or talks nonsense is closed; the state machine hears of it below
+            pass  # a broken connection or invalid message ends the connection, reported below
         finally:
             del self._writers[connection]
             if not self._writers:
-                self._nobody.set()
-            self._happened(events.Disconnected(connection))
+                self._all_closed.set()
+            self._handle(events.Disconnected(connection))
             writer.close()
 
-    async def _listen(
+    async def _serve_worker(
         self, connection: int, message: messages.FromWorker, reader: asyncio.StreamReader
     ) -> None:
         while True:
-            self._heard(connection, message)
+            self._receive(connection, message)
             line = await reader.readline()
             if not line:
                 return
             message = messages.read_from_worker(line)
 
-    def _heard(self, connection: int, message: messages.FromWorker) -> None:
+    def _receive(self, connection: int, message: messages.FromWorker) -> None:
         match message:
             case messages.Join():
-                self._happened(
-                    events.Joined(connection, message.name, message.accelerator, message.number)
-                )
+                name = message.name
+                joined = events.Joined(connection, name, message.accelerator, message.number)
+                self._handle(joined)
             case messages.Stepping():
                 program = reproducibility.parse_fingerprint(message.program)
-                self._happened(
-                    events.Stepping(
-                        connection, message.loss, message.samples, message.speed, program
-                    )
+                loss = message.loss
+                stepping = events.Stepping(
+                    connection, loss, message.samples, message.speed, program
                 )
-                if not self._spec.stalls:  # who measures them knows its graph from building it
+                self._handle(stepping)
+                if not self._spec.stalls:  # each worker that measures stalls builds its graph
                     self._spawn(self._graphs.make(message.gpu))
             case messages.Reading():
-                self._happened(events.Reading(connection, message.note))
+                self._handle(events.Reading(connection, message.note))
             case messages.Took():
-                self._happened(events.Measured(connection, message))
+                self._handle(events.MeasureTaken(connection, message))
             case messages.Exhausted():
-                self._happened(events.Exhausted(connection, message.fits))
+                self._handle(events.Exhausted(connection, message.fits))
             case messages.Metrics():
-                self._reported = max(self._reported, message.step)
-                self._doubted |= (
-                    bool(message.line.get("steps")) and message.line.get("loss") is None
-                )
-                if self._reported >= self._state.next_mark:
+                self._reported_step = max(self._reported_step, message.step)
+                if message.line.get("steps") and message.line.get("loss") is None:
+                    self._check_weights = True
+                if self._reported_step >= self._state.next_mark:
                     self._at_mark.set()
-                self._happened(events.Heard(connection, message.line))
+                self._handle(events.Heartbeat(connection, message.line))
             case messages.Unsaved():
-                if (saver := self._state.saver) and saver.connection == connection:
-                    self._happened(events.SaveFailed(f"{saver.name}: {message.reason}"))
+                saver = self._state.saver
+                if saver and saver.connection == connection:
+                    self._handle(events.SaveFailed(f"{saver.name}: {message.reason}"))
             case messages.Noticed():
-                self._happened(events.Noticed(connection))
+                self._handle(events.Noticed(connection))
             case messages.Leaving():
-                self._happened(events.Leaving(connection, message.reason))
+                self._handle(events.Leaving(connection, message.reason))
             case messages.Trouble():
-                self._happened(events.Trouble(connection, message.reason, message.fatal))
+                self._handle(events.Trouble(connection, message.reason, message.fatal))
             case messages.Lease():
-                self._happened(events.Leasing(connection, message))
+                self._handle(events.Leasing(connection, message))
             case messages.Alive():
-                self._happened(events.Heard(connection))
+                self._handle(events.Heartbeat(connection))
 
-    async def _take_checkpoint(
-        self, told: messages.Checkpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    async def _receive_checkpoint(
+        self,
+        request: messages.Checkpoint,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
-        """A worker brings the checkpoint that it was asked for; one that has lost that duty comes
-        too late.
-        """
-        async with received_checkpoint(reader, told, self._folder.path) as paths:
+        """Receive the requested checkpoint from a worker; refuse one that another worker replaced."""
+        async with received_checkpoint(reader, request, self._folder.path) as paths:
             saver = self._state.saver
-            if saver is None or saver.number != told.number:
+            if saver is None or saver.number != request.number:
                 writer.write(encode({"ok": False, "error": "another worker saves by now"}))
                 return
+            take = partial(self._keeper.take, request.step, request.seconds, paths)
             try:
-                saved = await self._on_thread(
-                    lambda: self._keeper.take(told.step, told.seconds, paths)
-                )
+                saved = await self._on_thread(take)
             except NotFiniteError as error:
                 writer.write(encode({"ok": False, "error": str(error)}))
                 self._fail(error)
@@ -539,31 +582,36 @@ class Chief:
         if self._shipper:
             self._shipper.due()
         writer.write(encode({"ok": True}))
-        self._happened(events.SaveDone(**asdict(saved), worker=saver.name))
+        self._handle(events.SaveDone(**asdict(saved), worker=saver.name))
 
     async def _serve_files(
-        self, asked: messages.Files, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: messages.Files, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if asked.what == "graphs":
+        """Send the list of graphs, files or blocks, and then those that the other side names."""
+        if request.what == "graphs":
             directory = self._folder.graphs
             files = self._graphs.files()
         else:
             directory = self._folder.data
             files = await asyncio.shield(self._data)
         index = self._records.index
-        if asked.what == "blocks":
+        if request.what == "blocks":
             await records.serve_blocks(directory, index, reader, writer)
             return
-        streamed = index.files if asked.what == "records" else ()
-        elsewhere = self._records.elsewhere if asked.what == "records" else ()
-        if streamed or elsewhere:  # of the other splits workers read nothing
+        streamed: Sequence[str] = ()
+        elsewhere: Sequence[str] = ()
+        if request.what == "records":
+            streamed = index.files
+            elsewhere = self._records.elsewhere
+        if streamed or elsewhere:
+            # Workers read no other splits.
             files = [file for file in files if not blocks.is_shard(file["name"])]
         answer = {"files": files, "streamed": list(streamed), "elsewhere": list(elsewhere)}
         writer.write(encode({"ok": True, **answer}))
         while line := await reader.readline():
             await data_files.serve(directory, files, messages.read_fetch(line).name, writer)
 
-    # --- small things ------------------------------------------------------------------------------------------------
+    # --- small things ----------------------------------------------------------------------------------
     async def _on_thread(self, work: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
@@ -573,18 +621,16 @@ class Chief:
         task.add_done_callback(self._tasks.discard)
 
     async def _flush(self) -> None:
-        """Give the workers a moment to read the last message and say goodbye."""
+        """Give the workers a moment to read the last message and leave."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_FAREWELL_SECONDS):
                 for writer in list(self._writers.values()):
                     with contextlib.suppress(OSError):
                         await writer.drain()
-                await self._nobody.wait()
+                await self._all_closed.wait()
 
 
 def _trace(error: BaseException) -> None:
-    """The whole traceback belongs into the role's log; the event carries one sentence."""
-    import traceback
-
+    """Write the whole traceback to the role's log; the event has one sentence of it."""
     traceback.print_exception(error)
     sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""The chief's vocabulary: what can happen to a run, and what is to be done about it.
+"""Events that a chief's state handles, and instructions that it returns.
 
-Plain values that travel between the chief's edge (chief.py) and its state machine (state.py).
+Plain values between the process (chief.py) and the decisions (state.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ...files.blocks import Index
 from ..server_load import Load
 
 
-# --- what can happen -------------------------------------------------------------------------------------------------
+# --- events --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Joined:
-    """A worker asks for a number; `number` is the one it had, if any."""
+    """A worker requests a number; `number` is the one that it had, if any."""
 
     connection: int
     name: str
@@ -29,29 +29,30 @@ class Joined:
 
 @dataclass(frozen=True)
 class Stepping:
-    """The worker applied its first gradient; again after it found the chief anew."""
+    """The worker applied its first gradient. Sent again to a restarted chief."""
 
     connection: int
     loss: float | None = None
     samples: int = 0
     speed: float = 0.0
-    """Of its accelerator, relative to a K80's, where the worker knows it."""
+    """Speed of its accelerator relative to a K80; 0 if unknown."""
     program: Mapping[str, str] = field(default_factory=dict[str, str])
     """The fingerprint of the run's program in its process."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """The chief has executed the run's program, with this fingerprint; empty where it read the
-    graph from a file.
+    """The chief has executed the run's program, with this fingerprint.
+
+    The fingerprint is empty if the chief read the graph from a file.
     """
 
     program: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Heard:
-    """Any sign of life of a worker; with `line`, its metrics of about a second."""
+class Heartbeat:
+    """A sign of life of a worker; `line` has its metrics of about a second, if any."""
 
     connection: int
     line: Mapping[str, Any] | None = None
@@ -59,24 +60,25 @@ class Heard:
 
 @dataclass(frozen=True)
 class Noticed:
-    """The worker's VM is under notice: it trains on until shortly before the end, but must not be
-    counted on.
+    """The worker's VM is under notice.
+
+    It trains until shortly before the end, but gets no duties.
     """
 
     connection: int
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The worker has taken a measure of the stalls."""
+class MeasureTaken:
+    """The worker has taken a measure of stalls."""
 
     connection: int
-    told: Took
+    result: Took
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The user should know this of the examples that the worker is about to read."""
+    """A note for the user about the examples that the worker will read."""
 
     connection: int
     note: str
@@ -84,7 +86,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Leaving:
-    """The worker says goodbye: finished, revoked or told to leave."""
+    """The worker leaves, with the reason: finished, revoked, lost or told to leave."""
 
     connection: int
     reason: str
@@ -92,14 +94,14 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The connection ended without a goodbye."""
+    """The connection ended. The worker may have sent Leaving before."""
 
     connection: int
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A worker cannot go on. `fatal`: it would be the same everywhere (user code)."""
+    """A worker cannot continue; `fatal`: neither could any other, as with errors in user code."""
 
     connection: int
     reason: str
@@ -108,7 +110,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Exhausted:
-    """A step took more memory than the worker has; `fits` examples fit."""
+    """A step needed more memory than the worker has; `fits` examples fit."""
 
     connection: int
     fits: int
@@ -116,14 +118,14 @@ class Exhausted:
 
 @dataclass(frozen=True)
 class Indexed:
-    """The records are there, and come in these blocks."""
+    """The records are on the chief's disk, and come in these blocks."""
 
     index: Index
 
 
 @dataclass(frozen=True)
 class Leasing:
-    """A worker says which blocks it holds, and asks for more."""
+    """A worker reports which blocks it has, and requests more."""
 
     connection: int
     lease: Lease
@@ -131,8 +133,9 @@ class Leasing:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The variables live: initialised, restored, or found alive. `batch` is the declared
-    mini-batch, `best` the best of the checkpoints that are here.
+    """The variables have values: they were initialised, restored, or never lost.
+
+    `batch` is the declared mini-batch, and `best` the best checkpoint on this VM.
     """
 
     step: int
@@ -142,7 +145,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class StepSeen:
-    """The global step now."""
+    """The current global step."""
 
     step: int
 
@@ -156,7 +159,7 @@ class SaveDone:
     seconds: float
     bytes: int
     worker: str = ""
-    """Who wrote it; empty for the chief."""
+    """Worker that wrote it; "" for the chief."""
 
 
 @dataclass(frozen=True)
@@ -167,24 +170,25 @@ class SaveFailed:
 
 
 @dataclass(frozen=True)
-class SaveAsked:
-    """Somebody wants a checkpoint now."""
+class SaveRequested:
+    """The user or the agent requests a checkpoint."""
 
 
 @dataclass(frozen=True)
-class EvaluationAsked:
-    """Somebody wants the model as it is evaluated now."""
+class EvaluationRequested:
+    """An evaluation of the current variables is requested."""
 
 
 @dataclass(frozen=True)
-class StopAsked:
-    """The run is to end now, with a checkpoint."""
+class StopRequested:
+    """The end of the run is requested, with a checkpoint."""
 
 
 @dataclass(frozen=True)
 class EvaluationDone:
-    """Metrics of the checkpoint at `step`, as train.evaluated tells them; `reason` if there are
-    none.
+    """An evaluation of the checkpoint of `step` has ended.
+
+    The fields are those of the event train.evaluated; `reason` says why there are no metrics.
     """
 
     step: int
@@ -204,14 +208,14 @@ class EvaluationDone:
 
 @dataclass(frozen=True)
 class Failed:
-    """The run cannot go on."""
+    """The run cannot continue."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """What the process of the parameter server `name` has taken so far."""
+    """CPU time that the process of the parameter server `name` has used so far."""
 
     name: str
     load: Load
@@ -219,10 +223,10 @@ class ServerLoad:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time passed."""
+    """Time has passed."""
 
 
-# --- what is to be done ----------------------------------------------------------------------------------------------
+# --- instructions --------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Emit:
     """Append an event."""
@@ -231,12 +235,12 @@ class Emit:
 
     @property
     def kind(self) -> str:
-        """Of the event."""
+        """Kind of the event."""
         return self.event.kind
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """The event's own fields."""
+        """Fields of the event."""
         return self.event.values
 
 
@@ -248,7 +252,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Tell:
+class Send:
     """Send a worker a message."""
 
     connection: int
@@ -269,8 +273,9 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class KeepBest:
-    """Have the checkpoint of the best evaluation stay, and tell of it; `seen`: which part of the
-    split that was of.
+    """Keep the checkpoint of the best evaluation, and report it.
+
+    `seen` says which part of the split was evaluated.
     """
 
     best: Best
@@ -279,21 +284,21 @@ class KeepBest:
 
 @dataclass(frozen=True)
 class Persist:
-    """Write `to_dict` to disk before going on."""
+    """Write `to_dict` to disk before the next instruction."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """Have the parameter servers forget the worker with this number."""
+    """Release what the parameter servers keep for the worker with this number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Finish:
-    """The chief's process ends with this code."""
+    """End the chief's process with this exit code."""
 
     code: int
 
 
-Instruction = Emit | Record | Tell | Save | Evaluate | KeepBest | Persist | Release | Finish
+Instruction = Emit | Record | Send | Save | Evaluate | KeepBest | Persist | Release | Finish

@@ -77,7 +77,7 @@ async def evaluate(
     wanted += ["--awaited"] if awaited else []
     log_file = folder.logs / "evaluate.log"
     longest = _LONGEST + _PASSES * seconds
-    with Checkpoints(folder.checkpoints).held(
+    with Checkpoints(folder.checkpoints).locked(
         step
     ):  # the next ones may be written faster than a process starts
         try:

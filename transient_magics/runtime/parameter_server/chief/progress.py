@@ -1,7 +1,4 @@
-"""How far a run is, its speed and its loss, and which evaluation is the best.
-
-A part of the chief's state machine (state.py), as pure as that.
-"""
+"""How far a run is: its speed and loss, and the judgement of its evaluations. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +13,15 @@ from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainProgress, Tra
 from .events import Emit, Instruction, KeepBest
 
 EVERY = 10.0
+"""Seconds between two reports of the speed."""
 _FIRST = 1.0, 3.0
-"""Seconds of training before the first speed is told, and before the second: of a worker that hands
-its steps over once a second the first one says little, and when the run ends decides when the next
-one begins.
+"""Seconds before the first and the second report.
+
+The first is imprecise if a worker hands its steps over once a second, and plans need the time at
+which the run ends.
 """
 _NOT_FINITE = 3
-"""Seconds of a worker without a loss that is a number."""
+"""Lines of metrics of a worker without a finite loss after which the run has diverged."""
 
 
 class Progress:
@@ -31,36 +30,40 @@ class Progress:
     def __init__(self, run: str) -> None:
         self._run = run
         self.loss: float | None = None
+        """Last loss."""
         self.speed = 0.0
-        """In steps per second, as it was told last; 0 before that."""
+        """Last reported speed, in steps per second; 0 before the first report."""
+        self.diverged = 0, ""
+        """Step at which the loss was first not finite, and the worker; (0, "") before."""
+        self._not_finite = 0
+        self._reports = 0
+        # Since the last report:
         self._time: float | None = None
         self._step = 0
         self._samples = 0
         self._waited = 0.0
+        """Seconds of steps that waited for mini-batches."""
         self._stepping = 0.0
-        """Seconds of steps: for mini-batches, and in all."""
-        self._told = 0
-        self._not_finite = 0
-        self.diverged = 0, ""
-        """At which step, and on which worker, the loss was first no number."""
+        """Seconds of steps in all."""
 
-    def begin(self, step: int, now: float) -> None:
-        """The first worker made its first step, after `step`."""
+    def start(self, step: int, now: float) -> None:
+        """Start with the first worker's first step, which is made on top of `step`."""
         if self._time is None:
             self._time = now
             self._step = step + 1
 
-    def stepped(self, loss: float | None, samples: int) -> None:
-        """A worker made its first step."""
-        self.loss = self.loss if loss is None else loss
+    def add_first_step(self, loss: float | None, samples: int) -> None:
+        """Add a worker's first step."""
+        if loss is not None:
+            self.loss = loss
         self._samples += samples
 
-    def measured(self, line: Mapping[str, Any]) -> bool:
-        """A line of metrics; False once the loss has stopped being a number."""
+    def add_metrics(self, line: Mapping[str, Any]) -> bool:
+        """Add a line of metrics; return False once the loss has stopped being finite."""
         self._samples += int(line.get("samples") or 0)
         if split := step_parts(line.get("split")):
-            self._waited = self._waited + split.input
-            self._stepping = self._stepping + split.step
+            self._waited += split.input
+            self._stepping += split.step
         loss = line.get("loss")
         if loss is not None:
             self.loss = loss
@@ -71,128 +74,130 @@ class Progress:
             self._not_finite += 1
         return self._not_finite < _NOT_FINITE
 
-    def tell(self, step: int, active: int, now: float, last: bool = False) -> list[Emit]:
-        """What is told at `step`: speed since the last time; often nothing."""
+    def report(self, step: int, active: int, now: float, last: bool = False) -> list[Emit]:
+        """Return the event about the speed since the last report, if it is due at `step`."""
         if self._time is None or self.loss is None or step <= self._step:
             return []
+        pause = _FIRST[self._reports] if self._reports < len(_FIRST) else EVERY
         seconds = now - self._time
-        if not last and seconds < (_FIRST[self._told] if self._told < len(_FIRST) else EVERY):
+        if not last and seconds < pause:
             return []
-        steps = step - self._step
-        samples = self._samples
         seconds = max(seconds, 1e-3)
-        self._time = now
-        self._step = step
-        self._samples = 0
-        self._told = self._told + 1
-        self.speed = steps / seconds
+        self.speed = (step - self._step) / seconds
+        waiting = 0.0
+        if self._stepping:
+            waiting = min(self._waited / self._stepping, 1.0)
         progress = TrainProgress(
             run=self._run,
             step=step,
             loss=self.loss,
-            steps_per_second=round(steps / seconds, 3),
-            samples_per_second=round(samples / seconds, 3),
+            steps_per_second=round(self.speed, 3),
+            samples_per_second=round(self._samples / seconds, 3),
             active=active,
-            waiting=round(min(self._waited / self._stepping, 1.0), 3) if self._stepping else 0.0,
+            waiting=round(waiting, 3),
         )
+        self._reports += 1
+        self._time = now
+        self._step = step
+        self._samples = 0
         self._waited = 0.0
         self._stepping = 0.0
         return [Emit(progress)]
 
 
-# The chief's part in judging: which evaluation is the best, and when a run has learnt what it will.
-#
-# A part of the state machine (state.py), as pure as that. What was evaluated before follows from
-# the events of the run, so that a chief on another VM goes on where the one before was; which
-# checkpoint is the best says a file beside them (files/checkpoints.py), which goes wherever they
-# go. A run whose parameter server died makes some steps again: what is evaluated again counts once.
-
-
 class Judge:
-    """What is thought of one run; of `told`, its events so far."""
+    """The judgement of a run's evaluations: which is the best, and when training should end.
 
-    def __init__(self, spec: RunSpec, told: Iterable[Mapping[str, Any]] = ()) -> None:
+    Earlier evaluations follow from `events`, the run's events so far, so a chief on another VM
+    continues where the last one was. Which checkpoint is the best stands in a file beside the
+    checkpoints (files/checkpoints.py), which moves with them. After a lost parameter server a run
+    makes some steps again: an evaluation that is made again counts once.
+    """
+
+    def __init__(self, spec: RunSpec, events: Iterable[Mapping[str, Any]] = ()) -> None:
         self._run = spec.name
         self._objective = spec.objective
         self._patience = spec.patience
         self._best: Best | None = None
-        self._told: tuple[int, float] | None = None
+        self._reported: tuple[int, float] | None = None
+        """Step and value of the best evaluation, as last reported."""
         self._unjudged = set[str]()
-        self._seen: list[tuple[int, float, str]] = []
-        """Steps, values, and of which part of the split these are."""
-        for event in told:
+        """Metrics that were reported missing."""
+        self._evaluations: list[tuple[int, float, str]] = []
+        """Step, value and part of the split of each evaluation."""
+        for event in events:
             if event["kind"] == TrainEvaluated.kind:
-                self._see(event["step"], event["metrics"], _part(event))
+                self._add(event["step"], event["metrics"], _part(event))
             elif event["kind"] == TrainBest.kind:
-                self._told = event["step"], event["value"]
+                self._reported = event["step"], event["value"]
             elif event["kind"] == TrainUnjudged.kind:
                 self._unjudged.add(event["metric"])
 
-    def begins(self, best: Best | None) -> list[Instruction]:
-        """Training goes on beside `best`, of this run or of the one that it resumes from."""
-        if best and best.objective == str(self._objective):
-            self._best = best
-        else:
-            self._best = None
-        known = self._best is None or (self._best.step, self._best.value) == self._told
-        if known or self._best is None:
+    def start(self, best: Best | None) -> list[Instruction]:
+        """Start beside the checkpoint `best`, of this run or of the one that it resumes from."""
+        self._best = None
+        if best is None or best.objective != str(self._objective):
             return []
-        return [KeepBest(self._best)]
+        self._best = best
+        if (best.step, best.value) == self._reported:
+            return []
+        return [KeepBest(best)]
 
     def evaluated(self, event: TrainEvaluated) -> list[Instruction]:
-        """What follows from an evaluation."""
-        self._see(event.step, event.metrics, _part(event.values))
-        return [*self._missing(event), *self._keep(event)]
+        """Judge an evaluation."""
+        self._add(event.step, event.metrics, _part(event.values))
+        return [*self._report_missing(event), *self._keep(event)]
 
     @property
     def verdict(self) -> str:
-        """Why the run is to end, a clause; nothing as long as it may get better."""
-        if self._patience is None or not self._seen:
+        """Why training should end, a clause; "" while it may get better."""
+        if self._patience is None or not self._evaluations:
             return ""
         objective = self._patience.objective
         best = 0
-        for place, (_, value, _) in enumerate(self._seen):
-            if math.isnan(self._seen[best][1]) or objective.better(value, self._seen[best][1]):
+        for place, (_, value, _) in enumerate(self._evaluations):
+            best_value = self._evaluations[best][1]
+            if math.isnan(best_value) or objective.better(value, best_value):
                 best = place
-        if len(self._seen) - 1 - best < self._patience.evaluations:
+        count = self._patience.evaluations
+        if len(self._evaluations) - 1 - best < count:
             return ""
-        step, value, part = self._seen[best]
-        many = self._patience.evaluations
-        if many > 1:
-            counted = f"{many} evaluations"
-        else:
-            counted = "1 evaluation"
-        than = f"{value:.4g} at step {step:,}{f' ({part})' if part else ''}"
-        return f"{objective.metric} was no better in {counted} than {than}"
+        step, value, part = self._evaluations[best]
+        evaluations = f"{count} evaluations" if count > 1 else "1 evaluation"
+        reference = f"{value:.4g} at step {step:,}"
+        if part:
+            reference += f" ({part})"
+        return f"{objective.metric} was no better in {evaluations} than {reference}"
 
-    def _see(self, step: int, metrics: Mapping[str, float], part: str) -> None:
+    def _add(self, step: int, metrics: Mapping[str, float], part: str) -> None:
+        """Add an evaluation; those of this and later steps are made again, and replaced."""
+        if self._patience is None:
+            return
+        value = metrics.get(self._patience.objective.metric, math.nan)
+        before = [evaluation for evaluation in self._evaluations if evaluation[0] < step]
+        self._evaluations = [*before, (step, value, part)]
+
+    def _report_missing(self, event: TrainEvaluated) -> list[Instruction]:
+        """Report metrics that are to be judged and that no evaluation has; each of them once."""
+        judged = set[str]()
+        if self._objective:
+            judged.add(self._objective.metric)
         if self._patience:
-            before = [each for each in self._seen if each[0] < step]
-            self._seen = [
-                *before,
-                (step, metrics.get(self._patience.objective.metric, math.nan), part),
-            ]
-
-    def _missing(self, event: TrainEvaluated) -> list[Instruction]:
-        judged = {
-            each.metric
-            for each in (self._objective, self._patience and self._patience.objective)
-            if each
-        }
-        has = tuple(sorted({*event.metrics, *event.undefined}))
-        missing = sorted(judged - {*has} - self._unjudged)
-        self._unjudged |= {*missing}
+            judged.add(self._patience.objective.metric)
+        present = tuple(sorted({*event.metrics, *event.undefined}))
+        missing = sorted(judged - {*present} - self._unjudged)
+        self._unjudged.update(missing)
         return [
-            Emit(TrainUnjudged(run=self._run, step=event.step, metric=each, metrics=has))
-            for each in missing
+            Emit(TrainUnjudged(run=self._run, step=event.step, metric=metric, metrics=present))
+            for metric in missing
         ]
 
     def _keep(self, event: TrainEvaluated) -> list[Instruction]:
-        if self._objective:
-            value = event.metrics.get(self._objective.metric)
-        else:
-            value = None
-        if self._objective is None or value is None:
+        """Keep the checkpoint if its evaluation is the best so far."""
+        if self._objective is None:
+            return []
+        value = event.metrics.get(self._objective.metric)
+        if value is None:
             return []
         if self._best and not self._objective.better(value, self._best.value):
             return []
@@ -201,6 +206,6 @@ class Judge:
 
 
 def _part(evaluated: Mapping[str, Any]) -> str:
-    """Which part of the dev split an evaluation saw, if it was one."""
-    told = {name: evaluated[name] for name in ("of", "endless") if name in evaluated}
-    return part_words(evaluated.get("examples", 0), evaluated.get("complete", True), **told)
+    """Return in words which part of the dev split an evaluation had; "" for all of it."""
+    size = {name: evaluated[name] for name in ("of", "endless") if name in evaluated}
+    return part_words(evaluated.get("examples", 0), evaluated.get("complete", True), **size)

@@ -1,9 +1,4 @@
-"""The chief's part in checkpoints: when one is due, and whose duty it is to write it.
-
-A part of the state machine (state.py), as pure as that. One checkpoint is written at a time. With
-`--chief worker` a worker writes them, one for as long as it trains and is able to, then another;
-the chief does where no worker trains, before the first and after the last.
-"""
+"""When the chief saves, which process writes the checkpoint, and how often. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +8,17 @@ from enum import Enum, auto
 from ....protocol import chief_messages as messages
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainCheckpoint
-from .events import Instruction, Save, SaveDone, Tell
+from .events import Instruction, Save, SaveDone, Send
 from .workers import Member
 
-_AGAIN_AFTER = 10.0
-"""Seconds after a failed save."""
+_RETRY_AFTER = 10.0
+"""Pause in seconds after a save that failed."""
 
 SHARE = 0.01
+"""Share of the time that saving may take."""
 LONGEST = 600.0
 SHORTEST = 30.0
-"""Seconds: a checkpoint is also brought away from the VM, which takes longer than writing it."""
+"""Least seconds between two saves: copying a checkpoint to another VM takes longer than writing."""
 
 
 class Why(Enum):
@@ -37,96 +33,96 @@ class Why(Enum):
 
 
 class Saving:
-    """The checkpoints of one run."""
+    """The checkpoints of one run: when one is due, and which process writes it. Pure.
+
+    One checkpoint is written at a time. With `--chief worker`, a worker writes them while it trains
+    and can, then another one. The chief writes them if no worker trains: before the first worker
+    and after the last.
+    """
 
     def __init__(self, spec: RunSpec, now: float) -> None:
         self._spec = spec
         self.why: Why | None = None
-        """What the checkpoint that is being written is for; None while none is."""
+        """What the checkpoint in progress is for; None while there is none."""
         self.step = -1
+        """Step of the last checkpoint; -1 if there is none."""
         self.path = ""
-        """Of the last one."""
-        self.asked = False
-        """Whether somebody wants one that was not begun yet."""
+        """Path of the last checkpoint."""
+        self.requested = False
+        """Whether a checkpoint was requested that is not in progress yet."""
         self.failing = False
-        """Whether the last one could not be written."""
-        self._time = now
+        """Whether the last save failed."""
+        self._saved_at = now
         self._not_before = now
         self._every = spec.checkpoint_seconds
         self._writer: int | None = None
-        self._unable: int | None = None
+        self._failed_writer: int | None = None
 
     @property
     def writer(self) -> int | None:
-        """The number of the worker that is writing one; None while nobody does, or the chief
-        itself.
-        """
+        """Number of the worker that writes the checkpoint in progress; None if none does."""
         return self._writer if self.why else None
 
     def restored(self, step: int, now: float) -> None:
-        """The run goes on from `step`."""
+        """Start from the checkpoint of `step`; 0: there is none."""
         self.step = step if step else -1
-        self._time = now
+        self._saved_at = now
 
     def due(self, step: int, now: float) -> bool:
-        """Whether it is time for the next one."""
+        """Return whether the next checkpoint is due at `step`."""
         new = step - self.step
-        steps = self._spec.checkpoint_steps
         if not self.may_try(now) or new <= 0:
             return False
-        return bool((steps and new >= steps) or (self._every and now - self._time >= self._every))
+        by_steps = self._spec.checkpoint_steps and new >= self._spec.checkpoint_steps
+        by_time = self._every and now - self._saved_at >= self._every
+        return bool(by_steps or by_time)
 
     def may_try(self, now: float) -> bool:
-        """Whether enough time has passed since one failed."""
+        """Return whether enough time has passed since a save failed."""
         return now >= self._not_before
 
     def begin(self, why: Why, able: Iterable[Member]) -> list[Instruction]:
-        """Have one written, by one of those `able` to where that is their duty; nothing while one
-        is being written.
-        """
+        """Start a checkpoint unless one is in progress; `able` are the workers that can write it."""
         if self.why:
             return []
         self.why = why
         if why is Why.ASKED:
-            self.asked = False
-        return self.order(able)
+            self.requested = False
+        return self.assign(able)
 
-    def order(self, able: Iterable[Member]) -> list[Instruction]:
-        """Say who writes it, also when the one who did is gone: what it wrote is lost with it."""
+    def assign(self, able: Iterable[Member]) -> list[Instruction]:
+        """Choose the writer of the checkpoint in progress, also when the last writer is gone."""
         members = [
             member
             for member in able
             if self._spec.chief == "worker" and member.connection is not None
         ]
-        # Rather not who failed last, rather who did it last, else the oldest.
-        chosen = min(
-            members,
-            key=lambda member: (
-                member.number == self._unable,
-                member.number != self._writer,
-                member.number,
-            ),
-            default=None,
-        )
-        self._writer = chosen.number if chosen else None
-        if chosen:
-            return [Tell(chosen.connection or 0, messages.Save())]
-        return [Save()]
+        chosen = min(members, key=self._preference, default=None)
+        if chosen is None:
+            self._writer = None
+            return [Save()]
+        self._writer = chosen.number
+        return [Send(chosen.connection or 0, messages.Save())]
+
+    def _preference(self, member: Member) -> tuple[bool, bool, int]:
+        """Sort first who did not fail last, then who wrote the last one, then the oldest."""
+        failed = member.number == self._failed_writer
+        return failed, member.number != self._writer, member.number
 
     def done(self, event: SaveDone, now: float) -> tuple[Why | None, TrainCheckpoint]:
-        """It is written: what it was for, and what is told about it."""
+        """Return what the written checkpoint was for, and its event."""
         why = self.why
         self.why = None
-        self._unable = None
+        self._failed_writer = None
         self.failing = False
         self.step = event.step
-        self._time = now
+        self._saved_at = now
         self.path = event.name
         planned = None
         if self._spec.checkpoint_auto:
             self._every = seconds_between(event.seconds)
             planned = round(self._every, 1)
-        told = TrainCheckpoint(
+        checkpoint = TrainCheckpoint(
             run=self._spec.name,
             step=event.step,
             path=event.name,
@@ -136,36 +132,31 @@ class Saving:
             next_seconds=planned,
             asked=why is Why.ASKED,
         )
-        return why, told
+        return why, checkpoint
 
     def failed(self, now: float) -> Why | None:
-        """It could not be written: what it was for."""
+        """Return what the checkpoint was for that could not be written."""
         why = self.why
         self.why = None
-        self._unable = self._writer
+        self._failed_writer = self._writer
         self.failing = True
-        self._not_before = now + _AGAIN_AFTER
+        self._not_before = now + _RETRY_AFTER
         return why
 
 
-# How long training may go on between two checkpoints, planned from what a checkpoint was measured
-# to cost.
-#
-# The interval that loses least to saving and to work done again is sqrt(2 * cost * mean time
-# between losses) (Young 1974, doi 10.1145/361147.361115; Daly 2006, doi
-# 10.1016/j.future.2004.11.016). Here nothing is lost with a worker; only a parameter server takes
-# work with it, and of an on-demand VM nobody knows how long it lasts. So the two sides that the
-# formula balances get a limit each: saving takes one part in a hundred of the time, and ten minutes
-# of work are at risk. For a checkpoint of `cost` seconds that is the formula's answer where a
-# server lasts 5000 * cost: two hours for 1.5 s. Up to six seconds it stays within a hundredth of
-# the time of the best interval for any server that lasts five hours or more, so nobody's lifetimes
-# are asked for; work that is lost with a transient VM is planned by `planner.checkpoints`.
-
-
 def seconds_between(cost: float) -> float:
-    """Seconds from one checkpoint to the next when writing one takes `cost` seconds.
+    """Return the seconds between two checkpoints, if writing one takes `cost` seconds.
 
-    Where both limits cannot be kept, because a checkpoint takes more than six seconds, the work at
-    risk counts.
+    The interval with the least cost of saving and of steps made again is sqrt(2 * cost * mean time
+    between losses) (Young 1974, doi 10.1145/361147.361115; Daly 2006, doi
+    10.1016/j.future.2004.11.016). Here a lost worker loses nothing. Only a parameter server loses
+    steps, and the lifetimes of on-demand VMs are unknown. So both sides that the formula balances
+    get a limit: saving takes a hundredth of the time, and at most ten minutes of steps are at risk.
+
+    For a checkpoint of `cost` seconds, that is the formula's result if a server lasts 5000 * cost:
+    two hours for 1.5 s. Up to six seconds it is within a hundredth of the time of the best interval
+    for each server that lasts five hours or more, so no lifetimes are needed. Above six seconds
+    both limits cannot be kept, and the steps at risk count. `planner.checkpoints` plans for steps
+    that are lost with a transient VM.
     """
     return min(max(cost / SHARE, SHORTEST), LONGEST)

@@ -1,20 +1,21 @@
-"""Whether the cluster trains as fast as its workers can, and if not, what is likely to hold it up.
+"""Whether a cluster trains as fast as its workers can, and what the bottleneck is if not. Pure.
 
-A worker's speed does not depend on the others until something that they share is exhausted; so the
-cluster is expected to be as fast as the sum of what each worker was seen to do at best, and a gap
-tells of a bottleneck (S. Li, R. Walls, T. Guo, "Characterizing and modeling distributed training
-with transient cloud GPU servers", ICDCS 2020, which warms up for 30 s and takes 6.7 % for a gap;
-both are settings here). Speeds are examples per second, because mini-batches may change. Seconds of
-waiting, for others or for examples, are no part of what a worker can do, but they are part of what
-it does: a run whose input pipeline is too slow from its first step on is slow. So is one whose
-parameter server has no CPU to spare from its first step on, if another would help much: of n
-servers each does n / (n + 1) of its work then, and so long a step would wait for variables, and for
-gradients to be applied.
+A worker's speed does not depend on the others until something that they share is exhausted. So the
+cluster should be as fast as the sum of each worker's best speed, and a gap shows a bottleneck (S.
+Li, R. Walls, T. Guo, "Characterizing and modeling distributed training with transient cloud GPU
+servers", ICDCS 2020; they warm up for 30 s and take 6.7 % for a gap, which are both settings here).
 
-What goes in are the workers' lines of metrics and the CPU seconds of the parameter servers. What
-comes out is a `Slow` when the cluster falls behind, or when another reason for it has become
-likely, and a `Recovered` when it is as fast as expected again. `now` is any monotonic clock's
-seconds.
+Speeds are examples per second, because mini-batches may change. A worker's best speed leaves out
+the seconds in which it waited for others or for examples, and its actual speed includes them. So a
+run whose input pipeline is too slow from its first step on is slow.
+
+A run whose parameter server has no CPU time left from its first step on is slow too, if one more
+server would help much. With one more, each of n servers has n / (n + 1) of its work, and steps wait
+that much less for variables and for gradients to be applied.
+
+The input are the workers' metrics and the CPU seconds of the parameter servers. The output is
+`Slow` when the cluster falls behind or another cause becomes likely, and `Recovered` when it is as
+fast as expected again. `now` is the time of any monotonic clock, in seconds.
 """
 
 from __future__ import annotations
@@ -28,47 +29,48 @@ from ..server_load import Load
 
 LONGEST_WINDOW = 10.0
 SHORTEST_WINDOW = 3.0
-"""Seconds over which speeds are averaged: as long as the warm-up, within these limits."""
+"""Limits of the window over which speeds are averaged, in seconds; it is as long as the warm-up."""
 WINDOWS = 2
-"""How many of them in a row are slow before it is said, and how many are well before it is taken
-back.
-"""
+"""Successive windows that must agree before `Slow` or `Recovered` is reported."""
 _SILENT = 3.0
-"""Seconds, and usual steps, without a line after which a worker stands still. Lines come every
-second.
+"""Seconds without metrics, and usual steps, after which a worker counts as stalled.
+
+Metrics come every second.
 """
 BUSY = 0.85
-"""The share of its cores from which on a parameter server counts as the bottleneck."""
+"""Least share of its cores that makes a parameter server the bottleneck."""
 
 _NOTHING = StepParts()
 
 
 @dataclass(frozen=True)
 class Slow:
-    """The cluster makes `speed` examples per second where `expected` could be.
-
-    `bottleneck` is `worker` (named), `input pipeline`, `parameter server` (its CPU; `server` is its
-    name, where there are several) or `network`, which is what is left. With so many `servers`,
-    which is one more, it would make `with_servers` examples per second; 0: nothing says so.
-    """
+    """The cluster is slower than expected."""
 
     speed: float
+    """Examples per second."""
     expected: float
+    """Examples per second that the workers could compute."""
     bottleneck: str
+    """`worker`, `input pipeline`, `parameter server` (its CPU), or else `network`."""
     worker: str = ""
+    """Name of the slow worker."""
     server: str = ""
+    """Name of the busy parameter server, if there are several."""
     servers: int = 0
+    """One more than the present parameter servers, if that would help; else 0."""
     with_servers: float = 0.0
+    """Examples per second with that many servers."""
 
     @property
     def cause(self) -> str:
-        """The bottleneck, by name."""
+        """Name of the bottleneck."""
         return self.worker or self.server or self.bottleneck
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """The cluster makes `speed` examples per second where `expected` could be, after it was slow."""
+    """The cluster is as fast as expected again, in examples per second."""
 
     speed: float
     expected: float
@@ -77,54 +79,66 @@ class Recovered:
 
 @dataclass
 class _Worker:
-    """One worker: what it was seen to do, and its sums since the window began."""
+    """One worker: its best speed, and its sums since the window began."""
 
     since: float
+    """Time at which it joined."""
     reported: float
-    """When its last line came; a line tells of the time since the one before."""
+    """Time of its last metrics, which cover the time since the ones before."""
     best: float = 0.0
-    """Examples per second of computing."""
+    """Best speed so far, in examples per second of computing."""
     usual: float = 0.0
-    """Seconds of a step, as last seen."""
+    """Seconds of a step in the last window."""
     began: float = 0.0
+    """Start of the window."""
     steps: int = 0
     samples: int = 0
     computing: float = 0.0
     waiting: float = 0.0
     parts: StepParts = _NOTHING
     traced: float = 0.0
-    """Seconds of a traced step, which is counted nowhere."""
+    """Seconds of traced steps, which no speed counts."""
 
     def begin(self, now: float) -> None:
-        """A window begins: with the last line, because the next one tells of all that came after
-        that.
-        """
+        """Begin a window with the last metrics, because the next ones cover the time since then."""
         self.began = self._until(now)
-        self.steps = self.samples = 0
-        self.computing = self.waiting = self.traced = 0.0
+        self.steps = 0
+        self.samples = 0
+        self.computing = 0.0
+        self.waiting = 0.0
+        self.traced = 0.0
         self.parts = _NOTHING
 
     def measure(self) -> None:
-        """See what it did in the window."""
-        if (busy := self.computing - self.parts.input) > 0:
+        """Update its best speed at the end of a window."""
+        busy = self.computing - self.parts.input
+        if busy > 0:
             self.best = max(self.best, self.samples / busy)
             self.usual = (self.computing + self.waiting) / self.steps
 
     def speed(self, now: float, saving: float) -> float:
-        """Examples per second in the window, of which so many seconds do not count."""
+        """Return its examples per second in the window, without the seconds of `saving`."""
         return self.samples / max(self._until(now) - self.began - saving - self.traced, 1.0)
 
-    def stands_still(self, now: float) -> bool:
-        """It made no step for so long that one would have been due some times over."""
+    def is_stalled(self, now: float) -> bool:
+        """Return whether it sent no metrics for the time of several steps."""
         return now - self.reported > max(_SILENT, _SILENT * self.usual)
 
     def _until(self, now: float) -> float:
-        return now if self.stands_still(now) else self.reported
+        return now if self.is_stalled(now) else self.reported
 
 
 class SpeedAlarm:
-    """Looks at one run. `below` is the share of the expected speed that is too slow, 0 for never;
-    `after` the seconds that a worker warms up; `sync`: workers wait for each other.
+    """Watches the speed of one run.
+
+    Parameters
+    ----------
+    below
+        Share of the expected speed below which the run is slow; 0 never reports anything.
+    after
+        Seconds that a worker warms up.
+    sync
+        Whether workers wait for each other in each step.
     """
 
     def __init__(self, below: float, after: float, sync: bool = False) -> None:
@@ -134,17 +148,20 @@ class SpeedAlarm:
         self._window = min(max(after, SHORTEST_WINDOW), LONGEST_WINDOW)
         self._workers: dict[str, _Worker] = {}
         self._servers = dict[str, Load]()
+        """Last loads of the parameter servers."""
         self._servers_before = dict[str, Load]()
-        """As they were heard of last, and when the window began."""
+        """Their loads when the window began."""
         self._began = 0.0
-        self._looked = 0.0
+        self._checked_at = 0.0
         self._saving = 0.0
+        """Seconds of the window in which a checkpoint was written."""
         self._history: list[str] = []
-        """What held up the latest windows; empty words for those that were well."""
-        self._told = ""
+        """Causes of the last windows; "" for those that were fast."""
+        self._reported = ""
+        """Cause that was reported last; "" if the run is fast."""
 
-    def heard(self, name: str, line: Mapping[str, Any], now: float) -> None:
-        """A line of metrics of a worker, of about a second."""
+    def add_metrics(self, name: str, line: Mapping[str, Any], now: float) -> None:
+        """Add a worker's metrics of about a second."""
         worker = self._workers.get(name)
         steps = int(line.get("steps") or 0)
         traced = float(line.get("traced_seconds") or 0.0)
@@ -158,28 +175,40 @@ class SpeedAlarm:
         worker.waiting += float(line.get("wait_seconds") or 0.0)
         worker.parts = worker.parts.plus(step_parts(line.get("split")) or _NOTHING)
 
-    def served(self, name: str, load: Load) -> None:
-        """What a parameter server has taken so far."""
+    def add_load(self, name: str, load: Load) -> None:
+        """Add the load of a parameter server."""
         self._servers[name] = load
 
-    def look(
+    def check(
         self, active: Collection[str], now: float, disturbed: bool = False, saving: bool = False
     ) -> Slow | Recovered | None:
-        """Judge the window if it is over; None if there is nothing new to tell.
+        """Judge the window if it has ended; None if there is nothing new to report.
 
-        One in which training was `disturbed`, or somebody came or left, is not judged. Seconds of
-        `saving`, which may stop workers for a moment, do not count: a run that saves every few
-        seconds is judged too. A window lasts until everybody has made a step in it or stands still.
+        A window lasts until each worker has made a step in it or is stalled.
+
+        Parameters
+        ----------
+        active
+            Names of the workers that train. If they change, the window is not judged.
+        now
+            The current time.
+        disturbed
+            Whether something else, such as an evaluation, slows training. Such a window is not
+            judged.
+        saving
+            Whether a checkpoint is written. These seconds do not count, because workers may stop
+            for a moment; so a run that saves every few seconds is still judged.
         """
-        self._saving += now - self._looked if saving else 0.0
-        self._looked = now
+        if saving:
+            self._saving += now - self._checked_at
+        self._checked_at = now
         if disturbed or set(active) != set(self._workers):
             self._workers = {name: self._workers.get(name) or _Worker(now, now) for name in active}
             self._begin(now)
             return None
         seconds = now - self._began
         warm = self._warm()
-        reported = all(worker.steps or worker.stands_still(now) for worker in warm.values())
+        reported = all(worker.steps or worker.is_stalled(now) for worker in warm.values())
         if seconds - self._saving < self._window or not reported:
             return None
         for worker in warm.values():
@@ -187,16 +216,18 @@ class SpeedAlarm:
         verdict = self._judge(warm, now)
         self._begin(now)
         if verdict:
-            return self._worth_telling(verdict)
+            return self._if_new(verdict)
         return None
 
     def _begin(self, now: float) -> None:
-        self._began, self._saving, self._servers_before = now, 0.0, dict(self._servers)
+        self._began = now
+        self._saving = 0.0
+        self._servers_before = dict(self._servers)
         for worker in self._workers.values():
             worker.begin(now)
 
     def _warm(self) -> dict[str, _Worker]:
-        """Those that had warmed up when the window began."""
+        """Return the workers that had warmed up when the window began."""
         return {
             name: worker
             for name, worker in self._workers.items()
@@ -212,39 +243,39 @@ class SpeedAlarm:
         if not expected:
             return None
         server = self._busiest()
-        more = 0.0
+        more = 0.0  # speed with one more parameter server
         if server:
             more = speed * self._with_one_more(workers)
-        many = len(self._servers)
-        of_server = Slow(
+        count = len(self._servers)
+        server_busy = Slow(
             speed,
             max(expected, more),
             "parameter server",
-            server=server if many > 1 else "",
-            servers=many + 1 if more else 0,
+            server=server if count > 1 else "",
+            servers=count + 1 if more else 0,
             with_servers=more,
         )
         if speed >= self._below * expected:
             if speed < self._below * more:
-                return of_server
+                return server_busy
             return Recovered(speed, expected)
         if name := self._waited_for(workers) or self._fallen_behind(speeds):
             return Slow(speed, expected, "worker", name)
         if speed >= self._below * expected * (1 - self._starved(workers)):
             return Slow(speed, expected, "input pipeline")
         if server:
-            return of_server
+            return server_busy
         return Slow(speed, expected, "network")
 
     def _starved(self, workers: Mapping[str, _Worker]) -> float:
-        """The part of their time in which workers waited for examples."""
+        """Return the share of their time in which workers waited for examples."""
         seconds = sum(worker.computing + worker.waiting for worker in workers.values())
         if seconds:
             return min(sum(worker.parts.input for worker in workers.values()) / seconds, 1.0)
         return 0.0
 
     def _with_one_more(self, workers: Mapping[str, _Worker]) -> float:
-        """How many times as fast workers would be if the parameter servers were one more."""
+        """Return how many times as fast workers would be with one more parameter server."""
         seconds = sum(worker.parts.step for worker in workers.values())
         served = sum(worker.parts.pull + worker.parts.push for worker in workers.values())
         spared = served / (len(self._servers) + 1)
@@ -253,9 +284,7 @@ class SpeedAlarm:
         return 0.0
 
     def _busiest(self) -> str:
-        """The parameter server that took the most of its cores in the window, if that was too much;
-        else nothing.
-        """
+        """Return the parameter server that used the largest share of its cores, if it was busy."""
         shares = {
             name: load.share_since(self._servers_before.get(name, load))
             for name, load in self._servers.items()
@@ -263,36 +292,34 @@ class SpeedAlarm:
         name = max(shares, key=shares.__getitem__, default="")
         return name if shares.get(name, 0.0) >= BUSY else ""
 
-    def _worth_telling(self, verdict: Slow | Recovered) -> Slow | Recovered | None:
-        """A verdict that several windows in a row agree on and that was not told yet."""
+    def _if_new(self, verdict: Slow | Recovered) -> Slow | Recovered | None:
+        """Return the verdict if successive windows agree on it and it was not reported yet."""
         self._history = [*self._history, verdict.cause][-WINDOWS:]
-        agreed = (
-            len(self._history) == WINDOWS and len({bool(cause) for cause in self._history}) == 1
-        )
-        if (
-            not agreed
-            or verdict.cause == self._told
-            or (self._told and len(set(self._history)) > 1)
-        ):
+        if len(self._history) < WINDOWS:
             return None
-        self._told = verdict.cause
+        slow = {bool(cause) for cause in self._history}
+        if len(slow) > 1 or verdict.cause == self._reported:
+            return None
+        if self._reported and len(set(self._history)) > 1:
+            return None  # slow before and now, but the windows differ about the cause
+        self._reported = verdict.cause
         return verdict
 
     def _waited_for(self, workers: Mapping[str, _Worker]) -> str:
-        """The worker that the others wait for at every step; none where all wait, or none does."""
+        """Return the worker that the others wait for in each step; "" if all wait, or none does."""
         if not self._sync:
             return ""
-        pressed = {
+        busy = {
             name: worker.computing / max(worker.steps, 1)
             for name, worker in workers.items()
             if worker.waiting <= (1 - self._below) * (worker.waiting + worker.computing)
         }
-        if 0 < len(pressed) < len(workers):
-            return max(pressed, key=pressed.__getitem__)
+        if 0 < len(busy) < len(workers):
+            return max(busy, key=busy.__getitem__)
         return ""
 
     def _fallen_behind(self, speeds: Mapping[str, float]) -> str:
-        """The one without which the others are as fast as expected."""
+        """Return the worker without which the others are as fast as expected; "" if none is."""
         if len(speeds) < 2:
             return ""
         best = {name: self._workers[name].best for name in speeds}

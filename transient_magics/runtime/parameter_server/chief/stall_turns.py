@@ -1,9 +1,9 @@
-"""Which worker takes which measure of the stalls, and when: pure, the chief sends what it says.
+"""Which worker takes which measure of stalls, and when. Pure: the chief sends the requests.
 
-All measures are taken once, then all of them again, so that what changes slowly changes each alike;
-every second time in reverse order. Measures of one worker alone are taken by one after the other.
-Who is lost meanwhile, or does not answer, is missing in that measure; who comes meanwhile takes
-part from the next one on.
+All measures are taken once, then all of them again, every second time in reverse order. So slow
+changes affect all measures alike. Measures of a single worker are taken by one after the other. A
+worker that is lost or does not answer is missing in that measure, and a worker that joins takes
+part from the next measure on.
 """
 
 from __future__ import annotations
@@ -19,156 +19,173 @@ from ....protocol.run import RunSpec
 from ....protocol.vm_events import TrainMeasured
 
 WAIT_FOR_ALL = 90.0
-"""Seconds after the first worker is ready in which the others are waited for."""
+"""Time in seconds that the first ready worker waits for the others."""
 _TIMES = 20.0
 _AT_LEAST = 180.0
-"""An answer is awaited for so many times the measure, and at least for so many seconds more: a step
-may be long.
+"""Time limit of an answer: this many times the measure's seconds, and these seconds more.
+
+A step may be long.
 """
-_MOST_IN_VAIN = 5
+_MAX_FAILURES = 5
 _NUMBERS_APART = 1000
-"""Between the turns of two chiefs of one run: a late answer to the one before is none to this one.
-"""
+"""Distance between the turns of two chiefs of a run, so that no late answer fits the wrong one."""
 
 
 @dataclass(frozen=True)
 class _Answer:
     name: str
-    told: Took
+    result: Took
 
 
 class Turns:
-    """The turns of a run that measures; of `told`, its events so far, are those of a chief before
-    this one.
+    """The turns of a run that measures stalls.
+
+    `events` are the run's events so far: measures that another chief of this run has reported are
+    not taken again.
     """
 
-    def __init__(self, spec: RunSpec, told: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, spec: RunSpec, events: Iterable[Mapping[str, Any]] = ()) -> None:
         self._run = spec.name
         self._seconds = spec.stall_seconds
         self._workers = spec.workers
-        taken = {
-            (each["repeat"], each["measure"]) for each in told if each["kind"] == TrainMeasured.kind
+        done = {
+            (event["repeat"], event["measure"])
+            for event in events
+            if event["kind"] == TrainMeasured.kind
         }
-        self._left = [each for each in planned(spec.stalls) if each not in taken]
-        self._of = len(self._left) + len(taken)
-        self._turn = _NUMBERS_APART * len(taken)
+        self._left = [measure for measure in planned(spec.stalls) if measure not in done]
+        self._total = len(self._left) + len(done)
+        self._turn = _NUMBERS_APART * len(done)
+        self._in_progress = False
         self._waiting: list[int] = []
-        """Workers that are still to take the measure by themselves."""
+        """Workers that have yet to take the current measure, one after the other."""
         self._awaited: set[int] = set()
+        """Workers whose answers are awaited."""
         self._answers: list[_Answer] = []
-        self._under_way = False
-        self._in_vain = 0
+        self._failures = 0
+        """Successive attempts at the current measure without an answer."""
         self._until = 0.0
-        self._first: float | None = None
+        self._first_ready: float | None = None
 
     @property
-    def in_vain(self) -> str:
-        """The measure that nobody could take, tried again and again; empty while there is none."""
-        if self._in_vain >= _MOST_IN_VAIN:
+    def failing(self) -> str:
+        """Measure that no worker could take in several attempts; "" if there is none."""
+        if self._failures >= _MAX_FAILURES:
             return self._left[0][1]
         return ""
 
     @property
-    def made(self) -> int:
-        """How many measures were taken."""
-        return self._of - len(self._left)
+    def count(self) -> int:
+        """Number of measures that were taken."""
+        return self._total - len(self._left)
 
     @property
-    def over(self) -> bool:
-        """Whether all of them were."""
+    def done(self) -> bool:
+        """Whether all measures were taken."""
         return not self._left
 
-    def took(self, number: int, name: str, told: Took) -> None:
-        """The worker with this number answers; to another turn than the one under way: it comes too
-        late.
-        """
-        if told.turn == self._turn and number in self._awaited:
+    def add_result(self, number: int, name: str, result: Took) -> None:
+        """Add the answer of worker `number`; ignore it if it belongs to an earlier turn."""
+        if result.turn == self._turn and number in self._awaited:
             self._awaited.discard(number)
-            self._answers.append(_Answer(name, told))
+            self._answers.append(_Answer(name, result))
 
-    def look(
+    def advance(
         self, able: Collection[int], now: float
     ) -> tuple[Mapping[int, Take], TrainMeasured | None]:
-        """What is sent to which worker of those that are `able` to take a measure, and which one is
-        over.
+        """Return the requests to send now, by worker, and the measure that has been completed.
+
+        `able` are the workers that can take a measure.
         """
-        if self.over or not self._begun(able, now):
+        if self.done or not self._may_start(able, now):
             return {}, None
-        self._awaited &= set(able) if now < self._until else set()
-        self._waiting = [each for each in self._waiting if each in able]
+        if now < self._until:
+            self._awaited &= set(able)
+        else:
+            self._awaited = set()
+        self._waiting = [number for number in self._waiting if number in able]
         if self._awaited:
             return {}, None
+        if self._in_progress and self._waiting:
+            return self._request({self._waiting.pop(0)}, now), None
         measured = None
-        if self._under_way and not self._waiting:
-            self._under_way, measured = False, self._measured()
-            if measured:
-                self._in_vain = 0
-            else:
-                self._in_vain = self._in_vain + 1
-            if measured:
-                self._left.pop(0)
-        if self._under_way:
-            return self._take({self._waiting.pop(0)}, now), None
-        if self.over or self.in_vain or not able:
+        if self._in_progress:
+            measured = self._complete()
+        if self.done or self.failing or not able:
             return {}, measured
-        self._under_way = True
+        self._in_progress = True
         self._answers = []
-        everybody = sorted(able)
-        alone = self._left[0][1] in ALONE
-        if alone:
-            self._waiting = everybody[1:]
-        else:
-            self._waiting = []
-        return self._take(set(everybody[:1] if alone else everybody), now), measured
+        numbers = sorted(able)
+        if self._left[0][1] in ALONE:
+            self._waiting = numbers[1:]
+            return self._request({numbers[0]}, now), measured
+        self._waiting = []
+        return self._request(set(numbers), now), measured
 
-    def _begun(self, able: Collection[int], now: float) -> bool:
-        if self._first is None and able:
-            self._first = now
-        return self._first is not None and (
-            len(able) >= self._workers or now - self._first >= WAIT_FOR_ALL
-        )
+    def _may_start(self, able: Collection[int], now: float) -> bool:
+        """Return whether all workers are ready, or have been waited for long enough."""
+        if self._first_ready is None and able:
+            self._first_ready = now
+        if self._first_ready is None:
+            return False
+        return len(able) >= self._workers or now - self._first_ready >= WAIT_FOR_ALL
 
-    def _take(self, numbers: set[int], now: float) -> Mapping[int, Take]:
+    def _request(self, numbers: set[int], now: float) -> Mapping[int, Take]:
+        """Begin a turn of the current measure with these workers."""
         self._turn += 1
         self._awaited = set(numbers)
         self._until = now + _TIMES * self._seconds + _AT_LEAST
         take = Take(turn=self._turn, measure=self._left[0][1], seconds=self._seconds)
         return dict.fromkeys(numbers, take)
 
+    def _complete(self) -> TrainMeasured | None:
+        """End the current measure; return its event, or None if it has to be tried again."""
+        self._in_progress = False
+        measured = self._measured()
+        if measured is None:
+            self._failures += 1
+        else:
+            self._failures = 0
+            self._left.pop(0)
+        return measured
+
     def _measured(self) -> TrainMeasured | None:
-        """The measure under way, from its answers; None where nobody could take it."""
-        told = {answer.name: answer.told for answer in self._answers if answer.told.seconds}
-        if not told:
+        """Return the event of the current measure from its answers; None without any steps."""
+        results = {answer.name: answer.result for answer in self._answers if answer.result.seconds}
+        if not results:
             return None
         repeat, measure = self._left[0]
+        late = 0.0
+        if measure not in ALONE:
+            late = straggler([result.seconds for result in results.values()])
         return TrainMeasured(
             run=self._run,
             measure=measure,
             repeat=repeat,
-            seconds={name: round(statistics.fmean(each.seconds), 7) for name, each in told.items()},
-            steps={name: len(each.seconds) for name, each in told.items()},
-            straggler=0.0
-            if measure in ALONE
-            else round(straggler([each.seconds for each in told.values()]), 7),
-            examples=max(each.examples for each in told.values()),
-            bytes=max(each.bytes for each in told.values()),
+            seconds={
+                name: round(statistics.fmean(result.seconds), 7) for name, result in results.items()
+            },
+            steps={name: len(result.seconds) for name, result in results.items()},
+            straggler=round(late, 7),
+            examples=max(result.examples for result in results.values()),
+            bytes=max(result.bytes for result in results.values()),
         )
 
 
 def planned(repeats: int) -> Iterable[tuple[int, Measure]]:
-    """Each repeat (from 1 on) with each measure, in the order in which they are taken."""
+    """Yield each repeat (from 1) with each measure, in the order in which they are taken."""
     for repeat in range(1, repeats + 1):
         for measure in MEASURES if repeat % 2 else reversed(MEASURES):
             yield repeat, measure
 
 
 def straggler(steps: Sequence[Sequence[float]]) -> float:
-    """The seconds by which the slowest worker of a step is later than the mean one, in the mean
-    over the steps.
+    """Return how much later than the mean worker the slowest one is, in seconds per step.
 
-    `steps` has those of each worker; only as many are compared as the one with the fewest has.
+    `steps` has the seconds of each worker's steps. Only as many steps are compared as the worker
+    with the fewest has.
     """
     together = list(zip(*steps, strict=False))
     if len(steps) < 2 or not together:
         return 0.0
-    return statistics.fmean(max(each) - statistics.fmean(each) for each in together)
+    return statistics.fmean(max(step) - statistics.fmean(step) for step in together)

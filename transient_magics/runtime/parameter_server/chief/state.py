@@ -1,10 +1,12 @@
-"""What the chief decides: who is in, under which number, when to save, and when a run has ended.
+"""The decisions of a run's chief: who trains, when to save, and when the run ends. Pure.
 
-A pure state machine. `handle(event, now)` takes what happened and returns what is to be done; no
-clock, socket, file or TensorFlow in here. The chief (chief.py) is its edge. `now` is any monotonic
-clock's seconds. What must survive a restart of the chief is in `to_dict` and written before a
-number is given out, so that no number is ever used twice. Who trains is not in there: the run's
-events say it (workers.py).
+`ChiefState.handle(event, now)` takes what happened (events.py) and returns instructions. It uses no
+clock, socket, file or TensorFlow: chief.py sends it events and carries the instructions out. `now`
+is the time of any monotonic clock, in seconds.
+
+A chief may be killed at any moment, and another one continues its run. What the next one must know
+is in `to_dict`, and is written before a number is given out, so that no number is used twice. Who
+trains is not in it, because the run's events say that (workers.py).
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from ....protocol.vm_events import (
     WorkerJoined,
     WorkerLeft,
 )
+from ...files.blocks import Index
 from ...role import DONE, FAILED
 from ...training.batching import Rule
 from ...training.reproducibility import fingerprint_difference
@@ -44,32 +47,32 @@ from .events import (
     Disconnected,
     Emit,
     Evaluate,
-    EvaluationAsked,
     EvaluationDone,
+    EvaluationRequested,
     Exhausted,
     Failed,
     Finish,
-    Heard,
+    Heartbeat,
     Indexed,
     Instruction,
     Joined,
     Leasing,
     Leaving,
-    Measured,
+    MeasureTaken,
     Noticed,
     Persist,
     Prepared,
     Reading,
     Record,
     Release,
-    SaveAsked,
     SaveDone,
     SaveFailed,
+    SaveRequested,
+    Send,
     ServerLoad,
     Stepping,
     StepSeen,
-    StopAsked,
-    Tell,
+    StopRequested,
     Tick,
     Trouble,
 )
@@ -80,27 +83,26 @@ from .stall_turns import Turns
 from .workers import Batches, Member, Roster
 
 SILENCE = 5.0
-"""Seconds without a word after which a training worker counts as lost."""
+"""Time in seconds without a message after which a training worker counts as lost."""
 SILENCE_BEFORE_TRAINING = 120.0
-"""The same for one that is still importing and building."""
+"""Time limit of a worker that still imports and builds."""
 SILENCE_AT_THE_BARRIER = 2.5
-"""The same for one that the others wait for at a synchronous step; a sign of life comes every
-second.
-"""
+"""Time limit of a worker that others wait for in a synchronous step; heartbeats come every second."""
 REJOIN_WITHIN = 20.0
-"""Seconds that a restarted chief waits for the workers it knew."""
+"""Time in seconds that a restarted chief waits for the workers of its predecessor."""
 FINISH_WITHIN = 5.0
-"""Seconds within which workers end when the run has its steps."""
+"""Time in seconds that workers have to leave once the run has its steps."""
 LAST_SAVE_WITHIN = 300.0
-"""Seconds for which the last checkpoint is tried again, as on a disk that is full: what was learnt
-is in it alone.
+"""Time in seconds for which the last checkpoint is tried again, as on a full disk.
+
+The steps since the checkpoint before it are nowhere else.
 """
 SAME_ERRORS = 3
-"""How often an error ends a run that nobody else trains; with other numbers it is the same: each
-batch has its own.
+"""Number of equal errors that end a run that no other worker trains.
+
+Errors are equal if only numbers differ, because each batch has its own.
 """
 _NUMBERS = re.compile(r"\d[\d\s.,-]*")
-_LEAVE = messages.Leave()
 _SEED_IT = (
     "The cell draws from a source that the run's seed does not reach (secrets, os.urandom, the clock). "
     "Seed what it draws, as in numpy.random.default_rng(0)."
@@ -108,16 +110,39 @@ _SEED_IT = (
 
 
 class Phase(Enum):
-    """Where a run is."""
+    """The phase of a run; each one ends with the next."""
 
     PREPARING = "preparing"
+    """The chief initialises or restores the variables."""
     TRAINING = "training"
     FINISHING = "finishing"
+    """The run has its steps. Workers leave, then the last checkpoint is written and evaluated."""
     ENDED = "ended"
 
 
 class ChiefState:
-    """The chief of one run."""
+    """The state of one run's chief.
+
+    `handle` is the only method that changes it, `succeed` apart. Its parts have modules of their
+    own: mini-batches and members (workers.py), leases of records (blocks.py), speed
+    (speed_alarm.py), progress and evaluations (progress.py), checkpoints (saving.py) and measures
+    of stalls (stall_turns.py).
+
+    Parameters
+    ----------
+    spec
+        Declaration of the run.
+    kept
+        What `to_dict` returned before the chief restarted; nothing for a new run.
+    now
+        Time of any monotonic clock, in seconds.
+    roster
+        Workers that joined and trained before, from the run's events.
+    judge
+        Judgement of earlier evaluations, from the run's events.
+    turns
+        Measures that are left, of a run that measures stalls.
+    """
 
     def __init__(
         self,
@@ -128,77 +153,78 @@ class ChiefState:
         judge: Judge | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`kept`: what `to_dict` gave, nothing where the run begins; `roster`: who trained when it
-        was written; `judge`: what is thought of its evaluations so far; `turns`: of a run that
-        measures stalls, those to come.
-        """
         self.spec = spec
         self.phase = Phase.PREPARING
+        self.step = 0
+        # Workers:
         self.members = _remembered(roster, now)
         kept_given = {int(number): name for number, name in kept.get("given", {}).items()}
         self._given = {**roster.joined, **kept_given}
-        self.next_number = max(
-            [int(kept.get("next_number", 0)), *(number + 1 for number in roster.joined)]
-        )
-        self.step = 0
+        """Names of all workers that ever had a number, by number."""
+        after_roster = (number + 1 for number in roster.joined)
+        self.next_number = max(int(kept.get("next_number", 0)), *after_roster, 0)
         self._batches = Batches(
             spec.name, spec.batching, spec.workers, Rule.of(spec), kept.get("batches")
         )
         self._lending: Lending | None = None
         self._lending_saved: Mapping[str, Any] | None = kept.get("blocks")
+        """Leases at the last checkpoint: a restart or a lost server takes the run back to it."""
         self._alarm = SpeedAlarm(spec.alarm_below, spec.alarm_after, spec.mode == "sync")
         self._shares = Shares()
+        self._turns: Turns | None = None
+        if spec.stalls:
+            self._turns = turns or Turns(spec)
+        # Progress, checkpoints and evaluations:
         self._progress = Progress(spec.name)
         self._saving = Saving(spec, now)
         self._judge = judge or Judge(spec)
-        self._ended_early = ""
-        if spec.stalls:
-            self._turns = turns or Turns(spec)
-        else:
-            self._turns = None
         self._evaluating = False
         self._evaluation_due = False
+        """Whether the next checkpoint is evaluated."""
+        # The end:
+        self._ended_early = ""
+        """Why the run ends before its last step, a clause; "" if it does not."""
         self._finish_by: float | None = None
-        self._last_by: float | None = None
-        self._stopping = self._noted = False
+        """Until when workers may leave; None before, and once the last checkpoint is ordered."""
+        self._last_save_by: float | None = None
+        """Until when a failed last checkpoint is tried again."""
+        self._stopping = False
+        """Whether a stop was requested: the run ends with a checkpoint, to be resumed later."""
         self._troubles: Counter[str] = Counter()
+        self._noted = False
+        """Whether the note about the order of examples was reported."""
         self._program: Mapping[str, str] = kept.get("program", {})
+        """Fingerprint of the program that all processes should execute."""
 
     def succeed(self, roster: Roster, judge: Judge, turns: Turns, now: float) -> None:
-        """Go on in the place of a chief elsewhere, as one that is made with these would, beside who
-        has joined here.
+        """Continue the run of a chief on another VM, with what its events say.
+
+        Workers that have joined here stay.
         """
         self.members = {**_remembered(roster, now), **self.members}
         self._given = {**roster.joined, **self._given}
         self.next_number = max([self.next_number, *(number + 1 for number in roster.joined)])
         self._judge = judge
-        self._turns = turns if self.spec.stalls else None
+        if self.spec.stalls:
+            self._turns = turns
 
+    # --- what others read ------------------------------------------------------------------------
     @property
     def active(self) -> int:
-        """How many workers train."""
+        """Number of workers that train."""
         return sum(member.active for member in self.members.values())
 
     @property
-    def _ending(self) -> bool:
-        """Nobody is to train any more."""
-        return self._stopping or self.phase is Phase.FINISHING
-
-    @property
-    def _written(self) -> bool:
-        """The last checkpoint is there; what is left is to evaluate it."""
-        return self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why
-
-    @property
     def is_awaited(self) -> bool:
-        """Whether its evaluations are waited for: that which ends the run, and each of a trial,
-        which may prune it.
+        """Whether the run waits for its evaluation: the last one, or any of a study's trial.
+
+        A trial may be pruned after each evaluation.
         """
         return self.phase is Phase.FINISHING or bool(self.spec.study)
 
     @property
     def next_mark(self) -> int:
-        """The global step at which something is due next: the end, a checkpoint or an evaluation."""
+        """Next global step at which something is due: the end, a checkpoint or an evaluation."""
         marks = [self.spec.train_steps]
         if self.spec.checkpoint_steps:
             marks.append(max(self._saving.step, 0) + self.spec.checkpoint_steps)
@@ -208,138 +234,88 @@ class ChiefState:
 
     @property
     def seconds_left(self) -> float:
-        """Until the last step, at the speed that was told last."""
+        """Seconds until the last step, at the last reported speed; infinite before that."""
         speed = self._progress.speed
-        if speed:
-            return (self.spec.train_steps - self.step) / speed
-        return math.inf
+        if not speed:
+            return math.inf
+        return (self.spec.train_steps - self.step) / speed
 
     @property
     def saver(self) -> Member | None:
-        """The worker that writes a checkpoint just now; None while nobody does, or the chief
-        itself.
-        """
+        """Worker that is writing a checkpoint; None if no worker is."""
         if self._saving.writer is None:
             return None
         return self.members.get(self._saving.writer)
 
     def live(self, now: float) -> int:
-        """How many workers a synchronous step waits for: those that train and can be heard.
+        """Return how many workers a synchronous step waits for: active ones with a heartbeat.
 
-        A restarted chief does not wait for those that it only remembers.
+        Workers of a previous chief do not count until they connect.
         """
-        connected = [
-            member
+        return sum(
+            now - member.seen_at < SILENCE_AT_THE_BARRIER
             for member in self.members.values()
             if member.active and member.connection is not None
-        ]
-        return sum(now - member.heard < SILENCE_AT_THE_BARRIER for member in connected)
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """What a restarted chief must know."""
+        """Return what a restarted chief must know and the run's events do not say."""
         given = {str(number): name for number, name in self._given.items()}
+        kept = {"next_number": self.next_number, "given": given, **self._batches.to_dict()}
         if self._lending_saved:
-            lent = {"blocks": self._lending_saved}
-        else:
-            lent = {}
+            kept["blocks"] = self._lending_saved
         if self._program:
-            program = {"program": dict(self._program)}
-        else:
-            program = {}
-        return {
-            "next_number": self.next_number,
-            "given": given,
-            **self._batches.to_dict(),
-            **lent,
-            **program,
-        }
+            kept["program"] = dict(self._program)
+        return kept
 
+    # --- events ----------------------------------------------------------------------------------
     def handle(self, event: Any, now: float) -> list[Instruction]:
-        """What follows from `event`."""
+        """Change the state by an event, and return what the chief should do, in order.
+
+        Parameters
+        ----------
+        event
+            One of the classes of events.py.
+        now
+            Time of the event, in seconds of a monotonic clock.
+        """
         if self.phase is Phase.ENDED:
-            if isinstance(event, Joined):
-                return self._refuse(event)
-            return []
+            return self._refuse(event) if isinstance(event, Joined) else []
         match event:
+            # From workers, by connection:
             case Joined():
                 return self._join(event, now)
-            case Stepping(connection, loss, samples, speed, program):
-                self._progress.stepped(loss, samples)
-                member = self._of(connection)
-                if wrong := self._compare(member.name if member else "a worker", program):
-                    return wrong
-                return self._heard(connection, now, stepping=True, speed=speed)
+            case Stepping():
+                return self._first_step(event, now)
+            case Heartbeat(connection, line):
+                return self._heartbeat(connection, line, now)
+            case Noticed(connection):
+                return self._notice(connection, now)
+            case Exhausted(connection, fits):
+                return self._exhausted(connection, fits, now)
+            case Reading(connection, note):
+                return self._note_order(connection, note, now)
+            case Leasing(connection, lease):
+                return [*self._seen(connection, now), *self._lend(connection, lease)]
+            case MeasureTaken(connection, result):
+                return self._measure_taken(connection, result, now)
+            case Trouble(connection, reason, fatal):
+                return self._trouble(connection, reason, fatal)
+            case Leaving(connection, reason):
+                return self._leave(self._member_at(connection), reason, now)
+            case Disconnected(connection):
+                return self._leave(self._member_at(connection), "lost", now)
+            # From the chief's own work:
             case Built(program):
                 return self._compare("the chief", program)
-            case Heard(connection, line):
-                if line and (member := self._of(connection)):
-                    self._alarm.heard(member.name, line, now)
-                done = [*self._heard(connection, now), *self._metrics(line)]
-                return [
-                    *done,
-                    *self._batches.measured(self._of(connection), line, self.members.values(), now),
-                ]
-            case Exhausted(connection, fits):
-                heard = self._heard(connection, now)
-                return [
-                    *heard,
-                    *self._batches.exhausted(self._of(connection), fits, self.members.values()),
-                ]
-            case Measured(connection, told):
-                heard = self._heard(connection, now)
-                if self._turns and (member := self._of(connection)):
-                    self._turns.took(member.number, member.name, told)
-                return [*heard, *self._measure(now)]
-            case Noticed(connection):
-                if member := self._of(connection):
-                    member.noticed = True
-                return self._heard(connection, now)
-            case Reading(connection, note):
-                if self._noted:
-                    order = []
-                else:
-                    order = [Emit(TrainOrder(run=self.spec.name, reason=note))]
-                self._noted = True
-                return [*self._heard(connection, now), *order]
-            case Leaving(connection, reason):
-                return self._leave(self._of(connection), reason, now)
-            case Disconnected(connection):
-                return self._leave(self._of(connection), "lost", now)
-            case Trouble(connection, reason, fatal):
-                self._troubles[alike := _NUMBERS.sub("#", reason)] += 1
-                alone = not any(
-                    member.active and member.connection != connection
-                    for member in self.members.values()
-                )
-                if fatal or (alone and self._troubles[alike] >= SAME_ERRORS):
-                    return self._fail(reason)
-                return []
             case Indexed(index):
-                if self.spec.seed is not None:
-                    seed = self.spec.seed
-                else:
-                    seed = int(1000 * self.spec.declared_at)
-                self._lending = Lending(self.spec.name, index, seed, self._lending_saved, now)
+                self._start_lending(index, now)
                 return []
-            case Leasing(connection, lease):
-                return [*self._heard(connection, now), *self._lend(connection, lease)]
             case Prepared(step, batch, best):
-                return [
-                    *self._prepared(step, best, now),
-                    *self._batches.prepared(batch, self.members.values()),
-                ]
+                started = self._start(step, best, now)
+                return [*started, *self._batches.prepared(batch, self.members.values())]
             case StepSeen(step):
-                return self._seen(step, now)
-            case SaveAsked():
-                self._saving.asked = True
-                return self._save_as_asked()
-            case EvaluationAsked() if self.phase is Phase.TRAINING:
-                self._evaluation_due = True
-                return self._save(Why.EVALUATION)
-            case EvaluationAsked():
-                return []
-            case StopAsked():
-                return self._stop()
+                return self._advance(step, now)
             case SaveDone():
                 return self._saved(event, now)
             case SaveFailed(reason):
@@ -348,200 +324,375 @@ class ChiefState:
                 return self._evaluated(event)
             case Failed(reason):
                 return self._fail(reason)
+            # From the agent or the user:
+            case SaveRequested():
+                self._saving.requested = True
+                return self._save_if_requested()
+            case EvaluationRequested():
+                return self._evaluate_now()
+            case StopRequested():
+                return self._stop()
+            # From the clock:
             case ServerLoad(name, load):
-                self._alarm.served(name, load)
-                self._shares.heard(name, load)
+                self._alarm.add_load(name, load)
+                self._shares.add(name, load)
                 return []
             case Tick():
-                return [*self._tick(now), *self._look_at_speed(now), *self._measure(now)]
+                return [*self._tick(now), *self._check_speed(now), *self._measure(now)]
         raise TypeError(f"not an event of the chief: {event!r}")
 
-    # --- who is in ---------------------------------------------------------------------------------------------------
+    def _first_step(self, event: Stepping, now: float) -> list[Instruction]:
+        self._progress.add_first_step(event.loss, event.samples)
+        member = self._member_at(event.connection)
+        if other := self._compare(member.name if member else "a worker", event.program):
+            return other
+        return self._seen(event.connection, now, stepping=True, speed=event.speed)
+
+    def _heartbeat(
+        self, connection: int, line: Mapping[str, Any] | None, now: float
+    ) -> list[Instruction]:
+        if line and (member := self._member_at(connection)):
+            self._alarm.add_metrics(member.name, line, now)
+        instructions = [*self._seen(connection, now), *self._record(line)]
+        member = self._member_at(connection)  # `_seen` may have sent it away
+        resized = self._batches.measured(member, line, self.members.values(), now)
+        return [*instructions, *resized]
+
+    def _notice(self, connection: int, now: float) -> list[Instruction]:
+        if member := self._member_at(connection):
+            member.noticed = True
+        return self._seen(connection, now)
+
+    def _exhausted(self, connection: int, fits: int, now: float) -> list[Instruction]:
+        instructions = self._seen(connection, now)
+        member = self._member_at(connection)
+        return [*instructions, *self._batches.exhausted(member, fits, self.members.values())]
+
+    def _note_order(self, connection: int, note: str, now: float) -> list[Instruction]:
+        """Report the note about the order of examples: once, because all workers send it."""
+        instructions = self._seen(connection, now)
+        if not self._noted:
+            self._noted = True
+            instructions.append(Emit(TrainOrder(run=self.spec.name, reason=note)))
+        return instructions
+
+    def _measure_taken(
+        self, connection: int, result: messages.Took, now: float
+    ) -> list[Instruction]:
+        instructions = self._seen(connection, now)
+        if self._turns and (member := self._member_at(connection)):
+            self._turns.add_result(member.number, member.name, result)
+        return [*instructions, *self._measure(now)]
+
+    def _trouble(self, connection: int, reason: str, fatal: bool) -> list[Instruction]:
+        """Fail the run if the error would be the same everywhere, or nobody else makes steps."""
+        error = _NUMBERS.sub("#", reason)
+        self._troubles[error] += 1
+        others = [
+            member
+            for member in self.members.values()
+            if member.active and member.connection != connection
+        ]
+        if fatal or (not others and self._troubles[error] >= SAME_ERRORS):
+            return self._fail(reason)
+        return []
+
+    def _evaluate_now(self) -> list[Instruction]:
+        if self.phase is not Phase.TRAINING:
+            return []
+        self._evaluation_due = True
+        return self._save(Why.EVALUATION)
+
+    def _tick(self, now: float) -> list[Instruction]:
+        """Take out silent workers, and do what is due by the clock."""
+        instructions: list[Instruction] = []
+        for member in list(self.members.values()):
+            limit = SILENCE if member.active else SILENCE_BEFORE_TRAINING
+            if not member.lost and now - member.seen_at >= limit:
+                # A process with an open connection may only be frozen, and come back.
+                frozen = member.connection is not None
+                instructions += self._leave(member, "lost", now, frozen=frozen)
+        if self._lending and self.phase is Phase.TRAINING and (data := self._lending.due(now)):
+            instructions.append(Emit(data))
+        return [*instructions, *self._save_when_left(now)]
+
+    # --- workers ---------------------------------------------------------------------------------
     def _join(self, event: Joined, now: float) -> list[Instruction]:
+        """Give a worker a number; the one that it had, if that is its own."""
         if self._ending:
             return self._refuse(event)
+        claimed = None
         if event.number is not None and self._given.get(event.number) == event.name:
             claimed = event.number
-        else:
-            claimed = None
-        known = None
-        done = list[Instruction]()
+        previous = None
+        instructions = list[Instruction]()
         for other in [member for member in self.members.values() if member.name == event.name]:
             if other.number == claimed:
-                known = other
-            elif (
-                claimed is not None and other.number > claimed
-            ):  # it was frozen, and its successor is there already
-                return [_go(event.connection)]
-            else:  # a new process of the same VM: the old one is no more
-                done += self._leave(other, "lost", now)
-        if known is not None and not known.lost:
-            known.connection = event.connection
-            known.heard = now
-            return [*done, self._welcome(known), *self._batches.again(known)]
-        if known is not None:
-            del self.members[known.number]
-        if self._full():
-            return [*done, _go(event.connection)]
+                previous = other
+            elif claimed is not None and other.number > claimed:
+                # This process was frozen, and its VM has already started another one.
+                return [_dismiss(event.connection)]
+            else:
+                # A new process of the same VM: the old one is gone.
+                instructions += self._leave(other, "lost", now)
+        if previous is not None and not previous.lost:
+            previous.connection = event.connection
+            previous.seen_at = now
+            resent = self._batches.resend(previous)
+            return [*instructions, self._welcome(previous), *resent]
+        if previous is not None:
+            del self.members[previous.number]
+        if self._is_full():
+            return [*instructions, _dismiss(event.connection)]
         number = self.next_number if claimed is None else claimed
         self.next_number = max(self.next_number, number + 1)
         self._given[number] = event.name
         member = Member(event.name, number, event.connection, now, accelerator=event.accelerator)
         self.members[number] = member
-        return [*done, Persist(), self._welcome(member)]
+        # On disk first: a restarted chief must not give the same number to another worker.
+        return [*instructions, Persist(), self._welcome(member)]
 
     def _refuse(self, event: Joined) -> list[Instruction]:
-        """Nobody trains here any more.
+        """Send a worker away that joins at the end of the run.
 
-        A chief that is told to stop may have a successor, as where another parameter server has
-        moved: who joins is not told to leave for good, but waits for that one, or to be stopped as
-        well.
+        A chief that was stopped may have a successor, for example if another parameter server
+        moved. Then the worker gets no answer: it connects to the successor, or is stopped as well.
         """
         if self._stopping:
             return []
-        return [Tell(event.connection, messages.Leave(reason="finished"))]
+        return [Send(event.connection, messages.Leave(reason="finished"))]
 
     def _welcome(self, member: Member) -> Instruction:
-        return Tell(
-            member.connection or 0,
-            messages.Joined(number=member.number, active=max(self.active, 1)),
-        )
+        message = messages.Joined(number=member.number, active=max(self.active, 1))
+        return Send(member.connection or 0, message)
 
-    def _full(self) -> bool:
-        staying = [
-            member for member in self.members.values() if not member.lost and not member.noticed
+    def _is_full(self) -> bool:
+        """Return whether the run has as many connected workers as it may have.
+
+        A run with a deadline may have twice as many: new workers join before those that they
+        replace leave.
+        """
+        if not self.spec.max_workers:
+            return False
+        connected = [
+            member
+            for member in self.members.values()
+            if member.connection is not None and not member.lost and not member.noticed
         ]
-        present = sum(member.connection is not None for member in staying)
-        turns = 2 if self.spec.finish_by else 1  # those that take over from others join beside them
-        return bool(self.spec.max_workers) and present >= turns * self.spec.max_workers
+        most = self.spec.max_workers
+        if self.spec.finish_by:
+            most = 2 * most
+        return len(connected) >= most
 
-    def _of(self, connection: int) -> Member | None:
-        return next(
-            (member for member in self.members.values() if member.connection == connection), None
-        )
+    def _member_at(self, connection: int) -> Member | None:
+        for member in self.members.values():
+            if member.connection == connection:
+                return member
+        return None
 
-    def _heard(
+    def _seen(
         self, connection: int, now: float, stepping: bool = False, speed: float = 0.0
     ) -> list[Instruction]:
-        member = self._of(connection)
-        if member is None:  # another process has taken its name, or its place
-            if self._stopping:
-                return []
-            return [_go(connection)]
-        member.heard = now
+        """Note a sign of life; a worker that makes steps becomes active.
+
+        Parameters
+        ----------
+        connection
+            Connection of the worker.
+        now
+            Time of the message.
+        stepping
+            Whether the worker reports its first step.
+        speed
+            Speed of its accelerator relative to a K80; 0 if it reports none.
+        """
+        member = self._member_at(connection)
+        if member is None:
+            # Another process has its name, or its place.
+            return [] if self._stopping else [_dismiss(connection)]
+        member.seen_at = now
         member.speed = speed or member.speed
-        if member.lost:  # it was frozen, and is back
-            if self._full():
+        if member.lost:
+            # It was frozen, and is back.
+            if self._is_full():
                 del self.members[member.number]
-                return [_go(connection)]
+                return [_dismiss(connection)]
             member.lost = False
             stepping = stepping or member.stepped
         if not stepping or member.active:
             return []
-        member.active = member.stepped = True
-        self._progress.begin(self.step, now)
-        joined = self._joined(member)
-        return [joined, *self._rebatch("join"), Persist(), *self._tell_active()]
+        member.active = True
+        member.stepped = True
+        self._progress.start(self.step, now)
+        joined = Emit(
+            WorkerJoined(
+                run=self.spec.name, worker=member.name, number=member.number, active=self.active
+            )
+        )
+        return [joined, *self._resize_batches("join"), Persist(), *self._send_active()]
 
     def _leave(
-        self, member: Member | None, reason: str, now: float, silent: bool = False
+        self, member: Member | None, reason: str, now: float, frozen: bool = False
     ) -> list[Instruction]:
-        """Take a member out; one that is only silent may go on with its session when it thaws."""
+        """Take a member out.
+
+        A member that may only be `frozen` keeps its number and its session, in case it comes back.
+        The session of any other is released on the parameter servers.
+        """
         if member is None:
             return []
         was_active = member.active
         member.active = False
-        member.lost = silent
-        released = self._take_back(member)
-        if not silent:
+        member.lost = frozen
+        released = self._take_blocks_back(member)
+        if not frozen:
             del self.members[member.number]
-            released += [] if self._ending else [Release(member.number)]
+            if not self._ending:
+                released.append(Release(member.number))
         if not was_active:
-            return [*released, *self._all_left(now)]
-        left = self._left(member, reason)
-        done = [left, *released, *self._rebatch("revocation"), Persist(), *self._tell_active()]
-        if self._saving.writer == member.number:
-            done += self._saving.order(self._able_to_save())
-        return [*done, *self._all_left(now)]
-
-    def _lend(self, connection: int, lease: messages.Lease) -> list[Instruction]:
-        """Blocks for a worker; not when nobody needs any more, nor for one that was told to go."""
-        member = self._of(connection)
-        if self._lending is None or member is None or self._ending:
-            return []
-        detour = self._lending.detour(member.name, lease)
-        return [
-            Tell(connection, self._lending.asked(member.number, lease)),
-            *([Emit(detour)] if detour else []),
+            return [*released, *self._save_when_left(now)]
+        instructions = [
+            self._left(member, reason),
+            *released,
+            *self._resize_batches("revocation"),
+            Persist(),
+            *self._send_active(),
         ]
+        if self._saving.writer == member.number:
+            # What it wrote of the checkpoint is lost with it.
+            instructions += self._saving.assign(self._able_to_save())
+        return [*instructions, *self._save_when_left(now)]
 
-    def _take_back(self, member: Member) -> list[Instruction]:
-        """Lease the blocks of a member that is gone, or silent, to others."""
-        if self._lending and not self._ending:
-            told = self._lending.lost(member.number, member.name)
-        else:
-            told = None
-        if told:
-            return [Emit(told)]
-        return []
+    def _left(self, member: Member, reason: str) -> Emit:
+        left = WorkerLeft(
+            run=self.spec.name,
+            worker=member.name,
+            number=member.number,
+            active=self.active,
+            reason=reason,
+        )
+        return Emit(left)
 
-    def _rebatch(self, reason: str) -> list[Instruction]:
-        """Divide the examples anew among those who train; not while everybody leaves because it is
-        over.
-        """
+    def _resize_batches(self, reason: str) -> list[Instruction]:
+        """Divide the examples among the active workers, but not while all leave at the end."""
         if self._ending:
             return []
         return self._batches.changed(self.members.values(), reason)
 
-    def _joined(self, member: Member) -> Emit:
-        who = {"worker": member.name, "number": member.number}
-        return Emit(WorkerJoined(run=self.spec.name, active=self.active, **who))
+    def _send_active(self) -> list[Instruction]:
+        """Send all workers how many train: their learning rate may depend on it."""
+        return self._send_all(messages.Active(active=max(self.active, 1)))
 
-    def _left(self, member: Member, reason: str) -> Emit:
-        who = {"worker": member.name, "number": member.number}
-        return Emit(WorkerLeft(run=self.spec.name, active=self.active, reason=reason, **who))
-
-    def _tell_active(self) -> list[Instruction]:
-        return self._tell_all(messages.Active(active=max(self.active, 1)))
-
-    def _tell_all(self, message: messages.ToWorker) -> list[Instruction]:
+    def _send_all(self, message: messages.ToWorker) -> list[Instruction]:
         return [
-            Tell(member.connection, message)
+            Send(member.connection, message)
             for member in self.members.values()
             if member.connection is not None
         ]
 
-    # --- how far it is -----------------------------------------------------------------------------------------------
-    def _metrics(self, line: Mapping[str, Any] | None) -> list[Instruction]:
-        if line is None:
-            return []
-        if (share := self._shares.largest) is not None:
-            line = {**line, "server_share": round(share, 3)}
-        if self._progress.measured(line):
-            return [Record(line)]
-        step, worker = self._progress.diverged
-        reason = f"the loss is not a number any more since step {step:,}, first on {worker}: lower learning_rate"
-        return [Record(line), *self._fail(reason)]
+    # --- records in blocks -----------------------------------------------------------------------
+    def _start_lending(self, index: Index, now: float) -> None:
+        seed = self.spec.seed
+        if seed is None:
+            seed = int(1000 * self.spec.declared_at)
+        self._lending = Lending(self.spec.name, index, seed, self._lending_saved, now)
 
-    def _prepared(self, step: int, best: Best | None, now: float) -> list[Instruction]:
+    def _lend(self, connection: int, lease: messages.Lease) -> list[Instruction]:
+        """Lease blocks to a worker, unless the run ends or the worker was sent away."""
+        member = self._member_at(connection)
+        if self._lending is None or member is None or self._ending:
+            return []
+        detour = self._lending.detour(member.name, lease)
+        leased = Send(connection, self._lending.grant(member.number, lease))
+        if detour is None:
+            return [leased]
+        return [leased, Emit(detour)]
+
+    def _take_blocks_back(self, member: Member) -> list[Instruction]:
+        """Make the blocks of a member that is gone or frozen available to others."""
+        if self._lending is None or self._ending:
+            return []
+        reread = self._lending.release(member.number, member.name)
+        if reread is None:
+            return []
+        return [Emit(reread)]
+
+    # --- progress --------------------------------------------------------------------------------
+    def _start(self, step: int, best: Best | None, now: float) -> list[Instruction]:
+        """Start training at `step`: the variables are initialised or restored."""
         self.phase = Phase.TRAINING
         self.step = step
         self._saving.restored(step, now)
-        started = Emit(TrainStarted(run=self.spec.name, step=step))
-        if step or self._turns:
-            first = []
-        else:
-            first = self._save(Why.FIRST)
-        return [
-            started,
-            *self._judge.begins(best),
-            *first,
-            *self._save_as_asked(),
-            *self._seen(step, now),
+        instructions: list[Instruction] = [
+            Emit(TrainStarted(run=self.spec.name, step=step)),
+            *self._judge.start(best),
         ]
+        if not step and not self._turns:
+            instructions += self._save(Why.FIRST)
+        return [*instructions, *self._save_if_requested(), *self._advance(step, now)]
+
+    def _record(self, line: Mapping[str, Any] | None) -> list[Instruction]:
+        """Record a line of metrics; fail the run if its loss is no longer finite."""
+        if line is None:
+            return []
+        share = self._shares.largest
+        if share is not None:
+            line = {**line, "server_share": round(share, 3)}
+        if self._progress.add_metrics(line):
+            return [Record(line)]
+        step, worker = self._progress.diverged
+        reason = (
+            f"the loss is not a number any more since step {step:,}, first on {worker}: "
+            "lower learning_rate"
+        )
+        return [Record(line), *self._fail(reason)]
+
+    def _advance(self, step: int, now: float) -> list[Instruction]:
+        """Do what is due at a global step: report progress, save, evaluate, or finish."""
+        if self._turns:
+            # The steps of measures do not count. The chief reads the step only to notice a lost
+            # parameter server, whose variables it then restores.
+            return []
+        before = self.step
+        self.step = step
+        if step < before and self._lending:
+            # Another parameter server was lost, and all variables are back at the last checkpoint.
+            self._lending.rewind(self._lending_saved)
+        if self.phase is not Phase.TRAINING:
+            return []
+        instructions: list[Instruction] = [*self._progress.report(step, self.active, now)]
+        early = self._judge.verdict if step < self.spec.train_steps else ""
+        if step >= self.spec.train_steps or early:
+            self._ended_early = early
+            self.phase = Phase.FINISHING
+            self._finish_by = now + FINISH_WITHIN
+            instructions += self._progress.report(step, self.active, now, last=True)
+            stop = self._send_all(messages.Stop())
+            return [*instructions, *stop, *self._save_when_left(now)]
+        every = self.spec.eval_steps
+        if every and step // every > before // every:
+            self._evaluation_due = True
+            return [*instructions, *self._save(Why.EVALUATION)]
+        if self._saving.due(step, now):
+            instructions += self._save(Why.DUE)
+        return instructions
+
+    def _check_speed(self, now: float) -> list[Instruction]:
+        """Report that the cluster became slow, or fast again."""
+        active = [member.name for member in self.members.values() if member.active]
+        disturbed = self._evaluating or self.phase is not Phase.TRAINING
+        verdict = self._alarm.check(active, now, disturbed, saving=bool(self._saving.why))
+        if verdict is None:
+            return []
+        values: dict[str, Any] = asdict(verdict)
+        for name, value in values.items():
+            if isinstance(value, float):
+                values[name] = round(value, 1)
+        kind = TrainSlow if isinstance(verdict, Slow) else TrainRecovered
+        return [Emit(kind(run=self.spec.name, **values))]
 
     def _measure(self, now: float) -> list[Instruction]:
-        """The next turn of a run that measures stalls, and its end."""
+        """Request the next measure of a run that measures stalls; end the run after the last."""
         if self._turns is None or self.phase is not Phase.TRAINING:
             return []
         able = {
@@ -549,141 +700,115 @@ class ChiefState:
             for number, member in self.members.items()
             if member.active and not member.noticed
         }
-        takes, measured = self._turns.look(able, now)
-        told: list[Instruction] = [
-            Tell(able[number].connection or 0, take) for number, take in takes.items()
+        takes, measured = self._turns.advance(able, now)
+        requests: list[Instruction] = [
+            Send(able[number].connection or 0, take) for number, take in takes.items()
         ]
-        if self._turns.in_vain:
-            return self._fail(
-                f"no worker could take the measure {self._turns.in_vain}; their logs say why"
-            )
+        if failing := self._turns.failing:
+            return self._fail(f"no worker could take the measure {failing}; their logs say why")
         if measured is None:
-            return told
-        self.step = self._turns.made
-        if not self._turns.over:
-            return [Emit(measured), *told]
+            return requests
+        self.step = self._turns.count
+        if not self._turns.done:
+            return [Emit(measured), *requests]
         self.phase = Phase.ENDED
         finished = TrainFinished(run=self.spec.name, step=self.step)
-        return [Emit(measured), *self._tell_all(messages.Stop()), Emit(finished), Finish(DONE)]
+        return [Emit(measured), *self._send_all(messages.Stop()), Emit(finished), Finish(DONE)]
 
-    def _seen(self, step: int, now: float) -> list[Instruction]:
-        if self._turns:  # its steps are made to be measured; the chief looks because a lost server's values go missing
-            return []
-        before = self.step
-        self.step = step
-        if (
-            step < before and self._lending
-        ):  # another parameter server was lost, and all are as they were saved last
-            self._lending.rewind(self._lending_saved)
-        if self.phase is not Phase.TRAINING:
-            return []
-        done: list[Instruction] = [*self._progress.tell(step, self.active, now)]
-        early = self._judge.verdict if step < self.spec.train_steps else ""
-        if step >= self.spec.train_steps or early:
-            self._ended_early = early
-            self.phase = Phase.FINISHING
-            self._finish_by = now + FINISH_WITHIN
-            done += self._progress.tell(step, self.active, now, last=True)
-            return [*done, *self._tell_all(messages.Stop()), *self._all_left(now)]
-        every = self.spec.eval_steps
-        if every and step // every > before // every:
-            self._evaluation_due = True
-            return [*done, *self._save(Why.EVALUATION)]
-        return [*done, *(self._save(Why.DUE) if self._saving.due(step, now) else [])]
-
-    def _look_at_speed(self, now: float) -> list[Instruction]:
-        active = [member.name for member in self.members.values() if member.active]
-        disturbed = self._evaluating or self.phase is not Phase.TRAINING
-        verdict = self._alarm.look(active, now, disturbed, saving=bool(self._saving.why))
-        if verdict is None:
-            return []
-        speeds = {
-            name: round(value, 1)
-            for name, value in asdict(verdict).items()
-            if isinstance(value, float)
-        }
-        kind = TrainSlow if isinstance(verdict, Slow) else TrainRecovered
-        return [Emit(kind(run=self.spec.name, **{**asdict(verdict), **speeds}))]
-
-    # --- saving, and the end -----------------------------------------------------------------------------------------
+    # --- checkpoints and evaluations -------------------------------------------------------------
     def _save(self, why: Why) -> list[Instruction]:
         return self._saving.begin(why, self._able_to_save())
 
     def _able_to_save(self) -> list[Member]:
-        """Workers that may be told to; not at the end, when they are told to leave, nor with an end
-        in sight.
-        """
-        training = self.phase is Phase.TRAINING and not self._stopping
-        return [
-            member
-            for member in self.members.values()
-            if training and member.active and not member.noticed
-        ]
+        """Return the workers that may write a checkpoint; none at the end, when all leave."""
+        if self.phase is not Phase.TRAINING or self._stopping:
+            return []
+        return [member for member in self.members.values() if member.active and not member.noticed]
 
-    def _save_as_asked(self) -> list[Instruction]:
-        """At once, or after the one that is being written: the latest steps are not in that."""
-        if self._saving.asked and self.phase is Phase.TRAINING:
+    def _save_if_requested(self) -> list[Instruction]:
+        """Save if requested: now, or after the checkpoint in progress, which lacks the last steps."""
+        if self._saving.requested and self.phase is Phase.TRAINING:
             return self._save(Why.ASKED)
         return []
 
     def _saved(self, event: SaveDone, now: float) -> list[Instruction]:
-        why, told = self._saving.done(event, now)
-        done: list[Instruction] = [Emit(told)]
+        """Report a written checkpoint, and do what it was written for."""
+        why, checkpoint = self._saving.done(event, now)
+        instructions: list[Instruction] = [Emit(checkpoint)]
         if self._lending:
-            self._lending_saved = self._lending.saved()
-            done.append(Persist())
+            self._lending_saved = self._lending.to_dict()
+            instructions.append(Persist())
         if self._stopping and why not in (Why.STOP, Why.FINAL):
-            return [
-                *done,
-                *self._save(Why.STOP),
-            ]  # it was begun before the end: the last steps are not in it
+            # It was begun before the stop, and lacks the last steps.
+            return [*instructions, *self._save(Why.STOP)]
         if self._stopping:
             self.phase = Phase.ENDED
-            return [*done, Finish(DONE)]
+            return [*instructions, Finish(DONE)]
         if self.phase is Phase.FINISHING and why is not Why.FINAL:
-            return [*done, *self._all_left(now)]
-        done += self._save_as_asked()
-        if why is Why.FINAL and event.step < self.spec.train_steps and not self._ended_early:
-            return [
-                *done,
-                *self._fail(
-                    f"the last steps went with a parameter server; {event.step} are left to resume"
-                ),
-            ]
-        if why is Why.FINAL and self._lending:
-            done.append(Emit(self._lending.told))
-        if why is Why.FINAL:
-            done.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
-        if (why is Why.FINAL or self._evaluation_due) and not self._evaluating:
+            return [*instructions, *self._save_when_left(now)]
+        instructions += self._save_if_requested()
+        final = why is Why.FINAL
+        if final and event.step < self.spec.train_steps and not self._ended_early:
+            reason = f"the last steps went with a parameter server; {event.step} are left to resume"
+            return [*instructions, *self._fail(reason)]
+        if final and self._lending:
+            instructions.append(Emit(self._lending.summary))
+        if final:
+            instructions.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
+        if (final or self._evaluation_due) and not self._evaluating:
             self._evaluating = True
             self._evaluation_due = False
-            return [*done, Evaluate(event.step)]
-        return done
+            instructions.append(Evaluate(event.step))
+        return instructions
 
     def _save_failed(self, reason: str, now: float) -> list[Instruction]:
-        known = self._saving.failing
+        """Report a checkpoint that could not be written, and try again if the run needs it."""
+        failed_before = self._saving.failing
         why = self._saving.failed(now)
-        if known and why is not Why.ASKED:
-            told: list[Instruction] = []
-        else:
-            told = [Emit(TrainUnsaved(run=self.spec.name, step=self.step, reason=reason))]
+        instructions: list[Instruction] = []
+        if not failed_before or why is Why.ASKED:
+            unsaved = TrainUnsaved(run=self.spec.name, step=self.step, reason=reason)
+            instructions.append(Emit(unsaved))
         if self._stopping and why not in (Why.STOP, Why.FINAL):
-            return [*told, *self._save(Why.STOP)]
-        if why is Why.FINAL:  # once more, as soon as a save may be tried again
+            return [*instructions, *self._save(Why.STOP)]
+        if why is Why.FINAL:
+            # Once more, as soon as saving may be tried again.
             self._finish_by = now
-            self._last_by = self._last_by or now + LAST_SAVE_WITHIN
-        if self._stopping:  # whoever stops it knows what was saved; a successor may go on from that
+            self._last_save_by = self._last_save_by or now + LAST_SAVE_WITHIN
+        if self._stopping:
+            # Events say what was saved before, and the run may be resumed from that.
             self.phase = Phase.ENDED
-            return [*told, Finish(DONE)]
-        if self._last_by and now >= self._last_by:
-            return [*told, *self._fail(f"the last checkpoint could not be written: {reason}")]
-        # Training goes on, and the next save tries again.
-        return [*told, *self._save_as_asked(), *self._all_left(now)]
+            return [*instructions, Finish(DONE)]
+        if self._last_save_by and now >= self._last_save_by:
+            failed = self._fail(f"the last checkpoint could not be written: {reason}")
+            return [*instructions, *failed]
+        # Training continues, and the next save tries again.
+        return [*instructions, *self._save_if_requested(), *self._save_when_left(now)]
 
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
+        """Report and judge an evaluation; the last one ends the run."""
         self._evaluating = False
-        if wrong := self._compare("the evaluation", event.program):
-            return wrong
+        if other := self._compare("the evaluation", event.program):
+            return other
+        instructions = self._report_evaluation(event)
+        if not self._last_checkpoint_written:
+            return instructions
+        if event.step != self._saving.step:
+            return [*instructions, Evaluate(self._saving.step)]
+        self.phase = Phase.ENDED
+        finished = TrainFinished(
+            run=self.spec.name,
+            step=event.step,
+            loss=self._progress.loss,
+            checkpoint=self._saving.path,
+            reason=self._ended_early,
+        )
+        return [*instructions, Emit(finished), Finish(DONE)]
+
+    def _report_evaluation(self, event: EvaluationDone) -> list[Instruction]:
+        if event.reason:
+            run = self.spec.name
+            return [Emit(TrainUnevaluated(run=run, step=event.step, reason=event.reason))]
         evaluated = TrainEvaluated(
             run=self.spec.name,
             step=event.step,
@@ -697,84 +822,65 @@ class ChiefState:
             drawn=event.drawn,
             among=event.among,
         )
-        unevaluated = TrainUnevaluated(run=self.spec.name, step=event.step, reason=event.reason)
-        if event.reason:
-            judged = []
-        else:
-            judged = self._judge.evaluated(evaluated)
-        done: list[Instruction] = [Emit(unevaluated if event.reason else evaluated), *judged]
-        if not self._written:
-            return done
-        if event.step != self._saving.step:
-            return [*done, Evaluate(self._saving.step)]
-        self.phase = Phase.ENDED
-        finished = TrainFinished(
-            run=self.spec.name,
-            step=event.step,
-            loss=self._progress.loss,
-            checkpoint=self._saving.path,
-            reason=self._ended_early,
-        )
-        return [*done, Emit(finished), Finish(DONE)]
+        return [Emit(evaluated), *self._judge.evaluated(evaluated)]
 
-    def _all_left(self, now: float) -> list[Instruction]:
-        """Once training is over and nobody steps any more, write the last checkpoint."""
+    # --- the end ---------------------------------------------------------------------------------
+    @property
+    def _ending(self) -> bool:
+        """Whether no worker should train any more."""
+        return self._stopping or self.phase is Phase.FINISHING
+
+    @property
+    def _last_checkpoint_written(self) -> bool:
+        """Whether only the evaluation of the last checkpoint is left."""
+        return self.phase is Phase.FINISHING and self._finish_by is None and not self._saving.why
+
+    def _save_when_left(self, now: float) -> list[Instruction]:
+        """Write the last checkpoint once training is over and no worker steps any more."""
         if self.phase is not Phase.FINISHING or self._finish_by is None or self._saving.why:
             return []
         if (self.active and now < self._finish_by) or not self._saving.may_try(now):
             return []
         self._finish_by = None
-        left = [member for member in self.members.values() if member.active]
-        done: list[Instruction] = []
-        for member in left:
+        instructions: list[Instruction] = []
+        for member in [member for member in self.members.values() if member.active]:
             member.active = False
-            done.append(self._left(member, "lost"))
-        return [*done, *self._save(Why.FINAL)]
+            instructions.append(self._left(member, "lost"))
+        return [*instructions, *self._save(Why.FINAL)]
 
     def _stop(self) -> list[Instruction]:
-        """End early, keeping what was learnt: also the steps since the last look at the step."""
+        """End the run early, with a checkpoint of all steps so far."""
         self._stopping = True
-        if self.phase is Phase.PREPARING or self._written or self._turns:
+        if self.phase is Phase.PREPARING or self._last_checkpoint_written or self._turns:
             self.phase = Phase.ENDED
             return [Finish(DONE)]
         return self._save(Why.STOP)
 
     def _fail(self, reason: str) -> list[Instruction]:
-        failed = Emit(TrainFailed(run=self.spec.name, step=self.step, reason=reason))
-        told = self._tell_all(_LEAVE)
+        """End the run for good."""
         self.phase = Phase.ENDED
-        return [failed, *told, Finish(FAILED)]
+        failed = TrainFailed(run=self.spec.name, step=self.step, reason=reason)
+        return [Emit(failed), *self._send_all(messages.Leave()), Finish(FAILED)]
 
-    def _compare(self, who: str, program: Mapping[str, str]) -> list[Instruction]:
-        """Fail the run where `who` executes another program than the processes before."""
-        if wrong := fingerprint_difference(self._program, program):
+    def _compare(self, process: str, program: Mapping[str, str]) -> list[Instruction]:
+        """Fail the run if a process executes another program than the processes before it."""
+        if other := fingerprint_difference(self._program, program):
             return self._fail(
-                f"{who} does not execute the same program as the other processes: {wrong}. {_SEED_IT}"
+                f"{process} does not execute the same program as the other processes: "
+                f"{other}. {_SEED_IT}"
             )
         self._program = {**program, **self._program}
         return []
 
-    def _tick(self, now: float) -> list[Instruction]:
-        done: list[Instruction] = []
-        for member in list(self.members.values()):
-            if member.lost or now - member.heard < (
-                SILENCE if member.active else SILENCE_BEFORE_TRAINING
-            ):
-                continue
-            done += self._leave(member, "lost", now, silent=member.connection is not None)
-        if self._lending and self.phase is Phase.TRAINING and (told := self._lending.due(now)):
-            done.append(Emit(told))
-        return [*done, *self._all_left(now)]
-
 
 def _remembered(roster: Roster, now: float) -> dict[int, Member]:
-    """Who trained with the chief before, and may come again."""
-    heard = now + REJOIN_WITHIN - SILENCE
+    """Return the workers that trained with the previous chief, and may connect again."""
+    seen_at = now + REJOIN_WITHIN - SILENCE
     return {
-        number: Member(name, number, None, heard, active=True, stepped=True)
+        number: Member(name, number, None, seen_at, active=True, stepped=True)
         for number, name in roster.training.items()
     }
 
 
-def _go(connection: int) -> Tell:
-    return Tell(connection, _LEAVE)
+def _dismiss(connection: int) -> Send:
+    return Send(connection, messages.Leave())

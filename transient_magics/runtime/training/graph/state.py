@@ -1,17 +1,17 @@
-"""State that a step assigns: moving averages, counters, flags, last values.
+"""The state that a step assigns: moving averages, counters, flags, last values.
 
-Every worker computes a new value from the one that it has read, so the values of several workers
-must be combined.
+Every worker computes a new value from the one it read, so the values of several workers must be
+combined.
 
 Synchronous training assigns the mean of all new values once per step, as Keras does with replicas
 (`Accumulators` in step.py).
 
-Asynchronous training lets the parameter server apply each change to its own current value. Where
-the new value is `share * old + rest`, the server assigns `share * current + rest`. So a moving
-average stays between its value and those of the batches, whatever its momentum, however many
-workers there are and however late they come. The difference to the old value, added to the current
-one, would diverge: with n workers it moves n times too far. A share of 1 is a counter or a sum, to
-which the rest is added. Everything else is assigned as it is: flags, maxima, last values.
+In asynchronous training the parameter server applies each change to its current value. If the new
+value is `share * old + rest`, the server assigns `share * current + rest`. So a moving average
+stays between its value and those of the batches, for any momentum, number of workers and delay.
+Adding the difference to the old value would diverge: with n workers it moves n times too far. A
+share of 1 is a counter or a sum, to which the rest is added. All other values are assigned
+unchanged: flags, maxima, last values.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ _COLLECTION = "transient_layer_state"
 _SUMS = frozenset(
     {
         *("Add", "AddV2", "AddN", "Sub", "Neg"),
-        *("Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Cast"),  # of one term
+        # Sums of one term.
+        *("Identity", "StopGradient", "PreventGradient", "CheckNumerics", "Cast"),
     }
 )
 _PRODUCTS = frozenset({"Mul", "Div", "RealDiv"})
 _CHOICE = "SelectV2"
 _DEEPEST = 100
-"""Operations in a row that are looked through: a longer chain, as of an unrolled loop, is assigned.
+"""Longest chain of operations that is followed.
+
+The result of a longer one, such as an unrolled loop, is assigned.
 """
 _FUSED = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 _UPDATES = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
@@ -40,8 +43,9 @@ _UPDATES = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVaria
 
 @dataclass(frozen=True)
 class Change:
-    """A value as `share * old + rest`. A share or rest that is known when the graph is built is a
-    Python number.
+    """A new value as `share * old + rest`.
+
+    A share or rest that is known when the graph is built is a Python number.
     """
 
     share: Any
@@ -50,10 +54,18 @@ class Change:
 
 @dataclass(frozen=True)
 class State:
-    """The `new` value of a variable behind a step, and how it follows from the old one: None if it
-    is assigned.
+    """The value that a step assigns to a variable.
 
-    `reads` are where the step reads the old one.
+    Attributes
+    ----------
+    variable
+        The variable.
+    new
+        Its value after the step.
+    change
+        How the new value follows from the old one; None if it is assigned unchanged.
+    reads
+        The tensors with which the step reads the old value.
     """
 
     variable: Any
@@ -63,16 +75,15 @@ class State:
 
 
 def keep(variable: Any, old: Any, new: Any) -> None:
-    """Let a step assign the value `new` to `variable`, of which it has read the value `old`."""
+    """Let a step assign `new` to `variable`, whose value it read as `old`."""
     tf = tensorflow()
     tf.add_to_collection(_COLLECTION, State(variable, new, _change(variable, new, [old]), [old]))
 
 
 def assigned(trained: Sequence[Any] = ()) -> tuple[list[State], list[Any]]:
-    """The states of the default graph, one for each variable, and the update operations that assign
-    none.
+    """Return the states of the default graph, one per variable, and all other update operations.
 
-    Layers of TensorFlow's version 1 leave operations that assign; `keep` has left the states of
+    Layers of TensorFlow's version 1 leave operations that assign; `keep` records the states of
     Keras 3. Variables that are `trained` are not states.
     """
     tf = tensorflow()
@@ -87,11 +98,9 @@ def assigned(trained: Sequence[Any] = ()) -> tuple[list[State], list[Any]]:
     others: list[Any] = []
     for update in tf.get_collection(tf.GraphKeys.UPDATE_OPS):
         operation = getattr(update, "op", update)
-        taken = operation.type in _UPDATES and operation._get_control_flow_context() is None
-        if taken:
+        variable = None
+        if operation.type in _UPDATES and operation._get_control_flow_context() is None:
             variable = variables.get(operation.inputs[0].ref())
-        else:
-            variable = None
         if variable is None:
             others.append(update)
         else:
@@ -102,10 +111,9 @@ def assigned(trained: Sequence[Any] = ()) -> tuple[list[State], list[Any]]:
 
 
 def parts(variable: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """The parts of a variable that is cut, each with its part of `value`; of any other the variable
-    itself.
+    """Yield each part of a sharded variable with its part of `value`; else the variable itself.
 
-    A single number is that of every part.
+    A single number belongs to every part.
     """
     if not hasattr(variable, "_get_variable_list"):
         yield variable, value
@@ -120,8 +128,8 @@ def parts(variable: Any, value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def merged(state: State) -> list[Any]:
-    """Operations with which the parameter servers take over the change of one asynchronous worker."""
-    # Whatever is ready first, the step computes with the old value.
+    """Return the operations that apply the change of one asynchronous worker on the server."""
+    # The step must read the old value, whatever is ready first.
     with tensorflow().control_dependencies(state.reads):
         return _merged(state)
 
@@ -150,16 +158,15 @@ def _moved(tf: Any, variable: Any, share: Any, rest: Any) -> Any:
     with tf.device(variable.device):
         share = tf.convert_to_tensor(share, rest.dtype)
         rest = tf.identity(rest)
-        with tf.control_dependencies(
-            [share, rest]
-        ):  # read when they are here, not when the step begins
+        # Read the value when the change arrives, not when the step begins.
+        with tf.control_dependencies([share, rest]):
             current = variable.read_value()
-        # A share of 0 has a first value replace whatever there is, be it a number or not.
+        # With a share of 0, a first value replaces even a value that is not a number.
         return variable.assign(tf.math.multiply_no_nan(current, share) + rest, read_value=False)
 
 
 def _updated(variable: Any, operation: Any) -> State:
-    """The state that an operation of TensorFlow assigns to `variable`."""
+    """Return the state that an operation of TensorFlow assigns to `variable`."""
     old = variable.read_value()
     value = operation.inputs[1]
     if operation.type == "AssignAddVariableOp":
@@ -167,8 +174,7 @@ def _updated(variable: Any, operation: Any) -> State:
     elif operation.type == "AssignSubVariableOp":
         value = old - value
     readers = [reader for reader in variable.handle.consumers() if reader.type == "ReadVariableOp"]
-    # What is read behind an assignment is its new value, and would have TensorFlow's own operation
-    # run.
+    # A read after an assignment returns the new value, and would run TensorFlow's own operation.
     before = [
         reader
         for reader in readers
@@ -179,7 +185,7 @@ def _updated(variable: Any, operation: Any) -> State:
 
 
 def _followed(first: State | None, second: State) -> State:
-    """Both changes, one behind the other, as of a layer that is called twice in a step."""
+    """Return both changes in sequence, for a layer that is called twice in a step."""
     if first is None or second.change is None:
         return second
     share = second.change.share
@@ -198,24 +204,24 @@ def _change(variable: Any, new: Any, olds: Sequence[Any]) -> Change | None:
 
 
 class _Terms:
-    """Finds shares of the old value and rests in a graph. `whole`: the old value is a whole number."""
+    """Shares of the old value, and rests, of tensors in a graph.
+
+    `whole`: the old value is a whole number.
+    """
 
     def __init__(self, olds: Sequence[Any], whole: bool) -> None:
         self._dependent = _dependent(olds, whole)
-        self._known: dict[Any, Change | None] = {old.ref(): Change(1.0, 0.0) for old in olds}
+        self._changes: dict[Any, Change | None] = {old.ref(): Change(1.0, 0.0) for old in olds}
 
     def of(self, tensor: Any, depth: int = 0) -> Change | None:
-        """The value of `tensor` as a share of the old value and a rest; None where it is no such
-        sum.
-        """
+        """Return `tensor` as a share of the old value and a rest; None if it is not such a sum."""
         reference = tensor.ref()
-        if reference not in self._known:
-            independent = reference not in self._dependent
-            if independent:
-                self._known[reference] = Change(0.0, tensor)
+        if reference not in self._changes:
+            if reference in self._dependent:
+                self._changes[reference] = self._computed(tensor, depth)
             else:
-                self._known[reference] = self._computed(tensor, depth)
-        return self._known[reference]
+                self._changes[reference] = Change(0.0, tensor)
+        return self._changes[reference]
 
     def _computed(self, tensor: Any, depth: int) -> Change | None:
         kind = tensor.op.type
@@ -225,7 +231,8 @@ class _Terms:
         if depth > _DEEPEST or kind not in (*_SUMS, _CHOICE):
             return None
         changes: list[Change] = []
-        for given in inputs[1:] if kind == _CHOICE else inputs:
+        terms = inputs[1:] if kind == _CHOICE else inputs
+        for given in terms:
             change = self.of(given, depth + 1)
             if change is None:
                 return None
@@ -258,33 +265,36 @@ class _Terms:
 
 
 def _chosen(condition: Any, one: Change, other: Change, kind: Any) -> Change | None:
-    """A change that is left out at times, or that begins with a first value. To keep or replace a
-    value is neither.
+    """Return a change that is applied only at times, or that begins with a first value.
+
+    None for a value that is either kept or replaced.
     """
     tf = tensorflow()
     if (_is(one.share, 0) and _is(other.share, 1)) or (_is(one.share, 1) and _is(other.share, 0)):
         return None
 
-    def of(this: Any, that: Any) -> Any:
-        if isinstance(this, float) and isinstance(that, float) and this == that:
-            return this
-        return tf.where_v2(condition, tf.cast(this, kind), tf.cast(that, kind))
+    def choose(first: Any, second: Any) -> Any:
+        if isinstance(first, float) and isinstance(second, float) and first == second:
+            return first
+        return tf.where_v2(condition, tf.cast(first, kind), tf.cast(second, kind))
 
-    return Change(of(one.share, other.share), of(one.rest, other.rest))
+    return Change(choose(one.share, other.share), choose(one.rest, other.rest))
 
 
 def _dependent(olds: Sequence[Any], whole: bool) -> set[Any]:
-    """The tensors that depend on the old value; `whole`: it is a whole number.
+    """Return the tensors that depend on the old value; `whole`: it is a whole number.
 
-    What depends on fractions through whole numbers or truth values alone is a choice, as of the
-    nearest vector of a codebook: a part of what the batch says.
+    A dependence on fractions only through whole numbers or truth values is a choice, such as the
+    nearest vector of a codebook: it belongs to what the batch contributes.
     """
     found = {old.ref() for old in olds}
     waiting = list(olds)
     while waiting:
         tensor = waiting.pop()
         for reader in tensor.consumers():
-            for output in () if _ignored(reader, tensor) else reader.outputs:
+            if _ignored(reader, tensor):
+                continue
+            for output in reader.outputs:
                 follows = output.dtype.is_floating or (whole and output.dtype.is_integer)
                 if follows and output.ref() not in found:
                     found.add(output.ref())
@@ -293,19 +303,19 @@ def _dependent(olds: Sequence[Any], whole: bool) -> set[Any]:
 
 
 def _ignored(reader: Any, tensor: Any) -> bool:
-    """Whether an operation only seems to use `tensor`: in training, batch normalisation its moving
-    statistics.
+    """Return whether an operation has `tensor` as an input without using it.
+
+    Batch normalisation does not use its moving statistics in training.
     """
     if reader.type not in _FUSED or not reader.get_attr("is_training"):
         return False
+    factor = 1.0
     if reader.type == "FusedBatchNormV3":
         factor = reader.get_attr("exponential_avg_factor")
-    else:
-        factor = 1.0
     return factor == 1.0 and all(tensor is not given for given in list(reader.inputs)[:3])
 
 
-# Shares and rests are Python numbers as long as they are known, which `merged` looks at.
+# Known shares and rests stay Python numbers, which `merged` checks for.
 def _is(value: Any, number: int) -> bool:
     return isinstance(value, float) and value == number
 
@@ -333,4 +343,6 @@ def _cast(value: Any, kind: Any) -> Any:
 
 
 def _minus(value: Any) -> Any:
-    return value if _is(value, 0) else -value
+    if _is(value, 0):
+        return value
+    return -value

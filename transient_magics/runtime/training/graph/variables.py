@@ -1,10 +1,9 @@
-"""The chief's graph: what initialises, restores, reads and saves the variables, built or read from
-a file.
+"""The chief's graph: initialise, restore, read and save the variables.
 
-To build it runs all the Python of a model, which is most of what a parameter server takes to be
-back; what the chief runs of it is small. So a run's first chief writes that part beside its
-checkpoints, and one that is started again reads it in a tenth of the time. Not for synchronous
-training, whose rounds the chief ends with the model's optimizer.
+To build it runs all Python code of a model, which is most of the time that a parameter server needs
+to restart. The chief uses only a small part of it. So a run's first chief writes that part to a
+file beside its checkpoints, and a restarted one reads it in a tenth of the time. This does not
+apply to synchronous training, in which the chief applies the model's optimizer.
 """
 
 from __future__ import annotations
@@ -29,8 +28,16 @@ _OPERATIONS = ("initialise", "ready", "not_ready")
 
 @dataclass(frozen=True)
 class Loading:
-    """An operation that loads a value into a variable, its placeholder, the name in a checkpoint,
-    and which slices of that it is; None: all of it.
+    """An operation that loads a value into a variable.
+
+    Attributes
+    ----------
+    operation, placeholder
+        The operation and its input.
+    name
+        The value's name in a checkpoint.
+    part
+        The slices of that value that belong to the variable; None for all of it.
     """
 
     operation: Any
@@ -41,11 +48,32 @@ class Loading:
 
 @dataclass(frozen=True)
 class VariablesGraph:
-    """A finished graph, and what the chief runs of it.
+    """A finished graph with the chief's operations.
 
-    `save` writes the tensors `written` to `file_name`. `ready` and `not_ready` make and destroy the
-    flag of the run. `finite` says of each of the `loadings` whether all numbers of its variable are
-    finite.
+    Attributes
+    ----------
+    graph
+        The graph.
+    batch
+        The declared mini-batch.
+    step
+        The global step.
+    uninitialised
+        Names of variables without a value.
+    finite
+        For each of `loadings`, whether all numbers of its variable are finite.
+    initialise
+        Initialises all variables.
+    ready, not_ready
+        Create and destroy the ready flag of the run.
+    save, file_name, written
+        `save` writes the tensors `written` to the file fed as `file_name`.
+    loadings
+        Load one variable each.
+    trained
+        Names of the trainable variables in a checkpoint.
+    accumulators, divisor
+        Of synchronous training: its accumulators, and the learning rate divisor to feed.
     """
 
     graph: Any
@@ -66,10 +94,9 @@ class VariablesGraph:
 
 
 def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
-    """The variables exactly as every worker builds them, on so many parameter servers, and what
-    reads and writes them.
+    """Build the variables exactly as every worker builds them, and the chief's operations.
 
-    Raises what the model raises.
+    `servers` is the number of parameter servers. Raises what the model raises.
     """
     tf = tensorflow()
 
@@ -82,7 +109,7 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
             features = trainable.placeholders()
             sync = spec.mode == "sync"
             built = training_graph(trainable, features, spec.wire, sync, spec.damped)
-            if built.accumulators:  # the optimizer's own variables are the chief's then
+            if built.accumulators:  # the chief has the optimizer's variables
                 built.accumulators.build_update(built.objective)
             step = tf.identity(built.global_step.read_value())
             uninitialised = tf.report_uninitialized_variables([ready, *tf.global_variables()])
@@ -91,13 +118,10 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
             saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
             loadings = [_loading(tf, variable) for variable in tf.global_variables()]
             trained = frozenset(
-                placement.place_in_checkpoint(trainable_variable)[0]
-                for trainable_variable in tf.trainable_variables()
+                placement.place_in_checkpoint(variable)[0] for variable in tf.trainable_variables()
             )
         (writing,) = [
-            get_operation
-            for get_operation in graph.get_operations()
-            if get_operation.type == "SaveV2"
+            operation for operation in graph.get_operations() if operation.type == "SaveV2"
         ]
         not_ready = tf.raw_ops.DestroyResourceOp(resource=ready.handle, ignore_lookup_error=True)
     graph.finalize()
@@ -112,7 +136,7 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
         not_ready,
         graph.get_tensor_by_name(saver.save_tensor_name),
         graph.get_tensor_by_name(saver.filename_tensor_name),
-        list(writing.inputs[3:]),  # after the file, the names and the slices
+        list(writing.inputs[3:]),  # follow the file, the names and the slices
         loadings,
         trained,
         built.accumulators,
@@ -121,26 +145,16 @@ def build(trainable: Trainable, spec: RunSpec, servers: int) -> VariablesGraph:
 
 
 def content(made: VariablesGraph, servers: int) -> bytes:
-    """The content of the file. Raises TrainingError where no file can hold it."""
+    """Return the content of the file. Raises TrainingError if no file can contain the graph."""
     if made.accumulators is not None:
-        raise TrainingError("the chief of synchronous training builds its graph")
+        raise TrainingError("the chief of synchronous training always builds its graph")
     parts = {name: getattr(made, name).name for name in (*_TENSORS, *_OPERATIONS)}
     written = [tensor.name for tensor in made.written]
-    loadings = [
-        {
-            "operation": loading.operation.name,
-            "placeholder": loading.placeholder.name,
-            "name": loading.name,
-            "part": None
-            if loading.part is None
-            else [[cut.start, cut.stop] for cut in loading.part],
-        }
-        for loading in made.loadings
-    ]
-    of_loadings = [each[key] for each in loadings for key in ("operation", "placeholder")]
+    loadings = [_described(loading) for loading in made.loadings]
+    of_loadings = [row[key] for row in loadings for key in ("operation", "placeholder")]
     definition = needed(made.graph, [*parts.values(), *written, *of_loadings])
     if found := python_operations(definition):
-        raise TrainingError(f"the variables need an operation of Python's: {min(found)}")
+        raise TrainingError(f"the variables need a call of Python ({min(found)})")
     header = {
         "tensorflow": tensorflow().__version__,
         "servers": servers,
@@ -153,11 +167,36 @@ def content(made: VariablesGraph, servers: int) -> bytes:
     return json.dumps(header).encode() + b"\n" + definition.SerializeToString()
 
 
-def read(path: Path, servers: int) -> VariablesGraph:
-    """What is in such a file of the run, for so many parameter servers.
+def _described(loading: Loading) -> dict[str, Any]:
+    """Describe a loading as a JSON value, which `_parsed` reads."""
+    part = None
+    if loading.part is not None:
+        part = [[cut.start, cut.stop] for cut in loading.part]
+    return {
+        "operation": loading.operation.name,
+        "placeholder": loading.placeholder.name,
+        "name": loading.name,
+        "part": part,
+    }
 
-    Raises OSError, ValueError, TrainingError, and whatever TensorFlow raises for a file that does
-    not fit.
+
+def _parsed(graph: Any, row: Mapping[str, Any]) -> Loading:
+    part = None
+    if row["part"] is not None:
+        part = tuple(slice(*cut) for cut in row["part"])
+    return Loading(
+        graph.get_operation_by_name(row["operation"]),
+        graph.get_tensor_by_name(row["placeholder"]),
+        row["name"],
+        part,
+    )
+
+
+def read(path: Path, servers: int) -> VariablesGraph:
+    """Read a file of the run, for this number of parameter servers.
+
+    Raises OSError, ValueError, TrainingError, and what TensorFlow raises for a file that does not
+    fit.
     """
     tf = tensorflow()
 
@@ -165,22 +204,14 @@ def read(path: Path, servers: int) -> VariablesGraph:
     header = json.loads(line)
     if (header["tensorflow"], header["servers"]) != (tf.__version__, servers):
         raise TrainingError(
-            "the graph is of another TensorFlow, or for another number of parameter servers"
+            "the graph is from another TensorFlow, or for another number of parameter servers"
         )
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(tf.GraphDef.FromString(body), name="")
     graph.finalize()
     parts: Mapping[str, str] = header["parts"]
     found = {name: graph.as_graph_element(parts[name]) for name in (*_TENSORS, *_OPERATIONS)}
-    loadings = [
-        Loading(
-            graph.get_operation_by_name(each["operation"]),
-            graph.get_tensor_by_name(each["placeholder"]),
-            each["name"],
-            None if each["part"] is None else tuple(slice(*cut) for cut in each["part"]),
-        )
-        for each in header["loadings"]
-    ]
+    loadings = [_parsed(graph, row) for row in header["loadings"]]
     written = [graph.get_tensor_by_name(name) for name in header["written"]]
     trained = frozenset(header["trained"])
     return VariablesGraph(
@@ -195,7 +226,7 @@ def _loading(tf: Any, variable: Any) -> Loading:
 
 
 def _finite(tf: Any, variable: Any) -> Any:
-    """Whether all numbers of a variable are finite, found where the variable is."""
+    """Return whether all numbers of a variable are finite, computed where the variable is."""
     if not variable.dtype.is_floating:
         return tf.constant(True)
     with tf.device(variable.device):

@@ -1,5 +1,4 @@
-"""A worker's graph: the step, the moments and the noise that it measures, and the variables of a
-lone worker.
+"""A worker's graph: the step, the measured moments and noise, and the variables of a lone worker.
 
 Mini-batch and learning rate are fed.
 """
@@ -27,15 +26,30 @@ _UPDATES = ("ResourceGather", "ResourceGatherNd")
 class WorkerGraph:
     """What a worker runs and feeds: tensors of one graph, and the operation `step`.
 
-    `before` and `after` are the global step around `step`; `missing` names the variables that do
-    not live yet; `weight`, `share` and `expected` are those of step.py. Four measure gradients that
-    no step applies: the squared norm of one and of their sum, what begins a sum, and the variables'
-    values, which may be fed to have all gradients of the same ones. The next four tell when the
-    step's mini-batch, its variables, its loss and its gradients were there. Four more are of
-    synchronous training (`Accumulators` in step.py): a round to feed, what `step` saw of it, the
-    round and step now. With `--chief worker`, `saved` writes the variables to the path fed as
-    `checkpoint`. `pull`, `push` and `number` are of a worker that trains alone, on copies of the
-    variables.
+    Attributes
+    ----------
+    loss, examples
+        Mean loss and number of examples of the batch.
+    step, before, after
+        The operation of the step, and the global step before and after it.
+    divisor, share, expected, weight
+        As in step.py.
+    missing
+        Names of variables that do not exist yet.
+    squared, summed, cleared
+        Measurement of gradients that no step applies: the squared norm of one, and of their sum; and the
+        operation that begins a new sum.
+    variables
+        The variables' values, which can be fed so that all these gradients are of the same values.
+    fed, pulled, forward, backward
+        Times at which the mini-batch, variables, loss and gradients of a step were there (`Moments`).
+    round, seen, current_round, current_step
+        Of synchronous training (`Accumulators` in step.py): the round to feed, the round that `step` saw,
+        and the current round and step.
+    checkpoint, saved
+        With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
+    pull, push, number
+        Of a worker that trains alone on copies of the variables (`Copies`).
     """
 
     loss: Any
@@ -70,49 +84,56 @@ class WorkerGraph:
 def build(
     trainable: Trainable, features: Mapping[str, Any], spec: RunSpec, device: str, servers: int
 ) -> WorkerGraph:
-    """Build the step on `features` in the default graph, for the worker at `device`, after
-    `trainable.prepare`.
+    """Build the step on `features` in the default graph, after `trainable.prepare`.
+
+    Parameters
+    ----------
+    trainable, features
+        The model, and a batch of training features.
+    spec
+        The run's declaration.
+    device
+        The worker's device.
+    servers
+        Number of parameter servers.
     """
     tf = tensorflow()
 
     ready = placement.ready_flag(spec.name)
     alone = spec.alone and servers == 1
     wire = "fp32" if alone else spec.wire
-    with tf.device(device) if alone else placement.placed(device, servers, spec.ps_shards):
+    if alone:
+        places = tf.device(device)
+    else:
+        places = placement.placed(device, servers, spec.ps_shards)
+    with places:
         built = training_graph(trainable, features, wire, spec.mode == "sync", spec.damped)
-        missing = tf.report_uninitialized_variables(
-            [ready, *(() if alone else tf.global_variables())]
-        )
+        shared = [] if alone else tf.global_variables()
+        missing = tf.report_uninitialized_variables([ready, *shared])
     with tf.device(f"{device}/cpu:0"):
         squared, summed, cleared = gradient_sum(built.objective.pairs)
     graph = tf.get_default_graph()
-    saving = ()
+    optional: dict[str, Any] = {}
     if spec.chief == "worker":
         with tf.device(f"{device}/cpu:0"):
             saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
-        saving = tuple(
-            map(graph.as_graph_element, (saver.filename_tensor_name, saver.save_tensor_name))
-        )
+        optional["checkpoint"] = graph.as_graph_element(saver.filename_tensor_name)
+        optional["saved"] = graph.as_graph_element(saver.save_tensor_name)
     states = [part.handle for state in built.states for part, _ in parts(state.variable, state.new)]
     arrived = cross_once(graph, device, wire, exact=states)
     variables = shared_values(squared.op, arrived or reads(graph), features)
     with tf.device(f"{device}/cpu:0"):
         loss = tf.identity(built.objective.loss)
+    kept: list[Any] = []
     if alone:
         kept = [gradient for gradient, _ in built.objective.pairs]
-    else:
-        kept = []
     moments = vars(observe(features, arrived, loss, built.step, device, kept)).values()
-    sync = built.accumulators
-    if sync:
-        position = (sync.round, sync.seen, *sync.position)
-    else:
-        position = (None,) * 4
-    saving = saving or (None, None)
+    if sync := built.accumulators:
+        optional["round"] = sync.round
+        optional["seen"] = sync.seen
+        optional["current_round"], optional["current_step"] = sync.position
     if alone:
-        taken = vars(copies(spec.name, tf.global_variables(), built.global_step))
-    else:
-        taken = {}
+        optional |= vars(copies(spec.name, tf.global_variables(), built.global_step))
     return WorkerGraph(
         loss,
         built.before,
@@ -129,26 +150,32 @@ def build(
         cleared,
         variables,
         *moments,
-        *position,
-        *saving,
-        **taken,
+        **optional,
     )
 
 
-# The variables of a worker that trains alone: on its own device, and handed to the parameter server
-# now and then.
+# The variables of a worker that trains alone: on its own device, and written to the parameter server
+# from time to time.
 #
-# With nobody to share them, no step need wait for another process. The parameter server stays their
-# home: the worker begins with what is there, and saved and evaluated is what it has handed over.
-# Each that begins puts its number there; one whose place another has taken meanwhile, as after a
-# freeze, finds a number that is not its own and hands nothing over.
+# No other process uses them, so no step waits for another process. The parameter server keeps the
+# reference copy: the worker begins with its values, and checkpoints and evaluations use what the worker
+# wrote last. Each worker that begins writes its number there. A worker that another one replaced, for
+# example after a freeze, finds a different number and writes nothing.
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Operations, to which `number` is fed, that of the worker: `pull` takes the place and the
-    values, `push` hands the values over, the global step last; it raises InvalidArgumentError where
-    another has the place.
+    """Operations of a worker that trains alone; the worker's `number` is fed to both.
+
+    Attributes
+    ----------
+    pull
+        Writes the number, and reads the values from the parameter server.
+    push
+        Writes the values to the parameter server, the global step last. Raises InvalidArgumentError if
+        another worker wrote its number.
+    number
+        The placeholder of the number.
     """
 
     pull: Any
@@ -157,8 +184,9 @@ class Copies:
 
 
 def copies(run: str, variables: Sequence[Any], global_step: Any) -> Copies:
-    """Add them to a graph with these variables, all of them on the worker; `global_step` is one of
-    them.
+    """Add the operations to a graph whose `variables` are all on the worker.
+
+    `global_step` is one of them.
     """
     tf = tensorflow()
     with tf.device(_HOME):
@@ -167,13 +195,13 @@ def copies(run: str, variables: Sequence[Any], global_step: Any) -> Copies:
         )
         number = tf.placeholder(tf.int32, [], name="transient_number")
         with tf.control_dependencies([owner.assign(number, read_value=False)]):
-            there = [_read(tf, variable) for variable in variables]
+            stored = [_read(tf, variable) for variable in variables]
         mine = tf.debugging.Assert(
             tf.equal(owner.read_value(), number), [number], name="transient_mine"
         )
     pull = [
         variable.assign(value, read_value=False)
-        for variable, value in zip(variables, there, strict=True)
+        for variable, value in zip(variables, stored, strict=True)
     ]
     with tf.control_dependencies([mine]):
         pushed = [_write(tf, variable) for variable in variables if variable is not global_step]
@@ -185,7 +213,7 @@ def copies(run: str, variables: Sequence[Any], global_step: Any) -> Copies:
 
 
 def _home_of(tf: Any, variable: Any) -> Any:
-    """The handle of the variable of this name on the parameter server."""
+    """Return the handle of the variable of this name on the parameter server."""
     here = variable.handle.op
     with tf.device(_HOME):
         return tf.raw_ops.VarHandleOp(
@@ -208,19 +236,17 @@ def _write(tf: Any, variable: Any) -> Any:
     return tf.raw_ops.AssignVariableOp(resource=_home_of(tf, variable), value=value)
 
 
-# The part of a worker's graph that measures its gradients, beside the step and with none of its
-# operations after them.
+# The part of a worker's graph that measures gradients, independent of the step.
 #
-# Running it computes the gradient of one more mini-batch and adds it to a sum in the worker's own
-# memory; nothing is applied, pushed or counted. `GradientNoise` says what for. Only numbers come
-# out, whatever the size of the model.
+# To run it computes the gradient of one more mini-batch and adds it to a sum in the worker's memory.
+# Nothing is applied, pushed or counted. `GradientNoise` explains the purpose. The results are single
+# numbers for any size of model.
 
 
 def gradient_sum(pairs: Pairs) -> tuple[Any, Any, Any]:
-    """The squared norm of the gradient, that of the sum since the operation was run which is the
-    third.
+    """Return the squared norms of the gradient and of a sum, and an operation that clears it.
 
-    They come on the device that is chosen where this is called; the sum is as large as the model.
+    They are on the device in effect at the call. The sum is as large as the model.
     """
     tf = tensorflow()
 
@@ -246,19 +272,18 @@ def _squared(tf: Any, vector: Any) -> Any:
     return 2.0 * tf.nn.l2_loss(vector)
 
 
-# Moments of a step, seen by its worker: when its mini-batch was there, its variables, its loss, its
-# gradients.
+# Moments of a step, seen by its worker: when its mini-batch, variables, loss and gradients were there.
 #
-# Each is the time at which an operation ran that is behind the event by control edges. No other
-# operation waits for any of them, so what overlaps (pulling and computing, computing and pushing)
-# overlaps as without them, and what nobody fetches is no part of a step at all. Each is taken on
-# the worker's CPU, of a value that has reached the worker: an edge from an operation of a parameter
-# server would tell when that had begun to send.
+# Each is the time at which an operation ran that depends on the event by control edges. No other
+# operation waits for it, so overlapping parts (pulling and computing, computing and pushing) still
+# overlap, and a moment that is not fetched is not part of a step. Each is measured on the worker's CPU
+# after a value has reached the worker: an edge from an operation of a parameter server would show when
+# that began to send.
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Scalars of float64, seconds since 1970 by the worker's clock."""
+    """Times as scalars of float64, in seconds since 1970 by the worker's clock."""
 
     fed: Any
     pulled: Any
@@ -276,9 +301,20 @@ def observe(
 ) -> Moments:
     """Add the moments of `step` to its finished graph, for the worker at `device`.
 
-    `arrived`: the variables' values as the worker has them; only those that the step needs are
-    waited for. `loss` is in the memory of the CPU. `kept`: gradients that are sent to nobody, where
-    the variables are on the worker.
+    Parameters
+    ----------
+    features
+        The batch.
+    arrived
+        The variables' values on the worker; the moment waits only for those that the step needs.
+    loss
+        The loss, in the memory of the CPU.
+    step
+        The operation of the step.
+    device
+        The worker's device.
+    kept
+        Gradients that are not sent, because the variables are on the worker.
     """
     tf = tensorflow()
 
@@ -289,8 +325,10 @@ def observe(
         sent = _on_cpu(tf, _sent(needed, device), cpu)
     else:
         sent = [tensor for tensor, _ in _sent(needed, device)]
-    ends = [each.values if isinstance(each, tf.IndexedSlices) else each for each in kept]
-    sent += [_seen_on_cpu(tf, ends, cpu)] if ends and has_gpu() else ends
+    ends = [item.values if isinstance(item, tf.IndexedSlices) else item for item in kept]
+    if ends and has_gpu():
+        ends = [_seen_on_cpu(tf, ends, cpu)]
+    sent += ends
     batch = next(iter(features.values()))
 
     def behind(name: str, values: Iterable[Any]) -> Any:
@@ -303,11 +341,10 @@ def observe(
             return tf.timestamp(name=f"transient_{name}")
 
     with tf.device(cpu):
-        held = tf.identity(
-            batch
-        )  # features that were put in place of a placeholder take data edges along only
+        # Features that replaced a placeholder keep only data edges.
+        received = tf.identity(batch)
     return Moments(
-        behind("fed", [held]),
+        behind("fed", [received]),
         behind("pulled", pulled),
         behind("forward", [loss]),
         behind("backward", sent),
@@ -315,7 +352,7 @@ def observe(
 
 
 def reads(graph: Any) -> list[Any]:
-    """All values of variables that are read in a graph as soon as it runs."""
+    """Return all values of variables that a graph reads as soon as it runs."""
     operations = graph.get_operations()
     return [
         operation.outputs[0]
@@ -325,8 +362,9 @@ def reads(graph: Any) -> list[Any]:
 
 
 def shared_values(end: Any, values: Iterable[Any], features: Mapping[str, Any]) -> list[Any]:
-    """Those of the variables' `values` that the operation `end` needs whatever the mini-batch is:
-    whole variables, but not the rows of an embedding that its examples take.
+    """Return the variables' `values` that `end` needs for any mini-batch.
+
+    That is whole variables, but not the rows of an embedding for its examples.
     """
     batch = {feature.op for feature in features.values()}
     return [
@@ -341,7 +379,7 @@ def _consumed(values: Iterable[Any], needed: Collection[Any]) -> list[Any]:
 
 
 def _needed(ends: Iterable[Any]) -> set[Any]:
-    """The operations that these need, themselves among them."""
+    """Return the operations that `ends` need, including themselves."""
     waiting = list(ends)
     found = set(waiting)
     while waiting:
@@ -354,10 +392,11 @@ def _needed(ends: Iterable[Any]) -> set[Any]:
 
 
 def _sent(needed: Collection[Any], device: str) -> list[tuple[Any, list[tuple[Any, int]]]]:
-    """The tensors that the step sends from the worker to parameter servers, and who takes each as
-    which input.
+    """Return the tensors that the step sends from the worker to parameter servers.
+
+    Each comes with its receivers, as operations and positions of the input.
     """
-    taken: dict[Any, list[tuple[Any, int]]] = {}
+    receivers: dict[Any, list[tuple[Any, int]]] = {}
     for operation in needed:
         if operation.type in _UPDATES or not _place(operation).startswith(_PS):
             continue
@@ -367,38 +406,39 @@ def _sent(needed: Collection[Any], device: str) -> list[tuple[Any, list[tuple[An
                 and given.op.device.startswith(device)
                 and _outside(given.op)
             ):
-                taken.setdefault(given.ref(), []).append((operation, index))
-    return [(reference.deref(), takers) for reference, takers in taken.items()]
+                receivers.setdefault(given.ref(), []).append((operation, index))
+    return [(reference.deref(), inputs) for reference, inputs in receivers.items()]
 
 
 def _on_cpu(tf: Any, sent: Iterable[tuple[Any, list[tuple[Any, int]]]], cpu: str) -> list[Any]:
-    """The same tensors in the memory of the CPU, from where they are sent: only there it is seen
-    when a GPU is done.
+    """Return copies of the tensors in the memory of the CPU, from where they are then sent.
+
+    Only there a moment shows when a GPU is done.
     """
-    here = []
-    for tensor, takers in sent:
+    copied = []
+    for tensor, inputs in sent:
         with tf.control_dependencies(None), tf.device(None), tf.device(cpu):
-            held = tf.identity(tensor)
-        for operation, index in takers:
-            operation._update_input(index, held)  # the only way to move an edge of a built graph
-        here.append(held)
-    return here
+            copy = tf.identity(tensor)
+        for operation, index in inputs:
+            operation._update_input(index, copy)  # the only way to move an edge of a built graph
+        copied.append(copy)
+    return copied
 
 
 def _seen_on_cpu(tf: Any, kept: Collection[Any], cpu: str) -> Any:
-    """A number of each of these in the memory of the CPU: all of them need not go there to see that
-    the GPU is done.
+    """Return one number of each tensor in the memory of the CPU.
 
-    Tensor2Tensor has variables without any rows, whose gradients have none.
+    That is enough to see when the GPU is done. Tensor2Tensor has variables without rows, whose
+    gradients have no number.
     """
     with tf.control_dependencies(None):
-        first = tf.concat([tf.cast(tf.reshape(each, [-1])[:1], tf.float32) for each in kept], 0)
+        first = tf.concat([tf.cast(tf.reshape(tensor, [-1])[:1], tf.float32) for tensor in kept], 0)
         with tf.device(None), tf.device(cpu):
             return tf.identity(first)
 
 
 def _place(operation: Any) -> str:
-    """Its device; one that has none is placed beside its variable."""
+    """Return an operation's device; without one, TensorFlow places it beside its variable."""
     if operation.device:
         return operation.device
     resource = tensorflow().resource
@@ -406,5 +446,5 @@ def _place(operation: Any) -> str:
 
 
 def _outside(operation: Any) -> bool:
-    """No part of a branch that may not be taken, or of a loop."""
+    """Return whether the operation is outside of conditional branches and loops."""
     return operation._get_control_flow_context() is None

@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from ....errors import PlanError
-from ....journal.bags.state import BagJobState, BagState
 from ....protocol import checks
-from ....protocol.bag.events import BagStopped
 from ....protocol.checks import Amount
+from ..events import BagStopped
 from ..policy.placement import Expectations, Free, Survival, Waiting, place
+from ..state import BagJobState, BagState
 from ..surrogate.active_learning import LEAST_JUDGED, good_enough
 
 LEAST_TIMED = 3

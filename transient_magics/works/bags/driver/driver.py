@@ -28,18 +28,18 @@ from distributed.scheduler import KilledWorker
 
 from ....errors import PlanError
 from ....files import write_atomically
-from ....journal.bags.fold import fold
-from ....journal.bags.state import BagState
 from ....protocol import checks, jsonl, layout
-from ....protocol.bag import events as b
-from ....protocol.bag.events import MOST_ARRAY_BYTES, MOST_SAID
-from ....protocol.bag.spec import BagSpec
 from ....protocol.events import from_values
+from ....protocol.outputs import MOST_ARRAY_BYTES, MOST_SAID
 from ....protocol.vm_events import told
 from ....runtime.folder import Lines
 from ...dask.on_vm import bag_task, scheduler
 from ...dask.on_vm.task import DaskTask, security
+from .. import events as b
+from ..fold import fold
 from ..policy.placement import Free
+from ..spec import BagSpec
+from ..state import BagState
 from ..storage import pack_surrogate, read_arrays
 from ..surrogate.active_learning import Proposal, expected_seconds, judge, propose
 from ..surrogate.model import LEAST_RESULTS, Surrogate, learn

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ from ....planner.checkpoints import Planner
 from ....planner.lifetimes.parametric import LifetimeModel
 from ....protocol import checks
 from ....protocol.checks import Amount, within
+from ....protocol.outputs import Policy
 
 SPARE_HOURS = 1.0
 """How long a stable VM is kept without a job (HPDC 2020, section 5)."""
-Policy = Literal["reuse", "memoryless"]
 
 _PIECES = 60
 _FURTHEST = 200.0

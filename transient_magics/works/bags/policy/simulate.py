@@ -15,7 +15,7 @@ from ....catalog.published import WAVES
 from ....errors import PlanError
 from ....planner.lifetimes.kaplan_meier import BLOCKS, resampled
 from ....planner.lifetimes.parametric import LifetimeModel
-from ....protocol.bag.spec import jobs_of
+from ....protocol.outputs import jobs_of
 from .placement import Expectations, Free, Policy, Waiting, place
 
 _LIVES_PER_JOB = 3

@@ -10,10 +10,10 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from ....protocol.bag.events import BagLearnt
-from ....protocol.bag.spec import ERROR
+from ....protocol.outputs import ERROR
 from ....protocol.run import Value
-from ....protocol.study import Dimension
+from ....protocol.space import Dimension
+from ..events import BagLearnt
 from .cube import Cube, sobol
 from .model import Surrogate
 

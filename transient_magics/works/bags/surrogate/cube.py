@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ....protocol.literals import as_number, same
 from ....protocol.run import Value
-from ....protocol.study import Dimension
+from ....protocol.space import Dimension
 
 _MOST_CORNERS = 16
 _FEW = 4

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....errors import PlanError
-from ....protocol.bag.spec import ERROR, outputs_of
 from ....protocol.literals import value_text
+from ....protocol.outputs import ERROR, outputs_of
 from ....protocol.run import Value
-from ....protocol.study import Dimension
+from ....protocol.space import Dimension
 from .cube import Cube, inside, sobol
 
 MOST_GAUSSIAN = 2000

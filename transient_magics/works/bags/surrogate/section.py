@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ....errors import PlanError
-from ....protocol.bag.spec import ERROR
 from ....protocol.literals import as_number
+from ....protocol.outputs import ERROR
 from ....protocol.run import Value
-from ....protocol.study import Dimension
+from ....protocol.space import Dimension
 from .cube import all_inside
 from .model import Result, Surrogate
 

@@ -27,7 +27,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     folder: Path = given.folder.absolute()
-    begin = process_record.wanted(folder)
+    begin = process_record.requested(folder)
     if begin is None or not process_record.claim(folder, begin.attempt):
         return
     task = DaskTask.from_dict(begin.task)

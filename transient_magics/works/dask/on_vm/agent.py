@@ -21,11 +21,12 @@ from typing import Any
 
 from ....protocol import checks, layout
 from ....protocol.agent_commands import Begin
-from ....protocol.dask.spec import DaskSpec
-from ....protocol.vm_events import DaskCrashed, DaskGpuUnused, told
+from ....protocol.vm_events import told
 from ....runtime import gpu_use, process_record
 from ....runtime.folder import Lines
 from ....runtime.parts import LOG, Ended, Part, Restarts
+from ..events import DaskCrashed, DaskGpuUnused
+from ..spec import DaskSpec
 from . import record
 from .record import TERMINATE_SHARE, memory_limit
 from .task import DaskTask
@@ -156,7 +157,7 @@ class DaskPart(Part):
         """
         most = TERMINATE_SHARE * memory_limit(self._spec)
         while True:
-            if (has := process_record.resident(pid)) > most:
+            if (has := process_record.resident_bytes(pid)) > most:
                 _kill(pid)
                 return f"memory: it had {has / 2**30:.1f} GB and may have {memory_limit(self._spec) / 2**30:.1f} GB"
             if record.is_over_time(self.folder):

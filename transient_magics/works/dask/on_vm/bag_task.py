@@ -32,8 +32,7 @@ from distributed.utils import sync
 from ....errors import TransientError
 from ....files import write_atomically
 from ....protocol import layout
-from ....protocol.bag.events import MOST_ARRAY_BYTES
-from ....protocol.bag.spec import checked_values
+from ....protocol.outputs import MOST_ARRAY_BYTES, checked_values
 from ....runtime import process_record
 from ....runtime.training.reproducibility import Generators
 from ....runtime.training.usercode import MODULE_NAME, is_of_cell, run_cell

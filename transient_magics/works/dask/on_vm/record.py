@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ....files import write_atomically
-from ....protocol.bag.events import MOST_SAID
-from ....protocol.dask.spec import DaskSpec
+from ....protocol.outputs import MOST_SAID
+from ..spec import DaskSpec
 
 _LIMIT = "limit"
 """The file with the moment (`time.monotonic`) at which the agent kills the worker."""

@@ -27,12 +27,13 @@ from distributed.protocol.pickle import dumps
 from distributed.scheduler import KilledWorker, Scheduler, TaskState, WorkerState
 
 from ....protocol import checks, layout
-from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ....protocol.dask.versions import versions
-from ....protocol.vm_events import DaskClosed, DaskLeft, DaskServing, told
+from ....protocol.vm_events import told
 from ....runtime.folder import Lines
 from ....runtime.role import separate_children
+from ..events import DaskClosed, DaskLeft, DaskServing
+from ..spec import LEAVE_SECONDS, DaskSpec
 from .task import SETTINGS, DaskTask, security
+from .versions import versions
 
 ALONE_SECONDS = 60.0
 """Without a client for so long it ends: nobody is left who could ask for what its VMs are paid for.

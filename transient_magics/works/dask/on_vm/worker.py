@@ -25,13 +25,13 @@ from distributed.core import rpc
 from distributed.worker import Worker
 
 from ....protocol import checks, layout
-from ....protocol.dask.spec import LEAVE_SECONDS, DaskSpec
-from ....protocol.job import NOTICE_SECONDS
+from ....protocol.machines import NOTICE_SECONDS
 from ....runtime import gpu_use
 from ....runtime.folder import RunFolder
 from ....runtime.metadata import notice_seconds, watch_preemption
 from ....runtime.role import separate_children
 from ....runtime.training.usercode import provide_packages
+from ..spec import LEAVE_SECONDS, DaskSpec
 from . import record
 from .record import memory_limit
 from .task import SETTINGS, DaskTask, security

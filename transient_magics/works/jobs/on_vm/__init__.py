@@ -1,5 +1,5 @@
-"""The process that runs a job's command on a VM: started and ended, bounded, its folder packed and
-unpacked.
+"""The runner of a job's command on a VM: a process for each job, of the standard library alone.
 
-`python -m transient_magics.works.jobs.on_vm`, a process for each job. Standard library only.
+`python -m transient_magics.works.jobs.on_vm` starts it. It limits the command's memory and output,
+and packs and unpacks the folder that the job keeps.
 """

@@ -1,4 +1,4 @@
-"""What one VM does in an attempt of a job."""
+"""The task of one VM in an attempt of a job."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class JobTask:
     It is not `kept` where that archive was lost with its machine.
     """
     at: Amount = 0.0
-    """The controller's clock, in seconds since 1970 (0: unknown). Ranks compare by it when they
-    saved.
+    """The controller's clock, in seconds since 1970 (0: unknown). Ranks are compared by it: which
+    one saved last.
     """
 
     @classmethod

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 
 class Stalls(Handle["RunState", "Report"]):
-    """A measurement of where the time of a step goes: a `run` that trains nothing."""
+    """A measurement of where the time of a step goes: a run that trains nothing.
+
+    Examples
+    --------
+    >>> stalls = tm.stalls()
+    >>> print(stalls.wait())
+    >>> stalls.what_if(cores=2)
+    """
 
     kind = "run"
     word = "stalls"
@@ -36,25 +43,27 @@ class Stalls(Handle["RunState", "Report"]):
 
     @property
     def report(self) -> Report:
-        """What it came to so far: `print` shows it."""
+        """The report of the measurement so far, which `print` shows as tables."""
         from .report import report
 
         return report(self.cluster.state, self.state)
 
     @property
     def advice(self) -> str:
-        """What to do about the longest stall, of each kind of VM; empty as long as too little is
-        measured.
-        """
+        """What to do about the longest stall of each kind of VM; empty until enough is measured."""
         bars = self.report.bars
-        found = [bar for bar in bars if bar.advice]
-        return "\n".join(
-            f"{each.label}: {each.advice}" if len(bars) > 1 else each.advice for each in found
-        )
+        if len(bars) == 1:
+            return bars[0].advice
+        return "\n".join(f"{bar.label}: {bar.advice}" for bar in bars if bar.advice)
 
     def table(self) -> pandas.DataFrame:
-        """A row for each kind of VM and part of a step: its seconds, their interval of 90 %, its
-        share of the step, and whether it was `measured`, or is within the noise.
+        """Return the parts of a step as a DataFrame with a row for each kind of VM and part.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns vm, part, seconds, low and high (the interval of 90 %), share (of the step,
+            0 to 1), and measured (False: within the noise).
         """
         import pandas
 
@@ -73,14 +82,34 @@ class Stalls(Handle["RunState", "Report"]):
         ps: float = 1.0,
         vm: str = "",
     ) -> Prediction:
-        """What a step would take with something bigger or faster.
+        """Predict the duration of a step with larger or faster resources.
 
-        `cache`: the share of the data that a cache holds which never evicts. All others say how
-        many times as much there is of what was measured: cores that prepare examples, bytes a
-        second from the disk and over the link to the parameter servers, the GPU's speed, examples
-        in a mini-batch, parameter servers. `vm`: which kind, as in `table()`, where there are
-        several (the one with the most workers). Raises DeclarationError for what cannot be,
-        ClusterError where too little was measured.
+        Parameters
+        ----------
+        cache : float, default 0
+            The share of the data, 0 to 1, in a cache that never evicts.
+        cores, disk, link, gpu, batch, ps : float, default 1
+            Factors of what was measured: the cores that prepare examples, the throughput of the
+            disk and of the link to the parameter servers, the speed of the GPU, the examples of a
+            mini-batch, the parameter servers.
+        vm : str, optional
+            The kind of VM, as in `table()` (default: the one with the most workers).
+
+        Returns
+        -------
+        Prediction
+            Seconds of the step and of its parts.
+
+        Raises
+        ------
+        DeclarationError
+            A factor is impossible, or the kind of VM was not measured.
+        ClusterError
+            Not enough is measured.
+
+        Examples
+        --------
+        >>> print(tm.stalls().what_if(cache=1, cores=2))
         """
         from ....planner.stalls.terms import Change, what_if
 
@@ -89,14 +118,14 @@ class Stalls(Handle["RunState", "Report"]):
             raise ClusterError(
                 f"{self.name} has not taken all measures once", fix="Wait for it: stalls.wait()"
             )
-        named = [each for each in bars if vm in ("", each.label)]
+        named = [bar for bar in bars if vm in ("", bar.label)]
         if not named:
             raise unknown("measured VM", vm, [bar.label for bar in bars], where="vm")
-        chosen = max(named, key=lambda each: len(each.stalls.workers))
+        chosen = max(named, key=lambda bar: len(bar.stalls.workers))
         return what_if(chosen.stalls, Change(cache, cores, disk, link, gpu, batch, ps))
 
     def changes(self) -> Iterator[Report]:
-        """Yield the report whenever there is more of it, until all is measured."""
+        """Yield the report whenever it has grown, until everything is measured."""
         over = threading.Event()
         changed = threading.Event()
 
@@ -116,9 +145,7 @@ class Stalls(Handle["RunState", "Report"]):
             end()
 
     def cost(self) -> Cost:
-        """Return the cost of the measurement so far and at its end, in US dollars, as of other
-        work.
-        """
+        """Return the cost of the measurement so far and at its end, in US dollars."""
         return self.run.cost()
 
     def _is_home(self) -> bool:
@@ -128,8 +155,8 @@ class Stalls(Handle["RunState", "Report"]):
         """Return the report, and record it for later plans."""
         from ....client.planning.workloads import learn, store_of
 
-        known = KnownRun(self.cluster.directory, work)
-        learn(store_of(known), known)
+        measured = KnownRun(self.cluster.directory, work)
+        learn(store_of(measured), measured)
         return self.report
 
     def __str__(self) -> str:
@@ -137,10 +164,21 @@ class Stalls(Handle["RunState", "Report"]):
 
 
 def stalls(name: str | None = None, cluster: Cluster | str | None = None) -> Stalls:
-    """Return the measurement of stalls called `name`, as `run` finds a run; without a name the
-    latest one.
+    """Return a measurement of stalls.
 
-    Raises UnknownWorkError and ClusterError.
+    Parameters
+    ----------
+    name : str, optional
+        The name of the measurement (default: the latest).
+    cluster : Cluster or str, optional
+        Its cluster (default: the latest one that has such a measurement).
+
+    Raises
+    ------
+    UnknownWorkError
+        There is no such measurement.
+    ClusterError
+        No cluster is named, and several that are not deleted have such work.
     """
 
     def measured(candidate: Cluster) -> bool:

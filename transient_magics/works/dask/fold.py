@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...protocol.dask.spec import DaskSpec
-from .. import events as e
-from ..jobs import DaskState
-from ..state import ClusterState
-from .rules import Rules, refuse_unknown_vms, with_work
+from ...journal.folding.rules import Rules, refuse_unknown_vms, with_work
+from ...journal.state import ClusterState
+from .events import DaskBegan, DaskClosed, DaskCrashed, DaskGpuUnused, DaskLeft, DaskServing
+from .spec import DaskSpec
+from .state import DaskState
 
 rules = Rules()
 
@@ -20,35 +20,35 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> DaskState:
 
 def _heard(
     state: ClusterState,
-    event: e.DaskServing | e.DaskLeft | e.DaskCrashed | e.DaskGpuUnused | e.DaskClosed,
+    event: DaskServing | DaskLeft | DaskCrashed | DaskGpuUnused | DaskClosed,
 ) -> dict[str, int]:
     dask = state.of(DaskState)[event.dask]
-    if isinstance(event, e.DaskCrashed | e.DaskGpuUnused):
+    if isinstance(event, DaskCrashed | DaskGpuUnused):
         vm = event.vm
     else:
         vm = dask.vm
     return {**dask.heard, vm: event.time}
 
 
-@rules.of(e.DaskBegan)
-def _(state: ClusterState, event: e.DaskBegan) -> ClusterState:
+@rules.of(DaskBegan)
+def _(state: ClusterState, event: DaskBegan) -> ClusterState:
     refuse_unknown_vms(state, [event.vm])
     return with_work(state, "dask", event.dask, phase="running", vm=event.vm)
 
 
-@rules.of(e.DaskServing)
-def _(state: ClusterState, event: e.DaskServing) -> ClusterState:
+@rules.of(DaskServing)
+def _(state: ClusterState, event: DaskServing) -> ClusterState:
     return with_work(state, "dask", event.dask, serving=event, heard=_heard(state, event))
 
 
-@rules.of(e.DaskLeft)
-def _(state: ClusterState, event: e.DaskLeft) -> ClusterState:
+@rules.of(DaskLeft)
+def _(state: ClusterState, event: DaskLeft) -> ClusterState:
     left = state.of(DaskState)[event.dask].left + 1
     return with_work(state, "dask", event.dask, left=left, heard=_heard(state, event))
 
 
-@rules.of(e.DaskCrashed)
-def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
+@rules.of(DaskCrashed)
+def _(state: ClusterState, event: DaskCrashed) -> ClusterState:
     dask = state.of(DaskState)[event.dask]
     told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
     if event.vm == dask.vm:  # what a scheduler knew is nowhere else
@@ -58,8 +58,8 @@ def _(state: ClusterState, event: e.DaskCrashed) -> ClusterState:
     return with_work(state, "dask", event.dask, **told)
 
 
-@rules.of(e.DaskGpuUnused)
-def _(state: ClusterState, event: e.DaskGpuUnused) -> ClusterState:
+@rules.of(DaskGpuUnused)
+def _(state: ClusterState, event: DaskGpuUnused) -> ClusterState:
     unused = {
         vm: gpu for vm, gpu in state.of(DaskState)[event.dask].gpu_unused.items() if vm != event.vm
     }
@@ -68,6 +68,6 @@ def _(state: ClusterState, event: e.DaskGpuUnused) -> ClusterState:
     return with_work(state, "dask", event.dask, gpu_unused=unused, heard=_heard(state, event))
 
 
-@rules.of(e.DaskClosed)
-def _(state: ClusterState, event: e.DaskClosed) -> ClusterState:
+@rules.of(DaskClosed)
+def _(state: ClusterState, event: DaskClosed) -> ClusterState:
     return with_work(state, "dask", event.dask, closed=event.reason, heard=_heard(state, event))

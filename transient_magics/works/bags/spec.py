@@ -14,26 +14,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal, Self
 
-from .. import checks
-from ..checks import Amount, Count, Name, within
-from ..job import MOST_WORKERS
-from ..literals import as_number
-from ..run import Value, parameter_name
-from ..study import Dimension
+from ...protocol import checks
+from ...protocol.checks import Amount, Count, Name, within
+from ...protocol.literals import as_number
+from ...protocol.machines import MOST_LEASED
+from ...protocol.outputs import MOST_JOBS, Policy, jobs_of, output_name
+from ...protocol.run import Value
+from ...protocol.space import Dimension
 
-MOST_JOBS = 10_000
 MOST_RETRIES = 100
-MOST_OUTPUTS = 32
 GIVEN = ("seed", "checkpoint")
 """What a job's function is given beside the parameters, where it has arguments of that name."""
-ERROR = "_error"
-"""Behind an output's name: its standard error, as the job itself estimated it."""
-_NO_FUNCTION = "a result is a dict of numbers, as {'pressure': p, 'pressure_error': e}"
-
-
-def output_name(text: str) -> str:
-    """A check: a name of something that a job returns. Raises ValueError."""
-    return parameter_name(text)
 
 
 def _output_or_none(text: str) -> str:
@@ -46,37 +37,6 @@ def _above_zero(value: float) -> float:
     if value <= 0:
         raise ValueError(f"{value!r} is not above zero")
     return value
-
-
-def checked_values(values: Mapping[str, float]) -> Mapping[str, float]:
-    """A check: what a job returned, finite numbers by name, each error beside what it is of and not
-    below zero.
-
-    Raises ValueError, a clause.
-    """
-    if not 0 < len(values) <= 2 * MOST_OUTPUTS:
-        raise ValueError(f"{len(values)} values: {_NO_FUNCTION}")
-    for name, value in values.items():
-        output_name(name)
-        if name.endswith(ERROR):
-            if name.removesuffix(ERROR) not in values:
-                raise ValueError(f"{name} is the error of nothing that is returned")
-            if value < 0:
-                raise ValueError(f"{name} is below zero: {value!r}")
-    return values
-
-
-Values = Annotated[Mapping[str, float], checked_values]
-
-
-def outputs_of(values: Collection[str]) -> tuple[str, ...]:
-    """The names of the outputs among the names of a result's values, without their errors."""
-    return tuple(name for name in values if not name.endswith(ERROR))
-
-
-def jobs_of(spec_jobs: int, spare: float) -> int:
-    """N (1 + p): how many jobs are begun so that N results come, without waiting for any."""
-    return math.ceil(round(spec_jobs * (1 + spare), 9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +64,8 @@ class BagSpec:
     until: Mapping[Annotated[str, _output_or_none], Annotated[float, _above_zero]] = field(
         default_factory=dict[str, float]
     )
-    policy: Literal["reuse", "memoryless"] = "reuse"
-    workers: Annotated[int, within(0, MOST_WORKERS)] = 0
+    policy: Policy = "reuse"
+    workers: Annotated[int, within(0, MOST_LEASED)] = 0
     seed: Annotated[int, within(0, 2**31 - 1)] = 0
     job_seconds: Amount = 0.0
     save_seconds: Amount = 0.0

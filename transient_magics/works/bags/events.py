@@ -2,7 +2,7 @@
 learnt from them.
 
 The driver runs on a VM, so its lines are foreign: these classes are all that is taken of it
-(`from_driver`), and what follows from them is one fold (`journal.bags`). A key is (job, attempt):
+(`from_driver`), and what follows from them is one fold. A key is (job, attempt):
 whatever comes twice counts once.
 """
 
@@ -12,17 +12,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
-from ..checks import Amount, Count, Name, at_least
-from ..events import FACT, Event, event, taken
-from ..literals import CheckedValue, all_as_json
-from ..names import checked_file
-from ..run import parameter_name
-from .spec import MOST_OUTPUTS, Values, output_name
+from ...protocol.checks import Amount, Count, Name, at_least
+from ...protocol.events import FACT, Event, event, taken
+from ...protocol.literals import CheckedValue, all_as_json
+from ...protocol.names import checked_file
+from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_OUTPUTS, MOST_SAID, Values, output_name
+from ...protocol.run import parameter_name
 
-MOST_ARRAY_BYTES = 64 * 2**20
-"""Of the arrays that one job returns, as a file."""
-MOST_SAID = 2000
-"""Characters of what an attempt printed: its last ones."""
 MOST_POINT = 64
 """Parameters of a point."""
 _AtLeastOne = Annotated[int, at_least(1)]
@@ -229,3 +225,13 @@ def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
     if found.bag != bag:
         raise ValueError(f"a {found.kind} event of another bag")
     return found
+
+
+@event("bag.began", FACT)
+class BagBegan(Event):
+    """Its driver is beside the scheduler of the Dask cluster `dask`, whose workers are the bag's; a
+    later one takes the place of one that was lost.
+    """
+
+    bag: Name
+    dask: Name

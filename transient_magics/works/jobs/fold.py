@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...protocol.job import JobSpec
-from .. import events as e
-from ..jobs import JobState
-from ..state import ClusterState
-from .rules import Rules, changed, refuse_unknown_vms, with_work
+from ...journal import events as e
+from ...journal.folding.rules import Rules, changed, refuse_unknown_vms, with_work
+from ...journal.state import ClusterState
+from .events import (
+    JobBegan,
+    JobExited,
+    JobGpuUnused,
+    JobInterrupted,
+    JobKept,
+    JobStarted,
+    JobUnkept,
+)
+from .spec import JobSpec
+from .state import JobState
 
 rules = Rules()
 
@@ -18,8 +27,8 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> JobState:
     return JobState(name, JobSpec.from_dict({**spec, "name": name}), declared_at=at)
 
 
-@rules.of(e.JobBegan)
-def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
+@rules.of(JobBegan)
+def _(state: ClusterState, event: JobBegan) -> ClusterState:
     job = state.of(JobState)[event.job]
     if event.attempt != job.attempt + 1 or job.vms:
         raise ValueError(f"attempt {event.attempt} does not follow on {job.attempt}")
@@ -39,8 +48,8 @@ def _(state: ClusterState, event: e.JobBegan) -> ClusterState:
     )
 
 
-@rules.of(e.JobStarted)
-def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
+@rules.of(JobStarted)
+def _(state: ClusterState, event: JobStarted) -> ClusterState:
     job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
@@ -50,8 +59,8 @@ def _(state: ClusterState, event: e.JobStarted) -> ClusterState:
     )
 
 
-@rules.of(e.JobKept)
-def _(state: ClusterState, event: e.JobKept) -> ClusterState:
+@rules.of(JobKept)
+def _(state: ClusterState, event: JobKept) -> ClusterState:
     job = state.of(JobState)[event.job]
     if job.kept and event.number <= job.kept.number:
         raise ValueError(f"archive {event.number} is no newer than {job.kept.number}")
@@ -61,13 +70,13 @@ def _(state: ClusterState, event: e.JobKept) -> ClusterState:
     return with_work(state, "job", event.job, kept=event, packed=packed)
 
 
-@rules.of(e.JobUnkept)
-def _(state: ClusterState, event: e.JobUnkept) -> ClusterState:
+@rules.of(JobUnkept)
+def _(state: ClusterState, event: JobUnkept) -> ClusterState:
     return with_work(state, "job", event.job, unkept=event.reason)
 
 
-@rules.of(e.JobGpuUnused)
-def _(state: ClusterState, event: e.JobGpuUnused) -> ClusterState:
+@rules.of(JobGpuUnused)
+def _(state: ClusterState, event: JobGpuUnused) -> ClusterState:
     job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
@@ -77,16 +86,16 @@ def _(state: ClusterState, event: e.JobGpuUnused) -> ClusterState:
     return with_work(state, "job", event.job, gpu_unused=unused)
 
 
-@rules.of(e.JobExited)
-def _(state: ClusterState, event: e.JobExited) -> ClusterState:
+@rules.of(JobExited)
+def _(state: ClusterState, event: JobExited) -> ClusterState:
     job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
     return with_work(state, "job", event.job, exits={**job.exits, job.vms[event.rank]: event})
 
 
-@rules.of(e.JobInterrupted)
-def _(state: ClusterState, event: e.JobInterrupted) -> ClusterState:
+@rules.of(JobInterrupted)
+def _(state: ClusterState, event: JobInterrupted) -> ClusterState:
     job = state.of(JobState)[event.job]
     if event.attempt != job.attempt or not job.vms:
         return state
@@ -121,7 +130,7 @@ def ended(job: JobState, event: e.WorkEnded) -> JobState:
     return changed(job, code=code, tail=tail, spent=job.ran(event.at), started={}, gpu_unused={})
 
 
-def _decisive_exit(job: JobState) -> e.JobExited | None:
+def _decisive_exit(job: JobState) -> JobExited | None:
     """Return the exit of the last attempt that says how the job ended.
 
     That is the first one, or the first failure if the job was not stopped: the other ranks are

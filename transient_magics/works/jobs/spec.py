@@ -11,18 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Self
 
-from . import checks
-from .checks import Amount, Count, Name, at_least, within
-from .names import is_path
+from ...protocol import checks
+from ...protocol.checks import Amount, Count, Name, at_least, within
+from ...protocol.machines import MOST_LEASED, NOTICE_SECONDS
+from ...protocol.names import is_path
 
-MOST_WORKERS = 100
 MOST_RETRIES = 100
 LEAST_KEEP_SECONDS = 5.0
-MOST_KEPT_BYTES = 8 * 2**30
-MOST_KEPT_FILES = 10_000
-"""Of the folder that is kept: what is larger, or has more files, is not shipped."""
-NOTICE_SECONDS = 30.0
-"""Time from a preemption notice to the end of the VM that Compute Engine grants."""
 LEAST_AT_NOTICE_SECONDS = 15.0
 """Shorter than this, a command could not save and its folder could not be packed and copied."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
@@ -98,7 +93,7 @@ class JobSpec:
     at_notice_seconds: Annotated[float, within(LEAST_AT_NOTICE_SECONDS, NOTICE_SECONDS)] = (
         NOTICE_SECONDS
     )
-    workers: Annotated[int, within(1, MOST_WORKERS)] = 1
+    workers: Annotated[int, within(1, MOST_LEASED)] = 1
     retries: Annotated[int, within(0, MOST_RETRIES)] = 0
     timeout_seconds: Amount | None = None
     memory_bytes: Count = 0

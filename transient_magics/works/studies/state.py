@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..protocol.run import Value
-from ..protocol.study import StudySpec
-from .work import Work
+from ...journal.work import Work
+from ...protocol.run import Value
+from .spec import StudySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class StudyState(Work[StudySpec]):
     """By which it was extended."""
 
     @property
-    def runs(self) -> tuple[str, ...]:
+    def members(self) -> tuple[str, ...]:
         """The names of the runs of all trials."""
         return tuple(run for trial in self.trials.values() for run in trial.runs)
 
     @property
-    def ends_cluster(self) -> bool:
-        """Whether its cluster was made for it alone, and ends now that it is over."""
-        return self.spec.alone and self.over
+    def has_cluster_alone(self) -> bool:
+        """Whether its cluster was made for it alone, and ends with it."""
+        return self.spec.alone
 
     @property
     def stopping(self) -> bool:

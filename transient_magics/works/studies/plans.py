@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ...client.folders import known_runs
+from ...client.planning.revocations import foreseen
+from ...client.planning.workloads import alike, learn, store_for
 from ...errors import PlanError, StoreError, TransientError
 from ...protocol.machines import parse_machines
-from ...protocol.study import StudySpec
 from ...spec import ClusterSpec, Source, WorkerGroup
-from ..folders import known_runs
-from .revocations import foreseen
-from .workloads import alike, learn, store_for
+from .spec import StudySpec
 
 if TYPE_CHECKING:
     import numpy as np

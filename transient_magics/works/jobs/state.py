@@ -1,16 +1,13 @@
-"""What the events of a journal add up to, of jobs (attempts, what is kept, how they ended) and of
-Dask clusters.
-"""
+"""The state of a job: its attempts, what is kept of it, and how it ended."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..protocol.dask.spec import DaskSpec
-from ..protocol.job import JobSpec
-from . import events as e
-from .work import Work
+from ...journal.work import Work
+from .events import JobExited, JobKept
+from .spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +24,9 @@ class JobState(Work[JobSpec]):
     """When the attempt under way was given to its VMs."""
     started: Mapping[str, float] = field(default_factory=dict[str, float])
     """By VM: when the command runs there in the attempt under way."""
-    exits: Mapping[str, e.JobExited] = field(default_factory=dict[str, e.JobExited])
+    exits: Mapping[str, JobExited] = field(default_factory=dict[str, JobExited])
     """By VM: how it ended there."""
-    kept: e.JobKept | None = None
+    kept: JobKept | None = None
     """The folder as it was brought here last."""
     gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
     """By VM: the GPU that no process of the attempt under way has used yet, once that was reported.
@@ -63,38 +60,3 @@ class JobState(Work[JobSpec]):
         """For how many seconds its command has run, over all attempts."""
         begin = min(self.started.values(), default=0.0)
         return self.spent + (max(0.0, now - begin) if begin else 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class DaskState(Work[DaskSpec]):
-    """One Dask cluster."""
-
-    kind = "dask"
-    begins_with_fewer = True
-
-    vm: str = ""
-    """That of its scheduler; empty: it has none yet."""
-    serving: e.DaskServing | None = None
-    """Where the scheduler listens, once it does."""
-    heard: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By VM: the moment (ns) of the last that it told. Who follows it anew hears all of it again.
-    """
-    gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By VM: the GPU that no process has used since the worker started, once that was reported."""
-    left: int = 0
-    """Workers that left after a notice."""
-    crashes: int = 0
-    closed: str = ""
-    """Why the scheduler has ended by itself, a clause, once it has."""
-    lost: str = ""
-    """How it ended otherwise, a clause."""
-
-    @property
-    def owner(self) -> str:
-        """The bag that began it; else empty."""
-        return self.spec.bag
-
-    @property
-    def worker_count(self) -> int:
-        """How many workers it asks for."""
-        return self.spec.workers

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...protocol.study import StudySpec
-from .. import events as e
-from ..state import ClusterState
-from ..studies import StudyState, TrialState
-from .rules import Rules, changed, put
+from ...journal import events as e
+from ...journal.folding.rules import Rules, changed, put
+from ...journal.state import ClusterState
+from .events import StudyAsked, StudyExtended, StudyTold
+from .spec import StudySpec
+from .state import StudyState, TrialState
 
 rules = Rules()
 
@@ -19,8 +20,8 @@ def begin(name: str, spec: Mapping[str, object], at: float) -> StudyState:
     return StudyState(name, declared, declared_at=at, wanted=declared.bounded(declared.trials))
 
 
-@rules.of(e.StudyAsked)
-def _(state: ClusterState, event: e.StudyAsked) -> ClusterState:
+@rules.of(StudyAsked)
+def _(state: ClusterState, event: StudyAsked) -> ClusterState:
     study = state.of(StudyState)[event.study]
     if event.trial != len(study.trials):
         raise ValueError(f"trial {event.trial} does not follow on {len(study.trials) - 1}")
@@ -28,8 +29,8 @@ def _(state: ClusterState, event: e.StudyAsked) -> ClusterState:
     return _with_study(state, event, trials={**study.trials, event.trial: trial})
 
 
-@rules.of(e.StudyTold)
-def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
+@rules.of(StudyTold)
+def _(state: ClusterState, event: StudyTold) -> ClusterState:
     trials = state.of(StudyState)[event.study].trials
     if trials[event.trial].told:
         raise ValueError(f"trial {event.trial} was told before")
@@ -43,8 +44,8 @@ def _(state: ClusterState, event: e.StudyTold) -> ClusterState:
     return _with_study(state, event, trials={**trials, event.trial: told})
 
 
-@rules.of(e.StudyExtended)
-def _(state: ClusterState, event: e.StudyExtended) -> ClusterState:
+@rules.of(StudyExtended)
+def _(state: ClusterState, event: StudyExtended) -> ClusterState:
     study = state.of(StudyState)[event.study]
     wanted = study.spec.bounded(study.wanted + event.trials)
     requests = study.requests | {event.request}
@@ -60,7 +61,7 @@ def stopping(study: StudyState, event: e.WorkStopping) -> StudyState:
 
 def _with_study(
     state: ClusterState,
-    event: e.StudyAsked | e.StudyTold | e.StudyExtended,
+    event: StudyAsked | StudyTold | StudyExtended,
     /,
     **changes: object,
 ) -> ClusterState:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Self
 
-from .. import checks
-from ..checks import Count, Name, NameOrNone, within
-from ..job import MOST_WORKERS
+from ...protocol import checks
+from ...protocol.checks import Count, Name, NameOrNone, within
+from ...protocol.machines import MOST_LEASED
 
 LEAVE_SECONDS = 20.0
 """After the notice of a preemption: for how long results are moved to other workers. 30 s are sure.
@@ -30,7 +30,7 @@ class DaskSpec:
     """
 
     name: Name
-    workers: Annotated[int, within(1, MOST_WORKERS)]
+    workers: Annotated[int, within(1, MOST_LEASED)]
     threads: Annotated[int, within(0, MOST_THREADS)] = 0
     memory_bytes: Count = 0
     allowed_failures: Annotated[int, within(0, 1000)] = 3

@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...protocol.bag import events as b
-from ...protocol.bag.spec import BagSpec, outputs_of
+from ...journal.work import Work
+from ...protocol.outputs import outputs_of
 from ...protocol.run import Value
-from ..work import Work
+from . import events as b
 from .numbered import Numbered
+from .spec import BagSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +146,8 @@ class DeclaredBag(Work[BagSpec]):
     """The moment (ns) of the last that its present driver told. Who follows it anew hears all of it
     again.
     """
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The names of its Dask clusters."""
+        return self.dasks

@@ -11,16 +11,71 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ...protocol.bag import events as b
-from ...protocol.bag.spec import BagSpec, outputs_of
+from ...journal.folding.rules import Rules, with_work
+from ...journal.state import ClusterState
+from ...protocol.outputs import outputs_of
+from .events import (
+    OWN_FAULTS,
+    BagBegan,
+    BagEvent,
+    BagGaveUp,
+    BagLearnt,
+    BagLost,
+    BagProposed,
+    BagResult,
+    BagSaved,
+    BagStarted,
+    BagStopped,
+)
 from .numbered import Numbered
-from .state import BagJobState, BagState
+from .spec import BagSpec
+from .state import BagJobState, BagState, DeclaredBag
 
 _MOST_SAID = 32
 """Attempts of a job, its last ones, whose output is kept: a VM may be taken any number of times."""
 
 
-def fold(state: BagState, event: b.BagEvent) -> BagState:
+rules = Rules()
+FREQUENT = (BagProposed, BagStarted, BagSaved, BagResult)
+"""Events that come too often to be kept among the recent ones."""
+
+
+def begin(name: str, spec: Mapping[str, object], at: float) -> DeclaredBag:
+    """Return the state of a bag that was declared at a moment (seconds since 1970)."""
+    declared = BagSpec.from_dict({**spec, "name": name})
+    return DeclaredBag(name, declared, declared_at=at, state=BagState(declared))
+
+
+@rules.of(BagBegan)
+def _(state: ClusterState, event: BagBegan) -> ClusterState:
+    bag = state.of(DeclaredBag)[event.bag]
+    began_at = bag.began_at or event.at
+    if event.dask in bag.dasks:
+        return with_work(state, "bag", event.bag, phase="running", began_at=began_at)
+    dasks = (*bag.dasks, event.dask)
+    return with_work(
+        state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
+    )  # by a clock of its own
+
+
+@rules.of(
+    BagProposed,
+    BagStarted,
+    BagSaved,
+    BagLost,
+    BagResult,
+    BagGaveUp,
+    BagLearnt,
+    BagStopped,
+)
+def _(state: ClusterState, event: BagEvent) -> ClusterState:
+    bag = state.of(DeclaredBag)[event.bag]
+    return with_work(
+        state, "bag", event.bag, state=fold(bag.state, event), heard=max(bag.heard, event.time)
+    )
+
+
+def fold(state: BagState, event: BagEvent) -> BagState:
     """The state after an event. Raises ValueError, a clause, for one that cannot follow; what comes
     twice, or late, changes nothing.
     """
@@ -29,19 +84,19 @@ def fold(state: BagState, event: b.BagEvent) -> BagState:
     if state.over:
         return state
     match event:
-        case b.BagProposed():
+        case BagProposed():
             return _proposed(state, event)
-        case b.BagGaveUp():
+        case BagGaveUp():
             return _gave_up(state, event)
-        case b.BagLearnt():
+        case BagLearnt():
             return _learnt(state, event)
-        case b.BagStopped():
+        case BagStopped():
             return _stopped(state, event)
         case _:
             return _attempted(state, event)
 
 
-def replay(spec: BagSpec, events: Iterable[b.BagEvent]) -> BagState:
+def replay(spec: BagSpec, events: Iterable[BagEvent]) -> BagState:
     """The state after all of them. Raises ValueError as `fold` does."""
     state = BagState(spec)
     for event in events:
@@ -49,7 +104,7 @@ def replay(spec: BagSpec, events: Iterable[b.BagEvent]) -> BagState:
     return state
 
 
-def _proposed(state: BagState, event: b.BagProposed) -> BagState:
+def _proposed(state: BagState, event: BagProposed) -> BagState:
     if event.job in state.jobs:
         if state.jobs[event.job].point != event.point:
             raise ValueError(f"job {event.job} was proposed at another point")
@@ -64,32 +119,30 @@ def _proposed(state: BagState, event: b.BagProposed) -> BagState:
     return _with(state, job)
 
 
-def _attempted(
-    state: BagState, event: b.BagStarted | b.BagSaved | b.BagLost | b.BagResult
-) -> BagState:
+def _attempted(state: BagState, event: BagStarted | BagSaved | BagLost | BagResult) -> BagState:
     job = state.jobs.get(event.job)
     if job is None:
         raise ValueError(f"there is no job {event.job}")
-    if isinstance(event, b.BagStarted):
+    if isinstance(event, BagStarted):
         return _started(state, job, event)
     if not 0 < event.attempt <= job.attempt:
         raise ValueError(f"attempt {event.attempt} of job {event.job} has not begun")
     if job.phase in ("done", "failed"):
         return state
     if isinstance(
-        event, b.BagResult
+        event, BagResult
     ):  # of any attempt: a VM that was given up may have finished all the same
         return _resulted(state, job, event)
     if event.attempt != job.attempt or job.phase != "running":
         return state
-    if isinstance(event, b.BagSaved):
+    if isinstance(event, BagSaved):
         if event.done <= job.done:
             return state
         state = replace(state, saving_seconds=state.saving_seconds + event.seconds)
         return _with(state, replace(job, done=event.done))
     reason = event.reason or event.why
     job = replace(job, said=_said(job, event))
-    if event.why not in b.OWN_FAULTS:
+    if event.why not in OWN_FAULTS:
         return _with(
             state,
             replace(
@@ -103,7 +156,7 @@ def _attempted(
     return _with(state, replace(job, phase=phase, vm="", failures=failures, reason=reason))
 
 
-def _started(state: BagState, job: BagJobState, event: b.BagStarted) -> BagState:
+def _started(state: BagState, job: BagJobState, event: BagStarted) -> BagState:
     if event.attempt <= job.attempt:
         return state
     if event.attempt != job.attempt + 1:
@@ -122,7 +175,7 @@ def _started(state: BagState, job: BagJobState, event: b.BagStarted) -> BagState
     )  # less than was safe, where that was on the VM of a lost driver
 
 
-def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState:
+def _resulted(state: BagState, job: BagJobState, event: BagResult) -> BagState:
     if state.outputs and {*outputs_of(event.returned)} != {*state.outputs}:
         raise ValueError(
             f"job {job.number} returns {', '.join(outputs_of(event.returned))}, the first one returned "
@@ -137,7 +190,7 @@ def _resulted(state: BagState, job: BagJobState, event: b.BagResult) -> BagState
     return _with(state, job)
 
 
-def _said(job: BagJobState, event: b.BagLost | b.BagResult) -> Mapping[int, str]:
+def _said(job: BagJobState, event: BagLost | BagResult) -> Mapping[int, str]:
     if event.said:
         said = {**job.said, event.attempt: event.said}
     else:
@@ -147,7 +200,7 @@ def _said(job: BagJobState, event: b.BagLost | b.BagResult) -> Mapping[int, str]
     return dict([*said.items()][-_MOST_SAID:])
 
 
-def _gave_up(state: BagState, event: b.BagGaveUp) -> BagState:
+def _gave_up(state: BagState, event: BagGaveUp) -> BagState:
     if event.vm in state.given_up:
         return state
     if not state.may_give_up:
@@ -159,7 +212,7 @@ def _gave_up(state: BagState, event: b.BagGaveUp) -> BagState:
     return replace(state, given_up=(*state.given_up, event.vm))
 
 
-def _learnt(state: BagState, event: b.BagLearnt) -> BagState:
+def _learnt(state: BagState, event: BagLearnt) -> BagState:
     if event.results > len(state.results):
         raise ValueError(
             f"there are {len(state.results)} results to learn from, not {event.results}"
@@ -175,7 +228,7 @@ def _learnt(state: BagState, event: b.BagLearnt) -> BagState:
     return replace(state, learnt=(*state.learnt, event))
 
 
-def _stopped(state: BagState, event: b.BagStopped) -> BagState:
+def _stopped(state: BagState, event: BagStopped) -> BagState:
     if event.why == "counted" and not state.enough:
         raise ValueError(f"there are {len(state.results)} results of {state.spec.jobs}")
     jobs = Numbered(

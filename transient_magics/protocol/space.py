@@ -1,0 +1,172 @@
+"""The space of values that a study or a bag tries: its dimensions, and the text that names them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal, Self
+
+from .checks import LARGEST
+from .literals import (
+    CheckedValue,
+    Value,
+    as_json,
+    as_number,
+    is_whole_with_exponent,
+    mask,
+    parse_value,
+    same,
+    split,
+    value_text,
+)
+from .run import parameter_name
+
+_DIMENSION = re.compile(r"(?:\s*[=,:]\s*|[^\s=,:])+")
+"""In the text of a space: blanks separate dimensions, and mean nothing around `=`, `,` and `:`."""
+_FORMS = "write name=a,b,c, or name=low:high with :log or :int behind it"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One parameter and the values that it may take: one of `choices`, or from `low` to `high`,
+    both among them.
+
+    `kind`: `choice`; `float`, evenly; `log`, evenly in its logarithm; `int`, whole numbers.
+    """
+
+    name: Annotated[str, parameter_name]
+    kind: Literal["choice", "float", "log", "int"]
+    choices: tuple[CheckedValue, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+
+    def __post_init__(self) -> None:
+        if why := self._wrong():
+            raise ValueError(f"{self.name}: {why}")
+
+    def _wrong(self) -> str:
+        if self.kind == "choice":
+            if not self.choices:
+                return "there is nothing to choose from"
+            for place, choice in enumerate(self.choices):
+                if any(choice == other or same(choice, other) for other in self.choices[:place]):
+                    return f"{value_text(choice):.80} is there twice"
+            return ""
+        if self.choices:
+            return "a range has no choices"
+        if not self.low < self.high:
+            return (
+                f"the range is empty: {value_text(self.low)} is not below {value_text(self.high)}"
+            )
+        if self.kind == "log" and self.low <= 0:
+            return f"a logarithm needs a range above zero, and {value_text(self.low)} is not"
+        if self.kind == "int" and not (self.low.is_integer() and self.high.is_integer()):
+            return "a range of whole numbers begins and ends with one"
+        return ""
+
+    def __str__(self) -> str:
+        if self.kind == "choice":
+            return f"{self.name}={','.join(map(value_text, self.choices))}"
+        if self.kind == "int":
+            return f"{self.name}={self.low:.0f}:{self.high:.0f}:int"
+        ends = f"{self.name}={value_text(self.low)}:{value_text(self.high)}"
+        if self.kind == "float":
+            return ends
+        return f"{ends}:{self.kind}"
+
+    def has(self, value: Value) -> bool:
+        """Whether it may take this value."""
+        if self.kind == "choice":
+            return any(same(value, choice) for choice in self.choices)
+        if type(value) is int or (type(value) is float and self.kind != "int"):
+            return self.low <= value <= self.high
+        return False
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values."""
+        return {**asdict(self), "choices": [as_json(choice) for choice in self.choices]}
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `name=a,b,c` or `name=low:high[:log|:int]`. Raises ValueError, a clause that says
+        what is wrong.
+        """
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if not equals or not name or not values:
+            raise ValueError(f"{text[:40]!r} names no values: {_FORMS}")
+        parameter_name(name)
+        try:
+            return cls._of_values(name, values)
+        except ValueError as error:
+            text = str(error)
+            raise ValueError(text if text.startswith(f"{name}: ") else f"{name}: {text}") from None
+
+    @classmethod
+    def _of_values(cls, name: str, values: str) -> Self:
+        parts = split(values, ",")
+        ends = split(values, ":")
+        if len(ends) == 1 or len(parts) > 1:
+            return cls(name, "choice", _choices(parts))
+        low, high, *how = ends
+        match how:
+            case []:
+                kind = "float"
+            case ["log" | "int" as kind]:
+                pass
+            case [other]:
+                raise ValueError(f"a range cannot be {other[:20]!r}: {_FORMS}")
+            case _:
+                raise ValueError(f"{values[:40]!r} is no range: {_FORMS}")
+        return cls(name, kind, (), _end(low, values), _end(high, values))
+
+
+def parse_space(text: str) -> tuple[Dimension, ...]:
+    """The dimensions of a space, by blanks. Raises ValueError, a clause that says what is wrong."""
+    found: dict[str, Dimension] = {}
+    for part in _DIMENSION.finditer(mask(text)):
+        dimension = Dimension.parse(text[part.start() : part.end()])
+        if dimension.name in found:
+            raise ValueError(f"{dimension.name} is there twice")
+        found[dimension.name] = dimension
+    if not found:
+        raise ValueError(f"there is nothing to try: {_FORMS}")
+    return tuple(found.values())
+
+
+def count_points(space: Sequence[Dimension]) -> int:
+    """How many different points there are; 0: more than can be counted."""
+    if any(each.kind in ("float", "log") for each in space):
+        return 0
+    return math.prod(
+        len(each.choices) if each.kind == "choice" else int(each.high - each.low) + 1
+        for each in space
+    )
+
+
+def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
+    """The values of a dimension. Raises ValueError, a clause."""
+    if "" in texts:
+        raise ValueError("between two commas stands no value")
+    values = tuple(map(parse_value, texts))
+    floats = [text for text, value in zip(texts, values, strict=True) if type(value) is float]
+    mixed = 0 < len(floats) < len(values) and all(type(value) in (int, float) for value in values)
+    # Units and batch sizes may not be floats, and the table of a study would show both as whole
+    # numbers.
+    if mixed and all(map(is_whole_with_exponent, floats)):
+        whole = int(float(floats[0]))
+        raise ValueError(
+            f"{floats[0]} is a float beside whole numbers: write {whole}, or {whole}.0"
+        )
+    return values
+
+
+def _end(text: str, values: str) -> float:
+    """One end of a range. Raises ValueError, a clause."""
+    value = as_number(parse_value(text))
+    if math.isnan(value):
+        raise ValueError(f"{values[:40]!r} is no range: {_FORMS}")
+    if abs(value) >= LARGEST:
+        raise ValueError(f"{text:.40} is too large")
+    return value

@@ -1,0 +1,119 @@
+"""The events of Dask clusters: what their VMs report, and what the controller records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from ...protocol import checks
+from ...protocol.checks import Amount, Count, Name
+from ...protocol.events import FACT, Event, event, taken
+from ...protocol.vm_events import VM
+
+# What VMs report
+
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,49}", re.ASCII)
+
+
+def _version(value: str) -> str:
+    """What `pip install` may be told in an own sentence. Raises ValueError."""
+    if not _VERSION.fullmatch(value):
+        raise ValueError(f"{value!r:.80} is no version")
+    return value
+
+
+@event("dask.serving", FACT)
+class DaskServing(Event):
+    """The scheduler of a Dask cluster listens on its VM: at this `port`, its dashboard (0: none) at
+    that one on the VM's loopback. `versions`: of Python and of packages that its clients have to
+    have, too.
+    """
+
+    dask: Name
+    port: Annotated[int, checks.within(1, 65535)]
+    dashboard: Annotated[int, checks.within(0, 65535)]
+    versions: Mapping[Name, Annotated[str, _version]]
+
+
+@event("dask.left", FACT)
+class DaskLeft(Event):
+    """A worker left a Dask cluster after the notice of its VM's preemption: `moved` results, of so
+    many bytes, are elsewhere after `seconds`; `lost` ones are computed again, as are `interrupted`
+    tasks that it had not ended.
+    """
+
+    dask: Name
+    worker: Name
+    seconds: Amount
+    moved: Count
+    moved_bytes: Count
+    lost: Count
+    interrupted: Count
+
+
+@event("dask.crashed", FACT)
+class DaskCrashed(Event):
+    """A process of a Dask cluster ended on a VM that is not taken away. `reason` is a clause: how
+    it ended, or why it was ended (`it needed more memory than it may have`). What it computed
+    counts as its fault.
+    """
+
+    dask: Name
+    vm: Name
+    reason: str
+
+
+@event("dask.gpu_unused", FACT)
+class DaskGpuUnused(Event):
+    """No process on a VM of a Dask cluster has used the VM's GPU (`gpu`) in the `seconds` since its
+    worker started.
+
+    Zero seconds report that a process uses it now.
+    """
+
+    dask: Name
+    vm: Name
+    gpu: str
+    seconds: Amount
+
+
+@event("dask.closed", FACT)
+class DaskClosed(Event):
+    """The scheduler of a Dask cluster has ended by itself. `reason` is a clause (`its client is
+    gone`).
+    """
+
+    dask: Name
+    reason: str
+
+
+_OF_DASK: dict[str, type[Event]] = {
+    each.kind: each for each in (DaskServing, DaskLeft, DaskCrashed, DaskGpuUnused, DaskClosed)
+}
+
+
+def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, until: int) -> Event:
+    """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler
+    tells of others.
+    """
+    found = taken(line, _OF_DASK, VM, since, until)
+    about = found.values
+    if (
+        about["dask"] != dask
+        or about.get("vm", vm) != vm
+        or not (schedules or isinstance(found, DaskCrashed | DaskGpuUnused))
+    ):
+        raise ValueError(f"a {found.kind} event that is not this VM's to tell")
+    return found
+
+
+# What the controller records
+
+
+@event("dask.began", FACT)
+class DaskBegan(Event):
+    """Its scheduler is given to this VM."""
+
+    dask: Name
+    vm: Name

@@ -1,0 +1,147 @@
+"""The events of jobs: what their VMs report, and what the controller records."""
+
+from __future__ import annotations
+
+from ...protocol.checks import Amount, Count, Name
+from ...protocol.events import FACT, Event, event, taken
+from ...protocol.vm_events import VM
+
+# What VMs report
+
+
+@event("job.started", FACT)
+class JobStarted(Event):
+    """The command of a job runs on this rank's VM, in that attempt.
+
+    `kept`: the number of the archive that its folder began with (0: none).
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    kept: Count = 0
+
+
+@event("job.packed", FACT)
+class JobPacked(Event):
+    """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes`
+    and SHA-256.
+
+    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks what
+    changed in theirs since the attempt began. `saved`: the last change in it, in seconds since 1970
+    by the controller's clock as far as the VM can tell (0: it counts as older than any other).
+    """
+
+    job: Name
+    attempt: Count
+    number: Count
+    files: Count
+    bytes: Count
+    digest: str
+    saved: Amount = 0.0
+
+
+@event("job.unkept", FACT)
+class JobUnkept(Event):
+    """The folder of a job cannot be packed, or not all of it (`reason`, a clause). What was kept
+    before stays.
+
+    Told once of failures that follow each other; an empty reason says that it is over.
+    """
+
+    job: Name
+    attempt: Count
+    reason: str
+
+
+@event("job.gpu_unused", FACT)
+class JobGpuUnused(Event):
+    """No process of a job has used the GPU of this rank's VM (`gpu`) in the `seconds` since the
+    command started.
+
+    Zero seconds report that a process uses it now.
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    gpu: str
+    seconds: Amount
+
+
+@event("job.exited", FACT)
+class JobExited(Event):
+    """The command of a job ended on this rank's VM, `seconds` after it was started, with `code`
+    (None: nobody knows; below 0: the signal).
+
+    `noticed`: after it was told to end, by the notice of a preemption or by the controller.
+    `preempted`: its VM had such a notice. `reason`, a clause, is why it was ended, where it did not
+    end by itself; `tail`: its last lines.
+    """
+
+    job: Name
+    attempt: Count
+    rank: Count
+    code: int | None
+    seconds: Amount = 0.0
+    noticed: bool = False
+    preempted: bool = False
+    reason: str = ""
+    tail: str = ""
+
+
+_OF_JOB: dict[str, type[Event]] = {
+    each.kind: each for each in (JobStarted, JobPacked, JobUnkept, JobGpuUnused, JobExited)
+}
+
+
+def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: int) -> Event:
+    """As `from_chief`, of a line about that attempt of `job` from the VM of that rank."""
+    found = taken(line, _OF_JOB, VM, since, until)
+    about = found.values
+    if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
+        raise ValueError(f"a {found.kind} event of another job")
+    return found
+
+
+# What the controller records
+
+
+@event("job.began", FACT)
+class JobBegan(Event):
+    """The job is given to these VMs, rank 0 first: the how-many-th `attempt` it is, from 1 on."""
+
+    job: Name
+    attempt: Count
+    vms: tuple[Name, ...]
+
+
+@event("job.kept", FACT)
+class JobKept(Event):
+    """The folder of a job is here: the archive of that `number`, with its SHA-256.
+
+    It has what the VM of that `rank` packed under the number `packed` in the attempt. `saved`: the
+    last change in it, in seconds since 1970 (0: unknown).
+    """
+
+    job: Name
+    attempt: Count
+    number: Count
+    files: Count
+    bytes: Count
+    digest: str
+    rank: Count = 0
+    packed: Count = 0
+    saved: Amount = 0.0
+
+
+@event("job.interrupted", FACT)
+class JobInterrupted(Event):
+    """An attempt is over and another one follows. `reason` is a clause; `failed`: the command had
+    failed, so this is one of its retries. A revocation is no failure.
+    """
+
+    job: Name
+    attempt: Count
+    reason: str
+    failed: bool = False

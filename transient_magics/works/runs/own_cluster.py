@@ -1,0 +1,134 @@
+"""The cluster of a run that names its workers: `%%train k80x4`.
+
+A kernel without a cluster declares one for the run, which is deleted when the run ends. A kernel
+that has one trains on it, if it has these workers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from ...catalog import ACCELERATORS, ZONES
+from ...client import launch, lookup
+from ...client.cluster_handle import Cluster
+from ...client.declaring.declaration import Declaration
+from ...errors import DeclarationError
+from ...spec import WorkerGroup, parse_groups, render_groups
+from .declare import train
+from .handle import Run
+
+
+def train_on(
+    workers: str,
+    *,
+    keep_cluster: bool = False,
+    project: str | None = None,
+    max_hours: float | None = None,
+    **options: Any,
+) -> Run:
+    """Declare a run on a cluster with these workers, and the cluster if there is none.
+
+    Parameters
+    ----------
+    workers
+        The groups of workers, such as `k80x4@us-west1-b`.
+    keep_cluster
+        Whether a cluster that is declared for the run stays when the run ends.
+    project
+        The Google Cloud project of a new cluster (default: the emulator).
+    max_hours
+        The time limit of a new cluster, in hours.
+    options
+        The options of `train`. Without `finish_by`, `max_cost` is the limit of a new cluster in
+        US dollars.
+
+    Raises
+    ------
+    DeclarationError, ClusterError
+        As `cluster_with` and `train` do. A cluster that was declared for the run is deleted then.
+    """
+    if options.get("cluster") is not None:
+        raise DeclarationError(
+            f"Both {workers} and --cluster are given", fix="Leave one of them out."
+        )
+    limit = None
+    if options.get("finish_by") is None:
+        limit = options.pop("max_cost", None)
+    cluster, declared = cluster_with(workers, project, limit, max_hours)
+    options["cluster"] = cluster
+    if not declared:
+        return train(**options)
+    if not keep_cluster:
+        options.setdefault("when_done", "cluster")
+    try:
+        return train(**options)
+    except BaseException:
+        cluster.delete()  # no run would ever use or delete it
+        raise
+
+
+def cluster_with(
+    workers: str,
+    project: str | None = None,
+    max_cost: float | None = None,
+    max_hours: float | None = None,
+) -> tuple[Cluster, bool]:
+    """Return a cluster with these workers, and whether it was declared for the run.
+
+    Parameters
+    ----------
+    workers
+        The groups of workers, such as `k80x4@us-west1-b`.
+    project
+        The Google Cloud project of a new cluster (default: the emulator).
+    max_cost, max_hours
+        The limits of a new cluster, in US dollars and hours.
+
+    Raises
+    ------
+    DeclarationError
+        The kernel has a cluster with other workers, or a new cluster in a project has no limit.
+    ClusterError
+        The cluster cannot be declared.
+    """
+    groups = parse_groups(workers, ACCELERATORS, ZONES)
+    own = [cluster for cluster in lookup.current_clusters() if not cluster.state.over]
+    for cluster in own:
+        spec = cluster.state.spec
+        if spec and _alike(groups, spec.groups) and project in (None, spec.project):
+            return cluster, False
+    if own:
+        name = own[0].name
+        spec = own[0].state.spec
+        there = render_groups(spec.groups) if spec else "other workers"
+        raise DeclarationError(
+            f"This notebook has the cluster {name} with {there}, not {workers}",
+            fix=f"Leave {workers} out to train on {name}, or change it with "
+            f"%transient_cluster resize {name} {workers}",
+        )
+    if project and max_cost is None and max_hours is None:
+        raise DeclarationError(
+            f"A cluster in {project} costs money, and has no limit",
+            where="--project",
+            fix="Add --max-cost DOLLARS or --max-hours HOURS.",
+        )
+    declared = Declaration(spec=workers, project=project, max_cost=max_cost)
+    if max_hours is not None:
+        declared = replace(declared, max_hours=max_hours)
+    return launch.declare(declared), True
+
+
+def _alike(declared: Iterable[WorkerGroup], there: Iterable[WorkerGroup]) -> bool:
+    """Return whether groups have the declared numbers of workers, in the zones that are named."""
+    zones = any(group.zone for group in declared)
+
+    def counted(groups: Iterable[WorkerGroup]) -> Counter[tuple[str, str]]:
+        counts = Counter[tuple[str, str]]()
+        for group in groups:
+            counts[group.accelerator, (group.zone or "") if zones else ""] += group.count
+        return counts
+
+    return counted(declared) == counted(there)
