@@ -90,7 +90,7 @@ READERS: tuple[Any, ...] = (
     checkpoint_copy._newest,
     transfer.Transfer._checked,
     errors.granted,
-    errors.named,
+    errors.error_class,
     messages.read,
     cluster_commands.read,
     agent_commands.read,
@@ -431,7 +431,7 @@ ATTACKS: dict[str, tuple[str, Any]] = {
     "11: lines without an end": (RUN, without(checks, "LONGEST_LINE", 2**40)),
     "16: errors that are none": (
         "answers to commands",
-        without(errors, "named", lambda kind, otherwise: getattr(errors, str(kind), otherwise)),
+        without(errors, "error_class", lambda kind, otherwise: getattr(errors, str(kind), otherwise)),
     ),
 }
 

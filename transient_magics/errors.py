@@ -16,6 +16,7 @@ from .protocol.checks import all_plain, clipped
 
 _MOST_KNOWN = 14
 _MOST_NUMBERED = 6
+_MOST_SUMMARY = 160
 _DIGITS = re.compile(r"\d+")
 
 
@@ -197,10 +198,37 @@ class CommandError(RemoteError):
     """A command on a VM ended with a failure."""
 
 
-def named(kind: object, otherwise: type[TransientError]) -> type[TransientError]:
-    """The error of this name in here, as other processes and machines call it; `otherwise` where
-    there is none.
+def reason_of(error: BaseException) -> str:
+    """Return what went wrong, as a clause for another sentence that says where.
+
+    Parameters
+    ----------
+    error
+        Any exception. Of a group, the first exception in it counts.
+
+    Returns
+    -------
+    str
+        The message of the operating system for an OSError, else the message of the exception, or
+        the name of its class if it has none.
     """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return str(error) or type(error).__name__
+
+
+def summary_of(error: BaseException) -> str:
+    """Return the class and the beginning of the first line of an exception, for a log."""
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line[:_MOST_SUMMARY]}"
+
+
+def error_class(kind: object, otherwise: type[TransientError]) -> type[TransientError]:
+    """Return the error class of this module with the name `kind`, or `otherwise` without one."""
     if isinstance(kind, str):
         found = globals().get(kind)
     else:
@@ -210,23 +238,21 @@ def named(kind: object, otherwise: type[TransientError]) -> type[TransientError]
     return otherwise
 
 
-def told(error: Exception) -> dict[str, str]:
-    """An error as it is told to another process or machine, with all its parts; `heard` makes it
-    again there.
-    """
+def to_record(error: Exception) -> dict[str, str]:
+    """Return the parts of an error for another process; `from_record` restores the error there."""
     kind = type(error).__name__
     if isinstance(error, TransientError):
         return {"error": error.what, "where": error.where, "fix": error.fix, "kind": kind}
     return {"error": str(error), "kind": kind}
 
 
-def heard(values: Mapping[str, Any], otherwise: type[TransientError]) -> TransientError:
-    """The error that another process told; one of a class that is none of these is `otherwise`.
+def from_record(values: Mapping[str, Any], otherwise: type[TransientError]) -> TransientError:
+    """Restore an error of another process; an unknown class becomes `otherwise`.
 
-    Each part is as long as a text of an event may be: the process may run on a VM.
+    Each part is cut to the length of a text in an event: the process may run on a VM.
     """
     what, where, fix = (clipped(str(values.get(part) or "")) for part in ("error", "where", "fix"))
-    return named(values.get("kind"), otherwise)(what, where=where, fix=fix)
+    return error_class(values.get("kind"), otherwise)(what, where=where, fix=fix)
 
 
 def joined(errors: Sequence[TransientError]) -> TransientError:
@@ -248,7 +274,7 @@ def granted(answer: dict[str, Any]) -> dict[str, Any]:
     what it holds.
     """
     if not answer.pop("ok", False):
-        raise heard({"error": "The controller refused", **answer}, ClusterError)
+        raise from_record({"error": "The controller refused", **answer}, ClusterError)
     return answer
 
 

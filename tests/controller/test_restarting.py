@@ -21,7 +21,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms import machine_change
 from transient_magics.controller.vms.access import Access
-from transient_magics.controller.vms.credentials import Login
+from transient_magics.controller.vms.credentials import CredentialStatus
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import (
     AccessError,
@@ -213,7 +213,7 @@ async def _one(recorder: Recorder, cloud: Cloud, over: Callable[[ClusterState], 
     async with asyncio.TaskGroup() as group, asyncio.timeout(60):
         tasks = Tasks(group, recorder.changed.set, recorder.note)
         carried_out = machine_change.Restarts(
-            recorder, cast(Access, SimpleNamespace(engine=cloud)), tasks, Login(recorder), lambda name: None,
+            recorder, cast(Access, SimpleNamespace(engine=cloud)), tasks, CredentialStatus(recorder), lambda name: None,
             lambda error: "stockout" if isinstance(error, StockoutError) else "other",
             lambda moment: int(moment.timestamp() * 1e9) if moment else 0, told_to_stop,
         )  # fmt: skip

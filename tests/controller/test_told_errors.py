@@ -20,7 +20,8 @@ from transient_magics.client import commands
 from transient_magics.client.project import emulator_api
 from transient_magics.controller.commands import serve
 from transient_magics.controller.programs import print_answer
-from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, told
+from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted
+from transient_magics.errors import to_record
 from transient_magics.protocol.cluster_commands import Command, Ping, Revoke
 
 
@@ -151,7 +152,7 @@ def test_from_a_program_that_answers_one_question(
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(error=RAISED)
 def test_from_the_emulator(monkeypatch: pytest.MonkeyPatch, error: TransientError) -> None:
-    body = wire.ApiError(400, "invalid", str(error), told(error)).body()
+    body = wire.ApiError(400, "invalid", str(error), to_record(error)).body()
     response = SimpleNamespace(status=400, read=lambda: json.dumps(body).encode())
     connection = SimpleNamespace(request=lambda *_: None, getresponse=lambda: response, close=lambda: None)
     monkeypatch.setattr("http.client.HTTPConnection", lambda *_, **__: connection)

@@ -242,5 +242,5 @@ def _run_module(
         said = ended.stderr.strip().splitlines()
         raise failure(f"{what} failed: {said[-1] if said else 'no answer'}") from None
     if "error" in answer:
-        raise errors.heard(answer, failure)
+        raise errors.from_record(answer, failure)
     return answer

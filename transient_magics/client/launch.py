@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .. import places
-from ..errors import ClusterError, NameTakenError
+from ..errors import ClusterError, NameTakenError, reason_of
 from ..journal import read, replay
 from ..journal.lock import take
 from ..protocol import layout
@@ -84,7 +84,7 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise _taken(spec.name) from None
         raise ClusterError(
-            f"The cluster's folder cannot be made: {error.strerror}", where=str(directory)
+            f"The cluster's folder cannot be made: {reason_of(error)}", where=str(directory)
         ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none

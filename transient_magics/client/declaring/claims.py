@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import files, places
-from ...errors import ClusterError, NameTakenError
+from ...errors import ClusterError, NameTakenError, reason_of
 from ...kinds import KINDS
 from ...protocol.cluster_commands import Declare
 from ...protocol.names import is_name
@@ -101,7 +101,7 @@ def declare(
             write_record(fresh / KINDS[kind].file, record(chosen))
             fresh.rename(parent / chosen)
     except OSError as error:
-        what = f"The folder of a {KINDS[kind]} cannot be made: {error.strerror or error}"
+        what = f"The folder of a {KINDS[kind]} cannot be made: {reason_of(error)}"
         raise ClusterError(what, where=str(parent / (name or stem))) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ... import emulator
-from ...errors import ClusterError, DeclarationError, UnreachableError, heard
+from ...errors import ClusterError, DeclarationError, UnreachableError, from_record
 
 if TYPE_CHECKING:
     from ..following.cluster import BaseCluster
@@ -55,7 +55,7 @@ def ask(url: str, method: str, path: str, given: Mapping[str, Any]) -> dict[str,
         connection.close()
     if answer.status == 400:
         said = content["error"]
-        raise heard(said.get("parts", {"error": said["message"]}), DeclarationError)
+        raise from_record(said.get("parts", {"error": said["message"]}), DeclarationError)
     if answer.status != 200:
         raise UnreachableError(f"The emulator refuses: {content['error']['message']}", where=url)
     return content

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...catalog import zones_with
 from ...catalog.traces import GOOGLE_H100_2025, Trace, drawn, read_traces
-from ...errors import DeclarationError, unknown
+from ...errors import DeclarationError, reason_of, unknown
 from ...spec import WORKER
 from .emulator_api import ask, emulator_of
 
@@ -61,10 +61,7 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
         try:
             traces = list(read_traces(path.read_text(encoding="utf-8"), name))
         except (OSError, UnicodeDecodeError) as error:
-            if isinstance(error, OSError):
-                reason = error.strerror
-            else:
-                reason = "it is not UTF-8 text"
+            reason = reason_of(error)
             raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
     wanted = wanted.strip().lower()
     if not wanted:
@@ -133,10 +130,7 @@ def _with_file(value: Any) -> Any:
     try:
         return {"name": path.name, "csv": path.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError):
-            reason = error.strerror
-        else:
-            reason = "it is no UTF-8 text"
+        reason = reason_of(error)
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--revocations") from None
 
 
