@@ -41,7 +41,7 @@ def test_a_notebook_holds_pictures_and_a_page_puts_live_panels_before_them(
     page = opened(lab, journal, SHOW_RUN, DECLARE, "%transient_cluster k80x2 --dry-run", name="reopened")
     panels, pictures = page.locator(".transient-panel"), page.locator(".transient-picture")
     expect(panels).to_have_count(3)
-    expect(page.get_by_text("Ends by itself")).to_be_visible()
+    expect(page.get_by_text("It would be deleted automatically")).to_be_visible()
     assert [picture.is_visible() for picture in pictures.all()] == [False] * 3
     assert page.locator("mjx-container, .MathJax").count() == 0, "a price is read as a formula"
     lab.save(page)

@@ -122,7 +122,7 @@ def test_a_preemption_notice_is_two_minutes_or_none(text: str, seconds: int) -> 
 def test_spot_vms_on_google_request_two_minutes_of_notice(options: dict[str, Any], seconds: int) -> None:
     fixed = {"bucket": "none", "controller": "local"} if "project" in options else {}
     assert specify(Declaration("t4", name="n", **fixed, **options)).notice_seconds == seconds
-    with pytest.raises(DeclarationError, match="no longer notice to standard VMs"):
+    with pytest.raises(DeclarationError, match="not to standard VMs"):
         specify(Declaration("t4", name="n", provisioning_model="standard", preemption_notice=120))
 
 
@@ -137,14 +137,14 @@ def test_hours_are_hours_unless_a_unit_says_otherwise(text: str, hours: float) -
     [
         (
             {"max_hours": 121 * 24.0},
-            "Compute Engine ends VMs after 120 days at most (--max-hours). Write 120d or less",
+            "Compute Engine limits the life of VMs to 120 days (--max-hours). Write 120d or less",
         ),
         (
             {"max_hours": 1 / 12},
             "would end after 5 min, and its VMs take 10 min or more to boot (--max-hours). Raise it",
         ),
-        ({"max_cost": 0.01}, "(--max-cost). Raise it, or bake an image"),
-        ({"max_hours": float("nan")}, "--max-hours must be above 0"),
+        ({"max_cost": 0.01}, "(--max-cost). Raise it, or build an image"),
+        ({"max_hours": float("nan")}, "--max-hours must be greater than 0"),
     ],
 )
 def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dict[str, float], said: str) -> None:
@@ -478,7 +478,7 @@ def test_static_mini_batches_are_refused_where_the_speed_of_unequal_workers_is_n
 
     with pytest.raises(DeclarationError) as error:
         specified_on("k80x2+cpux2")
-    assert "the speed of workers without a GPU is not known beside other GPUs (--batching)" in str(error.value)
+    assert "that of workers without a GPU is not known (--batching)" in str(error.value)
     assert "Use --batching dynamic" in str(error.value)
     assert specified_on("k80x2+cpux2", batching="dynamic").batching == "dynamic"
     for workers in ("k80x2+p100", "t4x2+l4", "cpux2"):
@@ -579,8 +579,8 @@ def test_with_a_project_the_controller_leaves_this_machine_unless_the_results_ca
 def test_compute_engines_own_account_is_taken_only_if_it_is_typed() -> None:
     mine = Declaration("v100", name="n", project="my-own")
     assert specify(mine).controller == "local"
-    assert "The controller would stay on this machine" in str(Preview(specify(mine)))
-    with pytest.raises(DeclarationError, match=r"by which account.*--service-account.*docs/accounts\.md"):
+    assert "The controller would run on this machine" in str(Preview(specify(mine)))
+    with pytest.raises(DeclarationError, match=r"needs a service account.*--service-account.*docs/accounts\.md"):
         specify(replace(mine, controller="cluster"))
     said = {"robot": "robot@my-own.iam.gserviceaccount.com", "robot@p.x": "robot@p.x", "default": "default"}
     for typed, address in said.items():
@@ -613,7 +613,7 @@ def test_what_an_earlier_version_declared_keeps_its_controller_where_it_is() -> 
 
 def test_what_the_legacy_model_cannot_promise_is_said() -> None:
     said = str(Preview(specify(Declaration("t4", name="n", project="my-own", provisioning_model="preemptible"))))
-    assert "Compute Engine takes no end for preemptible VMs" in said
+    assert "Compute Engine enforces no time limit for preemptible VMs" in said
     for other in ({"provisioning_model": "spot", "project": "my-own"}, {"provisioning_model": "preemptible"}):
         assert "takes no end" not in str(Preview(specify(Declaration("t4", name="n", **other))))  # type: ignore[arg-type]
 
@@ -632,10 +632,10 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
     assert (row["count"], row["role"], row["machine_type"]) == (1, "scheduler", "e2-standard-2")
     assert seat["role"] == "controller"
     assert row["hourly"] < trains.prices["parameter-server"].hourly / 2
-    assert "Its VMs boot in some 7 min, without TensorFlow; with it they take 10 (estimates)." in str(shown)
-    assert "some 3 min, without TensorFlow; with it they take 5" in str(Preview(specify(replace(mine, spec="cpu"))))
-    assert "from an image, as those that train do" in str(Preview(specify(replace(mine, image="i"))))
-    assert "On Google Cloud its VMs boot in some 3 min" in str(Preview(specify(Declaration("cpu", purpose="jobs"))))
+    assert "Its VMs boot in about 7 min without TensorFlow, and in 10 min with it (estimates)." in str(shown)
+    assert "about 3 min without TensorFlow, and in 5 min with it" in str(Preview(specify(replace(mine, spec="cpu"))))
+    assert "from an image, as those for training" in str(Preview(specify(replace(mine, image="i"))))
+    assert "On Google Cloud its VMs boot in about 3 min" in str(Preview(specify(Declaration("cpu", purpose="jobs"))))
     assert "without TensorFlow" not in str(Preview(trains))
     assert specify(replace(mine, ps_cores=8)).prices["parameter-server"].machine_type == "n1-custom-8-32768"
     short = Declaration("cpu", name="n", project="my-own", bucket="none", max_hours=0.06)
@@ -643,7 +643,7 @@ def test_a_cluster_for_jobs_has_no_tensorflow_and_a_small_vm_on_demand_and_says_
         specify(short)
     assert specify(replace(short, purpose="jobs"))
     for wrong, why in (
-        ({"ps": 2}, r"A cluster for jobs trains nothing.* \(--ps\)\. Leave out --ps, or --for jobs\."),
+        ({"ps": 2}, r"A cluster for jobs does not train.* \(--ps\)\. Leave out --ps, or --for jobs\."),
         ({"chief": "worker"}, r"\(--chief\)"),
         ({"purpose": "training", "image": "family/transient-magics-jobs"}, r"no TensorFlow \(--image\)"),
         ({"purpose": "fun"}, r"Unknown purpose 'fun' \(--for\)\. Known: jobs, training\."),
@@ -665,10 +665,10 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
     assert (usual.machine_type, usual.hourly) == ("n1-custom-4-16384", pytest.approx(0.2157, rel=0.01))
     assert "e2-standard-8    -         on demand   $0.280/h each" in str(Preview(spec))
     assert requested(spec, server).machine_type == "e2-standard-8"
-    assert f"Of that ${spec.extras_hourly:.3f} per hour are for disks and external addresses." in str(Preview(spec))
+    assert f"This includes ${spec.extras_hourly:.3f} per hour for disks and external addresses." in str(Preview(spec))
     inside = specify(replace(mine, external_ip=False))
     assert specify(mine).hourly - inside.hourly == pytest.approx(0.005 + 2 * 0.0025)
-    assert "are for disks." in str(Preview(inside))
+    assert "per hour for disks." in str(Preview(inside))
     with pytest.raises(DeclarationError, match="Leave out --ps-cores"):
         specify(replace(mine, ps_machine="e2-standard-8", ps_cores=8))
     with pytest.raises(DeclarationError, match="Those with a known price: n1-standard"):
@@ -689,19 +689,19 @@ def test_workers_may_have_another_machine_and_disk_and_parameter_servers_a_zone_
     said = str(Preview(spec))
     assert "1 x parameter server  us-central1-c " in said
     assert "2 x worker            us-central1-a    n1-standard-16   t4 " in said
-    assert f"Of that ${spec.extras_hourly:.3f} per hour are for disks (200 GB pd-ssd) and external addresses." in said
+    assert f"This includes ${spec.extras_hourly:.3f} per hour for disks (200 GB pd-ssd) and external addresses." in said
     assert "between us-central1-a and the parameter servers in us-central1-c costs up to $0.01 per GiB" in said
     more = resized(spec, "t4x3+p100")
     assert more.prices["t4"] == spec.prices["t4"], "a resize keeps the machines"
     assert more.prices["p100"].extras == spec.prices["t4"].extras, "and the disks"
     assert more.home_zone == "us-central1-c"
     for wrong, why in (
-        ({"ps_zone": "europe-west1-b"}, r"europe-west1-b is on another continent than workers in us-.* \(--ps-zone\)"),
+        ({"ps_zone": "europe-west1-b"}, r"is on another continent than the workers in us-.* \(--ps-zone\)"),
         ({"ps_zone": "us-central1-z"}, "unknown zone 'us-central1-z'"),
         ({"ps_zone": "us-east5-a"}, r"us-east5-a has no known N1 machines \(--ps-zone\)"),
         ({"machine_type": "n1-standard-32"}, "a VM with 1 V100 has 12 and 78 at most"),
         ({"disk": "5GB"}, r"20 GB to 64 TB \(--disk\)"),
-        ({"purpose": "jobs", "ps_zone": "us-central1-c"}, r"A cluster for jobs trains nothing.* \(--ps-zone\)"),
+        ({"purpose": "jobs", "ps_zone": "us-central1-c"}, r"A cluster for jobs does not train.* \(--ps-zone\)"),
     ):
         with pytest.raises(DeclarationError, match=why):
             specify(replace(mine, **wrong))  # type: ignore[arg-type]
@@ -792,7 +792,7 @@ def test_bags_that_cannot_be_are_refused_where_they_are_typed(line: str, said: s
         ("tour --reclaim 1cpu --network 50%", "takes a VM with"),
         ("tour worker-1 --cpu 1%", "--cpu takes 5% to 100%, not '1%'"),
         ("tour worker-1 --cpu half", "--cpu takes 5% to 100%, not 'half'"),
-        ("tour worker-1 --cpu 50% --policy priority", "--policy says how"),
+        ("tour worker-1 --cpu 50% --policy priority", "--policy needs --reclaim"),
         ("tour worker-1 --cpu 50% --machine-type n1-standard-2", "--machine-type cannot be used with --cpu"),
         ("tour --machine-type n1-standard-2", "takes a VM with"),
         ("tour --reclaim 0cpu", "Invalid number of vCPUs '0cpu'"),

@@ -41,13 +41,13 @@ def test_a_cell_that_brings_what_it_uses_passes(source: str) -> None:
     ("source", "said"),
     [
         ("x = 1\ny = (1,\n", "cell line 3: '(' was never closed"),
-        ("import os\n!pip install x\n", "cell line 3: invalid syntax. Lines with % and ! are the notebook's own"),
+        ("import os\n!pip install x\n", "cell line 3: invalid syntax. Lines with % and ! work in notebooks only"),
         ("def f():\n  return 1\n return 2\n", "cell line 4: unindent"),
         ("\x00", "null bytes"),
         ("  \n", "has no body"),
-        ("def f():\n    return lerning\n", "cell line 3: 'lerning' is defined nowhere"),
+        ("def f():\n    return lerning\n", "cell line 3: 'lerning' is not defined"),
         ("display(3)\n", "The VMs run plain Python"),
-        ("from . import helpers\n", "belongs to no package"),
+        ("from . import helpers\n", "a cell, which has no package"),
     ],
 )
 def test_a_fault_names_the_line_of_the_notebooks_cell(source: str, said: str) -> None:
@@ -87,7 +87,7 @@ def test_in_a_file_lines_are_the_files_own() -> None:
 
 def test_a_module_beside_the_notebook_must_be_sent_along(tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text("", encoding="utf-8")
-    with pytest.raises(CellError, match=r"cell line 2: 'helpers' lies beside.*--include helpers\.py"):
+    with pytest.raises(CellError, match=r"cell line 2: 'helpers' is next to the notebook.*--include helpers\.py"):
         check("import helpers\n", folder=tmp_path)
     check("import helpers\n", folder=tmp_path, include=included(["helpers"], tmp_path))
 
@@ -127,15 +127,15 @@ def test_links_are_included_as_what_they_lead_to_and_count_with_its_size(
         "project/.env", "project/code/main.py", "project/code/run.sh", "project/data/rows.csv", "project/readme",
     }  # fmt: skip
     assert os.access(target / "project" / "code" / "run.sh", os.X_OK)
-    with pytest.raises(DeclarationError, match="Two of the included files and folders are called 'project'"):
+    with pytest.raises(DeclarationError, match="Two of the included files and folders have the name 'project'"):
         copy([str(project)], target)
     with (elsewhere / "large").open("wb") as file:
         file.truncate(300 * 2**20)
-    with pytest.raises(DeclarationError, match=r"'.*/project/data/large' makes the included files larger than 200 MB"):
+    with pytest.raises(DeclarationError, match=r"data/large', the included files are larger than 200 MB"):
         included(["project"], tmp_path)
     (elsewhere / "large").unlink()
     monkeypatch.setattr(payload, "MOST_FILES", 5)
-    with pytest.raises(DeclarationError, match="makes the included files more than 5"):
+    with pytest.raises(DeclarationError, match="more than 5 files are included"):
         included(["project"], tmp_path)
 
 
@@ -146,7 +146,7 @@ def test_links_without_an_end_and_links_to_nothing_are_refused_by_name(tmp_path:
         included(["loopy"], tmp_path)
     (tmp_path / "loopy" / "a" / "up").unlink()
     (tmp_path / "loopy" / "a" / "gone").symlink_to("nowhere")
-    with pytest.raises(DeclarationError, match=r"'.*/loopy/a/gone' is a link to nothing"):
+    with pytest.raises(DeclarationError, match=r"'.*/loopy/a/gone' is a broken link"):
         included(["loopy"], tmp_path)
 
 
@@ -157,7 +157,7 @@ def test_the_limit_holds_while_files_grow(tmp_path: Path, monkeypatch: pytest.Mo
     paths = included(["growing"], tmp_path)
     (tmp_path / "growing" / "log").write_bytes(bytes(101))
     (tmp_path / "sent").mkdir()
-    with pytest.raises(DeclarationError, match=r"'.*/growing/log' makes the included files larger than"):
+    with pytest.raises(DeclarationError, match=r"With '.*/growing/log', the included files are larger than"):
         copy(paths, tmp_path / "sent")
     assert sum(path.stat().st_size for path in (tmp_path / "sent").rglob("*") if path.is_file()) <= 100
 
@@ -166,9 +166,9 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
     cell = "import keras\nmodel = keras.optimizers.Adam(lr)\n\ndef input_fn(mode):\n    return mode\n"
     check(cell, own_model=True, params=dict.fromkeys(["lr", "batch_size"], "--param"))
     for source, params, said in (
-        (cell, [], "cell line 3: 'lr' is defined nowhere"),
+        (cell, [], "cell line 3: 'lr' is not defined"),
         (cell, ["lr", "units"], "The cell does not read the parameter 'units'"),
-        (f"lr = 0.1\n{cell}", ["lr"], "cell line 2: 'lr' is a parameter, and the cell sets it itself"),
+        (f"lr = 0.1\n{cell}", ["lr"], "cell line 2: 'lr' is a parameter, but the cell sets it itself"),
     ):
         with pytest.raises(CellError) as refused:
             check(source, own_model=True, params=dict.fromkeys(params, "--param"))
@@ -176,14 +176,14 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
     for params, said in (
         (
             {"units": "--param", "lrr": "--over"},
-            "--over gives 'lrr', which the cell does not read: use one name in both.",
+            "--over sets 'lrr', which the cell does not read: use the same name in both.",
         ),
-        ({"rate": "--param"}, "--param gives 'rate', which the cell does not read: use one name in both."),
+        ({"rate": "--param"}, "--param sets 'rate', which the cell does not read: use the same name in both."),
         ({"batch_size": "--over"}, "Import it in the cell, or define it there."),
     ):
         with pytest.raises(CellError) as refused:
             check(cell, own_model=True, params=params)
-        assert str(refused.value) == f"cell line 3: 'lr' is defined nowhere. {said}"
+        assert str(refused.value) == f"cell line 3: 'lr' is not defined. {said}"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
         ("import asyncio\nawait asyncio.sleep(1)", "cell line 3: 'await' outside function. Only notebooks await"),
         ("x = [\n    await y\n    for y in z\n]", "cell line 2: asynchronous comprehension"),
         ("async with a:\n    pass", "cell line 2: 'async with' outside async function. Only notebooks await"),
-        ("if 1:\n    return 5", "cell line 3: 'return' outside function. It reads: return 5"),
+        ("if 1:\n    return 5", "cell line 3: 'return' outside function. The line is: return 5"),
         ("yield 1", "cell line 2: 'yield' outside function"),
         (
             "x = 1\nfrom __future__ import annotations",
@@ -201,14 +201,14 @@ def test_parameters_are_names_that_a_cell_has_and_has_to_read() -> None:
         ("x = 1\nbreak", "cell line 3: 'break' outside loop"),
         ("def f(a, a): pass", "cell line 2: duplicate argument 'a'"),
         ("def f():\n    global x\n    x = 1\n    nonlocal y", "cell line 5: no binding for nonlocal 'y' found"),
-        ("!ls", "cell line 2: invalid syntax. Lines with % and ! are the notebook's own"),
-        ("import os\nfiles = !ls *.py", "cell line 3: invalid syntax. Lines with % and ! are the notebook's own"),
-        ("%time f()", "Lines with % and ! are the notebook's own"),
-        ("spent = %time f()", "Lines with % and ! are the notebook's own"),
-        ("import os\nos.path?", "Lines with % and ! are the notebook's own"),
-        ("x = 1 +", "cell line 2: invalid syntax. It reads: x = 1 +"),
+        ("!ls", "cell line 2: invalid syntax. Lines with % and ! work in notebooks only"),
+        ("import os\nfiles = !ls *.py", "cell line 3: invalid syntax. Lines with % and ! work in notebooks only"),
+        ("%time f()", "Lines with % and ! work in notebooks only"),
+        ("spent = %time f()", "Lines with % and ! work in notebooks only"),
+        ("import os\nos.path?", "Lines with % and ! work in notebooks only"),
+        ("x = 1 +", "cell line 2: invalid syntax. The line is: x = 1 +"),
         ("x = 'a\0b'", "null bytes"),
-        ("  \n", "There is nothing to run"),
+        ("  \n", "There is no code to run"),
     ],
 )
 def test_the_code_of_a_job_is_compiled_before_anything_is_rented_for_it(code: str, said: str) -> None:

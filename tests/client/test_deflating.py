@@ -35,7 +35,7 @@ def test_a_vm_that_is_just_becoming_another_machine_is_left_out(monkeypatch: pyt
     assert {change.vm for change in deflation.deflate(cluster, restore=True)} == {"ps-0", "worker-0"}
     assert asked == [{"worker-0"}, {"ps-0", "worker-0"}]
     for how in ({"cpu": 0.5}, {"restore": True}):
-        with pytest.raises(ClusterError, match=r"worker-1 is just becoming n1-standard-2\. Try again when it is ready"):
+        with pytest.raises(ClusterError, match=r"is being restarted as n1-standard-2\. Try again when it is ready"):
             list(deflation.deflate(cluster, worker=NAME, **how))
 
 
@@ -67,5 +67,5 @@ def test_a_worker_that_is_refused_keeps_none_of_the_others_from_what_they_were(m
         said.extend(map(str, verbs.act(arguments.parse("deflate", ["one", "--restore"]))))
     assert said == [
         "ps-0 has all of its CPU and network.",
-        "worker-1 leaves what it does, is stopped, made n1-standard-8 and started again.",
+        "worker-1 is being restarted as n1-standard-8.",
     ]

@@ -64,7 +64,7 @@ def test_a_machine_without_credentials_is_told_what_to_type(tmp_path: Path) -> N
     assert "NOT GOOD: clock: https://compute.googleapis.com/ does not answer" in said
     assert "NOT GOOD: credentials: No Google Cloud credentials were found on this machine." in said
     assert "    type: gcloud auth application-default login" in said
-    assert "3 to fix in project some-project-of-mine" in said
+    assert "3 checks of project some-project-of-mine failed" in said
 
 
 @pytest.mark.slow
@@ -123,4 +123,4 @@ def test_in_a_new_project_whoever_does_what_the_doctor_says_gets_through(home: P
     assert found.well, found
     assert "compute.googleapis.com" in mended[:2], "the API comes before what it answers"
     assert {"billing", "roles/compute.instanceAdmin.v1", "roles/storage.admin", "GPUS_ALL_REGIONS"} <= set(mended)
-    assert str(found).count("All is well in the emulator.") == 1
+    assert str(found).count("All checks of the emulator passed.") == 1

@@ -40,7 +40,7 @@ def refused(ask: object, *words: object) -> str:
 
 def test_a_mistyped_cluster_is_refused_with_the_nearest_of_those_that_are_there() -> None:
     with own_home() as home:
-        first = "Unknown cluster 'tuor'. None is there now. Declare one: %transient_cluster k80x4"
+        first = "Unknown cluster 'tuor'. There is no cluster. Declare one: %transient_cluster k80x4"
         assert refused(client.cluster, "tuor") == first
         declared("tuor-of-old", over=True)
         assert refused(client.cluster, "tuor") == first, "one that is deleted is no help"

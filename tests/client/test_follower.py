@@ -85,7 +85,7 @@ def test_a_journal_that_cannot_be_followed_is_told() -> None:
         (places.cluster("unfollowed") / layout.JOURNAL).mkdir(parents=True)
         ends = [listen()]
         first = told.get(timeout=60)
-        assert "not followed here any more (IsADirectoryError" in first
+        assert "this process no longer follows it (IsADirectoryError" in first
         assert "restart the kernel" in first
         ends.append(listen())
         assert told.get(timeout=60) == first, "whoever comes later hears it, too"

@@ -218,7 +218,7 @@ def test_a_name_is_that_of_a_run_and_a_command_or_any_option_makes_a_job(monkeyp
             ({"keep": "../out"}, "Invalid --keep: '../out' is no folder below"),
             ({"workers": 3}, "one has 2 workers, not 3"),
             ({"environment": {"LD_PRELOAD": "x"}}, "Invalid --environment: LD_PRELOAD cannot be set"),
-            ({"include": ("nowhere.py",)}, "There is no nowhere.py"),
+            ({"include": ("nowhere.py",)}, ".nowhere.py. does not exist"),
             ({"timeout_seconds": -1.0}, "Invalid --job-timeout"),
             ({"at_notice_seconds": 40.0}, r"Invalid --at-notice: 40.0 is not from 15.0 to 30.0"),
         ):

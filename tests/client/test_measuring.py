@@ -104,14 +104,14 @@ def home() -> Iterator[Path]:
 
 
 def test_mistakes_are_one_sentence_and_nothing_is_begun(home: Path) -> None:
-    assert "Nothing was measured" in str(tm.measure())
+    assert "There are no measurements" in str(tm.measure())
     for values, said in (
         ({}, "needs --zones and --budget"),
-        ({"zones": [OPEN], "budget": 0.001}, "One look into 1 zone could cost"),
+        ({"zones": [OPEN], "budget": 0.001}, "One request in 1 zone may cost"),
         ({"zones": ["us-east1-x"], "budget": 1.0}, "unknown zone"),
         ({"zones": ["us-west3-b"], "budget": 1.0, "gpu": "p100"}, "us-west3-b has no P100"),
         ({"zones": [OPEN], "budget": 1.0, "gpu": "t5"}, "^Unknown GPU 't5'"),
-        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute at least"),
+        ({"zones": [OPEN], "budget": 1.0, "every": 5.0, "project": "my-own"}, "a minute or more"),
     ):
         with pytest.raises(DeclarationError, match=said):
             tm.measure(**{"gpu": "t4", **values})  # type: ignore[arg-type]
@@ -122,11 +122,11 @@ def test_a_measurement_begins_before_its_process_holds_its_lock_and_says_when_it
     young = spec(declared_at=time.time())
     folder = places.private(places.measurements() / young.name)
     (folder / "spec.json").write_text(json.dumps(young.to_dict()), encoding="utf-8")
-    assert "It begins." in str(tm.measure())
+    assert "It is starting." in str(tm.measure())
     lock = take(folder)
     assert lock is not None
-    assert "It goes on." in str(tm.measure())
-    assert "It is ending." in str(tm.measure(stop=True))
+    assert "It is running." in str(tm.measure())
+    assert "It is stopping." in str(tm.measure(stop=True))
     os.close(lock)
     assert "its process was killed" in str(tm.measure())
     (folder / LOCK).unlink()

@@ -168,7 +168,7 @@ def test_a_declaration_that_stands_still_is_not_waited_for_without_end(
     monkeypatch.setattr(claims, "_LOCK_SECONDS", 0.05)
     lock = claims.files.lock(cluster.directory / claims.LOCK)
     assert lock is not None
-    with pytest.raises(ClusterError, match="Another declaration on lab has not ended within 0 s"):
+    with pytest.raises(ClusterError, match="Another declaration on lab has not finished within 0 s"):
         declared(cluster, "job")
     os.close(lock)
     assert declared(cluster, "job") == "work-1"
@@ -179,6 +179,6 @@ def test_a_folder_that_cannot_be_filled_leaves_nothing(cluster: client.Cluster) 
         (folder / layout.CELL).touch()
         raise PermissionError(13, "Permission denied")
 
-    with pytest.raises(ClusterError, match="The folder of a job cannot be made: Permission denied"):
+    with pytest.raises(ClusterError, match="The folder of a job cannot be created: Permission denied"):
         claims.declare(cluster, "job", None, stem="job", record=lambda name: {}, fill=fill)
     assert not list((cluster.directory / layout.JOBS).iterdir())

@@ -118,7 +118,7 @@ def test_an_h100_boots_from_the_default_image_and_old_gpus_are_said_to_lack_cuda
 
 @pytest.mark.parametrize("more", [{"provisioning_model": "standard"}, {"fallback_seconds": 600.0}])
 def test_what_is_sold_as_spot_only_is_not_declared_on_demand(more: dict[str, Any]) -> None:
-    said = r"sells the machine of one H100 \(a3-highgpu-1g\) as Spot only"
+    said = r"sells machines with one H100 \(a3-highgpu-1g\) as Spot only"
     with pytest.raises(DeclarationError, match=said):
         specify(Declaration("t4+h100", **more))
     with pytest.raises(DeclarationError, match=said):

@@ -181,8 +181,8 @@ def wait_until(reached: Callable[[], object]) -> None:
 def a_dead_controller_is_reported_and_another_one_started(cluster: client.Cluster) -> None:
     """By each command that reads the journal, once."""
     reports = re.compile(
-        r"No controller of demo has been running since \d\d:\d\d:\d\d\. What follows is of that time\. "
-        r"Another controller is in charge now\."
+        r"No controller of demo has been running since \d\d:\d\d:\d\d\. The following state is from that time\. "
+        r"Another controller is running now\."
     )
     for words in (("status", "demo"), ("list",), ("events", "demo", "--kind", "vm.ready")):
         assert not reports.match(said("cluster", *words))

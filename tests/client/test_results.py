@@ -467,7 +467,7 @@ def test_files_of_packages_go_into_the_runs_folder(
     monkeypatch.setattr(client.cell, "MOST_PACKAGES_BYTES", 100)
     for pip, said in (
         ((str(tiny_wheel),), "larger than"),
-        ((str(tiny_wheel), str(shutil.copy2(tiny_wheel, tmp_path))), f"Two files are called {tiny_wheel.name}"),
+        ((str(tiny_wheel), str(shutil.copy2(tiny_wheel, tmp_path))), f"Two files have the name {tiny_wheel.name}"),
     ):
         with pytest.raises(DeclarationError, match=said):
             client.train(source="", cluster=run.cluster, train_steps=5, pip=pip)

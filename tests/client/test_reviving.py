@@ -59,7 +59,7 @@ def test_a_cluster_without_a_controller_is_reported_with_what_stands_in_the_way(
     reports = client.revive([here, away, broken])
     assert started == ["here", "away"]
     assert reports[0] == (
-        "No controller of here has been running since 03:04 on 2 Jan. What follows is of that time. "
+        "No controller of here has been running since 03:04 on 2 Jan. The following state is from that time. "
         "Another one cannot be started: The controller of here could not be started: no memory."
     )
     assert reports[1].startswith(

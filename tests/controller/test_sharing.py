@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.controller.test_ledger import ROOM, after, cluster, ending, made, over, run, sized
-from transient_magics.controller.decisions.ledger import AHEAD_SECONDS, has_place, leases
+from transient_magics.controller.decisions.ledger import AHEAD_SECONDS, leases
 from transient_magics.controller.tasks import Tasks
 from transient_magics.journal import ClusterState, RunState, Works, events, fold
 from transient_magics.protocol.run import RunSpec
@@ -23,6 +23,7 @@ from transient_magics.spec.cluster import place, slot_of
 from transient_magics.works.runs import conduct
 from transient_magics.works.runs.conduct import Runs
 from transient_magics.works.studies.decisions import StartTrial, decide
+from transient_magics.works.studies.seats import has_place
 from transient_magics.works.studies.spec import StudySpec
 from transient_magics.works.studies.state import StudyState, TrialState
 

@@ -128,7 +128,7 @@ def test_without_a_cluster_each_configuration_has_its_own(started: list[str]) ->
             "29 configurations need clusters of their own",
         ),
         ({"max_hours": 9999.0}, "Compute Engine ends VMs after"),
-        ({"max_hours": 0.0}, "--max-hours must be above 0"),
+        ({"max_hours": 0.0}, "--max-hours must be greater than 0"),
     ],
 )
 def test_what_cannot_be_on_clusters_of_its_own_is_refused(

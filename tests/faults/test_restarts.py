@@ -67,7 +67,7 @@ def test_a_worker_whose_vm_becomes_smaller_leaves_joins_again_and_has_fewer_exam
         said("deflate smaller ps-0 --machine-type n1-standard-1")
 
     mark = patient.mark()
-    assert said(f"deflate smaller {CHANGED} --machine-type {SMALL}").startswith(f"{CHANGED} leaves what it does")
+    assert said(f"deflate smaller {CHANGED} --machine-type {SMALL}").startswith(f"{CHANGED} is being restarted")
     has_become(patient, mark, SMALL)
     left = patient.event(mark, WorkerLeft, worker=CHANGED)
     patient.event(mark, WorkerJoined, worker=CHANGED)

@@ -105,7 +105,7 @@ def test_a_cells_model_that_never_ran_is_planned_from_its_graph(shell: Interacti
 
 def test_a_plan_of_a_cell_needs_what_trains_it(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     unread = shell.run_cell(f"%%transient_plan t4x2 --train-steps 500 --param depth=2\n{CELL}").error_in_exec
-    assert "'units' is defined nowhere" in str(unread)
+    assert "'units' is not defined" in str(unread)
     both = shell.run_cell(f"%%transient_plan t4x2 {LINE}\n{CELL}").error_in_exec
     assert "needs a --workload, or --model and --problem, or code" in str(both)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -110,7 +110,7 @@ def test_in_a_project_the_weather_is_googles(shell: InteractiveShell) -> None:
     declared("c1", project="my-own")
     error = shell.run_cell("%transient_weather c1 --revocations published").error_in_exec
     assert isinstance(error, ClusterError)
-    assert str(error).startswith("c1 runs in project my-own, where the weather is Google's.")
+    assert str(error).startswith("c1 runs in project my-own, where there is no emulated weather.")
     assert not emulator.running()
 
 
@@ -120,7 +120,7 @@ def test_no_emulator_is_started_for_a_cluster_that_is_deleted(home: Path) -> Non
     journal = Journal(cluster.directory / "journal.jsonl")
     journal.append(events.ClusterDeclared(spec=spec))
     journal.append(events.ClusterDeleted())
-    with pytest.raises(TransientError, match="c1 is deleted, and no emulator runs any more"):
+    with pytest.raises(TransientError, match="c1 is deleted, and the emulator is not running"):
         cluster.weather()
     assert not emulator.running()
 

@@ -39,7 +39,7 @@ def test_the_line_typed_declares_what_was_offered(choices):
         assert "as Spot only" in shown["error"]
         return
     if choices.get("purpose") == "jobs" and (choices.get("ps", "1") != "1" or choices.get("ps_zone")):
-        assert "A cluster for jobs trains nothing" in shown["error"]
+        assert "A cluster for jobs does not train" in shown["error"]
         assert "Leave out --ps" in shown["error"]
         return
     server, zones = choices.get("ps_zone"), {each["zone"] for each in choices["groups"]} - {""}

@@ -1,10 +1,8 @@
-"""What people hold in their hands: clusters and runs, from a notebook, a script or the `transient`
-program.
+"""The Python interface to clusters and work, for notebooks, scripts and the `transient` program.
 
-A handle reads the cluster's journal and sends commands to its controller; it never talks to a cloud
-itself. Nothing here imports a cloud client, SSH or TensorFlow, so that the first cell answers at
-once; and each name of the stub (`__init__.pyi`) is imported when it is first used, so that a
-notebook loads only what its cells say.
+A handle reads the journal of its cluster and sends commands to the cluster's controller; it does
+not call a cloud. Nothing here imports a cloud client, SSH or TensorFlow, so that the first cell
+responds quickly. Each name of the stub (`__init__.pyi`) is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What can be known about a training cell before anything is launched, without running it.
+"""Static checks of the code of a cell, before anything is launched.
 
-The cell's code runs on the VMs, where nothing of the notebook exists. So its syntax is checked, and
-every name that it uses must be defined or imported in it, or be one of Python's own. Errors name
-the line as the user sees it in the notebook's cell: `line_offset` lines (the magic's own) lie above
-the body.
+The code runs on VMs, which have nothing of the notebook. So its syntax must be valid, and every
+name that it uses must be built in, or defined or imported in the cell. Errors give the line number
+of the whole cell: `line_offset` lines, such as that of the magic, are above the body.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ from ..spec import check_package
 from . import keras_cell
 
 OURS = __name__.partition(".")[0]
-"""The package that VMs have anyway."""
+"""The package that all VMs have."""
 MOST_PACKAGES_BYTES = 2**30
 _NAMES_SHOWN = 4
-# What every module has, and what IPython adds to the built-ins of this process but not to those of
-# a VM.
+# Names of every module, and names that IPython adds to the built-ins of this process only.
 _OF_MODULES = {
     "__name__",
     "__file__",
@@ -44,9 +42,7 @@ _OF_MODULES = {
 _OF_IPYTHON = {"get_ipython", "display", "__IPYTHON__"}
 _BUILT_IN = (set(dir(builtins)) - _OF_IPYTHON) | _OF_MODULES
 _OF_NOTEBOOKS = re.compile(r"^[%!?]|=\s*[%!]|\?$")
-"""What IPython reads in a line, and Python does not: `%magic`, `!command`, `files = !ls` and
-`name?`.
-"""
+"""Syntax of IPython that Python does not have: `%magic`, `!command`, `files = !ls` and `name?`."""
 _SCOPES = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -57,7 +53,7 @@ _SCOPES = (
     ast.GeneratorExp,
 )
 _READ_BY_US = {"batch_size"}
-"""Names in a cell that mean something without being read in it."""
+"""Parameters that have an effect even if the cell does not read them."""
 _DYNAMIC = {"exec", "eval", "globals", "vars", "locals", "__import__"}
 
 
@@ -72,14 +68,32 @@ def check(
     params: Mapping[str, str] = MappingProxyType({}),
     hparams: bool = True,
 ) -> None:
-    """Check the body of a training cell (or a file, with `line_offset` 0).
+    """Check the body of a training cell, or a file with `line_offset` 0.
 
-    With `own_model` it must define what is trained, as no model of Tensor2Tensor is named; `params`
-    are names that it has from its begin, all of which it has to read, each with the option that
-    gives it. `hparams`: whether its first line may hand over hyper-parameters.
+    Parameters
+    ----------
+    source
+        The code.
+    notebook
+        Names that exist in the notebook. A mapping to their values makes the advice more precise.
+    line_offset
+        The number of lines above the code in its cell.
+    include
+        Paths of files and folders that are sent along.
+    folder
+        The folder with local modules (default: the current folder).
+    own_model
+        Whether the code must define a model, because no model of Tensor2Tensor is named.
+    params
+        Parameters that are defined before the code runs, each with the option that sets it. With
+        `own_model`, the code must read all of them.
+    hparams
+        Whether the options may set hyper-parameters.
 
-    `notebook` has the names that exist in the notebook; where it is a mapping to their values, the
-    advice is more precise. `folder` is where local modules lie. Raises CellError.
+    Raises
+    ------
+    CellError
+        The code is invalid.
     """
     if not source.strip():
         raise CellError(
@@ -92,10 +106,9 @@ def check(
         tree, line_offset, {Path(path).name for path in include}, folder or Path.cwd()
     )
     if not _has_unknowable_names(tree):
+        unread: dict[str, str] = {}
         if own_model:
             unread = _unread(source, params)
-        else:
-            unread = {}
         _check_names(source, tree, notebook, line_offset, hparams and not own_model, params, unread)
         if own_model:
             _check_own_model(source, tree)
@@ -103,34 +116,60 @@ def check(
 
 
 def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> None:
-    """Check the names of hyper-parameters of Tensor2Tensor, which were typed at the option `where`.
+    """Check the names of hyper-parameters of Tensor2Tensor.
 
-    One that the cell names is its own. Raises DeclarationError for one that Tensor2Tensor has
-    nowhere; where it is not installed here, the check of the run will.
+    Names that appear in the code count as defined by it. If Tensor2Tensor is not installed on this
+    machine, the check of the run on the VM finds unknown names.
+
+    Parameters
+    ----------
+    names
+        The names.
+    source
+        The code.
+    where
+        The option that was typed, for the error.
+
+    Raises
+    ------
+    DeclarationError
+        Tensor2Tensor does not have the name.
     """
-    known = hyperparameters.known()
-    for name in names if known else ():
-        if name not in known and not re.search(rf"\b{re.escape(name)}\b", source):
-            raise unknown("hyper-parameter of Tensor2Tensor", name, known, where=where)
+    valid = hyperparameters.known()
+    if not valid:
+        return
+    for name in names:
+        if name not in valid and not re.search(rf"\b{re.escape(name)}\b", source):
+            raise unknown("hyper-parameter of Tensor2Tensor", name, valid, where=where)
 
 
 def check_syntax(source: str, line_offset: int = 0, file: str = "") -> None:
-    """Raises CellError where the code of a job cannot be compiled, or there is none.
+    """Check that code is not empty and compiles.
 
-    `line_offset`: how many lines a cell has above it; `file`: the name of the file in which the
-    code is.
+    Parameters
+    ----------
+    source
+        The code.
+    line_offset
+        The number of lines above the code in its cell.
+    file
+        The name of the file with the code.
+
+    Raises
+    ------
+    CellError
+        The code is empty or does not compile.
     """
     if not source.strip():
+        what = "There is no code to run"
         if file:
             what = f"{file} is empty"
-        else:
-            what = "There is nothing to run"
         raise CellError(what, fix="Name a command, or write code below the first line.")
     _parse(source, line_offset, file)
 
 
 def listed(given: str | Iterable[str]) -> tuple[str, ...]:
-    """Files or packages as they were given: one alone may stand for itself."""
+    """Return files or packages as a tuple; a string is a single one."""
     if isinstance(given, str):
         return (given,)
     return tuple(given)
@@ -139,49 +178,62 @@ def listed(given: str | Iterable[str]) -> tuple[str, ...]:
 def packages(
     words: str | Iterable[str], folder: Path | None = None, *, build: bool = False
 ) -> tuple[str, ...]:
-    """What --pip is to install: files and folders here as absolute paths, all else as pip reads it.
+    """Return the arguments of pip for the values of `--pip`, with absolute paths of local files.
 
-    With `build` also what has no wheel. Raises DeclarationError.
+    Parameters
+    ----------
+    words
+        The values.
+    folder
+        The base of relative paths (default: the current folder).
+    build
+        Whether packages without a wheel are allowed.
+
+    Raises
+    ------
+    DeclarationError
+        A package is invalid or not allowed.
     """
     found = []
     for word in listed(words):
         path = (folder or Path.cwd()) / Path(word).expanduser()
         local = path.exists() and ("/" in word or path.is_file())
-        found.append(str(path.resolve()) if local else word)
-        check_package(found[-1], build=build)
+        if local:
+            word = str(path.resolve())
+        check_package(word, build=build)
+        found.append(word)
     return tuple(found)
 
 
 def files_of(packages: Iterable[str]) -> dict[str, Path]:
-    """Of what `packages` gave, the files on this machine, by the names that they get in the run's
-    folder.
+    """Return the local files among the result of `packages`, by their name in the work's folder.
 
-    Raises DeclarationError.
+    Raises
+    ------
+    DeclarationError
+        Two files have the same name, a name is invalid, or the files are too large.
     """
     found: dict[str, Path] = {}
-    for path in (
-        Path(fromkey)
-        for fromkey in dict.fromkeys(packages)
-        if fromkey.startswith("/") and Path(fromkey).is_file()
-    ):
+    for package in dict.fromkeys(packages):
+        path = Path(package)
+        if not package.startswith("/") or not path.is_file():
+            continue
         if path.name in found:
-            raise DeclarationError(f"Two files are called {path.name}", where="--pip")
+            raise DeclarationError(f"Two files have the name {path.name}", where="--pip")
         if not is_path(path.name):
-            raise DeclarationError(f"No package is called {path.name!r}", where="--pip")
+            raise DeclarationError(f"Invalid name of a package: {path.name!r}", where="--pip")
         found[path.name] = path
     if sum(path.stat().st_size for path in found.values()) > MOST_PACKAGES_BYTES:
         raise DeclarationError(
             f"The files of packages are larger than {MOST_PACKAGES_BYTES >> 20} MB",
             where="--pip",
-            fix="Name what is so large by its URL.",
+            fix="Give the URL of large packages instead of a file.",
         )
     return found
 
 
 def as_declared(packages: Iterable[str], files: Mapping[str, Path]) -> tuple[str, ...]:
-    """What `packages` gave, as a declaration names it: of its `files` the names that they get in
-    the folder.
-    """
+    """Return packages as a declaration names them: local `files` by their name in the folder."""
     return tuple(
         Path(package).name if Path(package) in files.values() else package for package in packages
     )
@@ -190,24 +242,28 @@ def as_declared(packages: Iterable[str], files: Mapping[str, Path]) -> tuple[str
 def _parse(source: str, line_offset: int, file: str = "") -> ast.Module:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # a warning about the user's strings is nothing to do with launching
-            # Only the compiler refuses a top-level `return` or `await` and a late `from
-            # __future__`.
+            # Warnings about the user's strings are no reason against a launch.
+            warnings.simplefilter("ignore")
+            # Only the compiler refuses a `return` or `await` at the top level, and a late
+            # `from __future__`.
             compile(source, "cell", "exec", dont_inherit=True)
             return ast.parse(source)
     except SyntaxError as error:
         number = error.lineno or 1
         line = (source.splitlines() or [""])[min(number, len(source.splitlines())) - 1].strip()
+        fix = ""
         if line:
-            fix = f"It reads: {line}"
-        else:
-            fix = ""
+            fix = f"The line is: {line}"
         if _OF_NOTEBOOKS.search(line):
-            fix = "Lines with % and ! are the notebook's own; the VMs run plain Python. For packages: --pip."
+            fix = (
+                "Lines with % and ! work in notebooks only; VMs run plain Python. For packages: "
+                "--pip."
+            )
         if re.search(r"await|async", error.msg):
-            fix = "Only notebooks await at the top level: await in an async function, which asyncio.run(...) runs."
+            fix = (
+                "Only notebooks await at the top level. Await in an async function, and call "
+                "asyncio.run(...)."
+            )
         raise CellError(f"{_place(number, line_offset, file)}: {error.msg}", fix=fix) from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise CellError(
@@ -222,7 +278,7 @@ def _place(line: int, line_offset: int, file: str = "") -> str:
 
 
 def _has_unknowable_names(tree: ast.Module) -> bool:
-    """With a star import, or names made by exec() and the like, nobody can say what is defined."""
+    """Return whether the names of the module cannot be determined: star imports, `exec` and such."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             return True
@@ -259,8 +315,11 @@ def _check_names(
         for symbol in scope.get_symbols():
             name = symbol.get_name()
             looked_up = symbol.is_global() or (scope is module and not _binds(symbol))
-            known = name in defined or name in _BUILT_IN or not symbol.is_referenced()
-            if looked_up and not known and (lines := list(_uses(tree, name))):
+            if not looked_up or not symbol.is_referenced():
+                continue
+            if name in defined or name in _BUILT_IN:
+                continue
+            if lines := list(_uses(tree, name)):
                 missing[name] = min(lines)
     if missing:
         raise _missing_names(missing, notebook, line_offset, hparams, unread)
@@ -287,9 +346,7 @@ def _check_own_model(source: str, tree: ast.Module) -> None:
 
 
 def _check_params(source: str, tree: ast.Module, params: Collection[str], line_offset: int) -> None:
-    """A parameter that the cell never reads would change nothing, nor would one that it sets
-    itself.
-    """
+    """Raise CellError if the cell does not read a parameter, or sets it itself: it has no effect."""
     module = symtable.symtable(source, "cell", "exec")
     bound = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
     unread = _unread(source, dict.fromkeys(params, ""))
@@ -300,13 +357,12 @@ def _check_params(source: str, tree: ast.Module, params: Collection[str], line_o
                 for node in ast.walk(tree)
                 if isinstance(node, ast.Name) and node.id == name
             ]
+            place = ""
             if lines:
                 place = f"{_place(min(lines), line_offset)}: "
-            else:
-                place = ""
             raise CellError(
-                f"{place}'{name}' is a parameter, and the cell sets it itself",
-                fix="Leave that out.",
+                f"{place}'{name}' is a parameter, but the cell sets it itself",
+                fix="Remove the assignment.",
             )
         if name in unread:
             fix = f"Read it by its name, as in: keras.optimizers.Adam({name})"
@@ -314,7 +370,7 @@ def _check_params(source: str, tree: ast.Module, params: Collection[str], line_o
 
 
 def _unread(source: str, params: Mapping[str, str]) -> dict[str, str]:
-    """Those parameters that the cell reads nowhere, by name the option that gives each."""
+    """Return the parameters that the cell does not read, each with the option that sets it."""
     scopes = _scopes(symtable.symtable(source, "cell", "exec"))
     read = {
         symbol.get_name()
@@ -330,14 +386,16 @@ def _unread(source: str, params: Mapping[str, str]) -> dict[str, str]:
 
 
 def _drop_unevaluated_annotations(tree: ast.Module) -> None:
-    """With `from __future__ import annotations`, nobody looks up what an annotation names."""
+    """Remove annotations that `from __future__ import annotations` leaves unevaluated."""
     postponed = any(
         isinstance(node, ast.ImportFrom)
         and node.module == "__future__"
         and node.names[0].name == "annotations"
         for node in tree.body
     )
-    for node in ast.walk(tree) if postponed else ():
+    if not postponed:
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign | ast.arg):
             node.annotation = ast.Constant(None)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -355,9 +413,7 @@ def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _uses(node: ast.AST, name: str) -> Iterator[int]:
-    """Lines on which `name` is looked up in the module, and not in a function or comprehension that
-    binds it.
-    """
+    """Yield the lines that look up `name` in the module, outside of scopes that bind it."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
             yield child.lineno
@@ -386,11 +442,9 @@ def _missing_names(
     in_order = sorted(missing.items(), key=lambda item: (item[1], item[0]))
     parts = []
     for name, line in in_order[:_NAMES_SHOWN]:
-        known = name in notebook or name in _OF_IPYTHON
-        if known:
+        why = "is not defined"
+        if name in notebook or name in _OF_IPYTHON:
             why = "exists in this notebook, but not on the VMs"
-        else:
-            why = "is defined nowhere"
         parts.append(f"{_place(line, line_offset)}: '{name}' {why}")
     if len(in_order) > _NAMES_SHOWN:
         parts.append(f"and {len(in_order) - _NAMES_SHOWN} more")
@@ -403,43 +457,42 @@ def _advice(name: str, notebook: Collection[str], hparams: bool, unread: Mapping
         return "The VMs run plain Python, without IPython."
     if given := next(iter(difflib.get_close_matches(name, unread, 1) or unread), ""):
         return (
-            f"{unread[given]} gives '{given}', which the cell does not read: use one name in both."
+            f"{unread[given]} sets '{given}', which the cell does not read: use the same name in "
+            "both."
         )
     if name not in notebook:
         return "Import it in the cell, or define it there."
+    value = None
     if isinstance(notebook, Mapping):
         value = notebook[name]
-    else:
-        value = None
     if isinstance(value, ModuleType):
         if value.__name__ == name:
-            alias = ""
-        else:
-            alias = f" as {name}"
-        return f"Write `import {value.__name__}{alias}` in the cell."
+            return f"Write `import {name}` in the cell."
+        return f"Write `import {value.__name__} as {name}` in the cell."
     if callable(value):
-        return "Define it in the cell, or put it in a module: --include that file, and import it in the cell."
-    if not hparams:  # which are Tensor2Tensor's
+        return (
+            "Define it in the cell, or import it there from a module that you send with --include."
+        )
+    if not hparams:  # only models of Tensor2Tensor have hyper-parameters
         return "Define it in the cell, or in a module that comes with --include."
     return (
-        f"Define it in the cell, or hand its value over in the first line, as --hparams {name}={{{name}}}; "
-        "what is in a module comes with --include."
+        "Define it in the cell, or pass its value in the first line, as --hparams "
+        f"{name}={{{name}}}; "
+        "send modules with --include."
     )
 
 
 def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], folder: Path) -> None:
-    """An import of a module that lies beside the notebook finds nothing on a VM, unless it is sent
-    along.
-    """
+    """Raise CellError for imports of local modules that are not sent to the VMs."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             if node.level:
                 raise CellError(
-                    f"{_place(node.lineno, line_offset)}: a cell belongs to no package, so nothing can be imported "
-                    "relative to it",
-                    fix="Import the module by its whole name.",
+                    f"{_place(node.lineno, line_offset)}: relative imports do not work in a cell, "
+                    "which has no package",
+                    fix="Import the module by its full name.",
                 )
             modules = [node.module or ""]
         else:
@@ -448,13 +501,13 @@ def _check_local_imports(tree: ast.Module, line_offset: int, sent: set[str], fol
             top = module.partition(".")[0]
             if top in (*sys.stdlib_module_names, OURS) or {top, f"{top}.py"} & sent:
                 continue
-            for path in (folder / f"{top}.py", folder / top / "__init__.py"):
+            for name, path in (
+                (f"{top}.py", folder / f"{top}.py"),
+                (top, folder / top / "__init__.py"),
+            ):
                 if path.exists():
-                    if path.name == f"{top}.py":
-                        shown = f"{top}.py"
-                    else:
-                        shown = top
+                    place = _place(node.lineno, line_offset)
                     raise CellError(
-                        f"{_place(node.lineno, line_offset)}: '{top}' lies beside the notebook, but not on the VMs",
-                        fix=f"Send it along: --include {shown}",
+                        f"{place}: '{top}' is next to the notebook, but not on the VMs",
+                        fix=f"Send it along: --include {name}",
                     )

@@ -1,6 +1,6 @@
 """The handle of a cluster.
 
-It does not import any kind of work: it reaches handles and declarations of work by `kinds.load`.
+It imports no kind of work: `kinds.load` loads handles and declarations of work.
 """
 
 from __future__ import annotations
@@ -27,22 +27,47 @@ if TYPE_CHECKING:
 
 
 class Cluster(BaseCluster):
-    """One cluster: the one that has the name when the handle is made, also once another cluster has
-    taken that name.
+    """The handle of one cluster.
 
-    As a context manager it is deleted at the end of the block, whatever happened there.
+    `tm.declare`, `tm.cluster` and `tm.attach` return handles. A handle stores nothing: it reads the
+    cluster's journal and sends commands to the cluster's controller. It remains the handle of the
+    cluster that had the name when the handle was created, even if a later cluster gets that name.
+
+    As a context manager, it deletes the cluster at the end of the block.
+
+    Parameters
+    ----------
+    name
+        The name of the cluster.
+
+    Attributes
+    ----------
+    name : str
+        The name of the cluster.
+    state : ClusterState
+        The present state.
+    directory : Path
+        The folder with the cluster's journal, results and logs.
+
+    Examples
+    --------
+    >>> with tm.declare("k80x4") as cluster:
+    ...     cluster.wait()
+    ...     job = cluster.run("python train.py", keep="checkpoints/")
+    ...     job.wait()
     """
 
     def __enter__(self) -> Self:
+        """Return the handle."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Delete the cluster and wait until it is gone. Raises as `delete` does."""
+        """Delete the cluster and wait until it is deleted. Raises as `delete`."""
         self.delete()
 
     @property
     def of_study(self) -> str:
-        """The study that has it for itself, and with which it goes; else nothing."""
+        """The study that declared the cluster for itself and deletes it; empty if there is none."""
         for kind in KINDS.values():
             for path in sorted((self.directory / kind.folder).glob(f"*/{kind.file}")):
                 name = path.parent.name
@@ -51,23 +76,51 @@ class Cluster(BaseCluster):
         return ""
 
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
-        """Have Compute Engine take the VM of `worker` back (simulateMaintenanceEvent), after
-        `seconds`.
+        """Revoke a worker, by a simulated maintenance event of Compute Engine.
+
+        Parameters
+        ----------
+        worker
+            The name of the VM, such as `worker-1`.
+        seconds
+            The time until the notice, in seconds. The VM stops 30 seconds after its notice.
+
+        Raises
+        ------
+        ClusterError
+            The cluster has no such VM, or is deleted.
+
+        Examples
+        --------
+        >>> cluster.revoke("worker-1", seconds=60)
         """
         commands.send(self.directory, Revoke(vm=worker, seconds=seconds))
 
     def agree(self, proposal: int | None = None) -> tuple[str, ...]:
-        """Give up the workers that are proposed where the provider wants some back (`--give-up
-        ask`), or those of the proposal of that number; return their names. To give up others,
-        revoke them: they count.
+        """Accept the proposed release of workers (`--give-up ask`).
 
-        Raises ClusterError where nothing is proposed, or something else by now.
+        To release other workers instead, revoke them: they count too.
+
+        Parameters
+        ----------
+        proposal
+            The number of the proposal (default: the present one).
+
+        Returns
+        -------
+        tuple of str
+            The names of the released workers.
+
+        Raises
+        ------
+        ClusterError
+            There is no proposal, or it has changed.
         """
         reclaim = self.state.reclaim
         going = self.state.proposed_to_go
         if reclaim is None or reclaim.proposed is None or not going:
             raise ClusterError(
-                f"Nothing is proposed for {self.name}", fix="Its panel shows what is."
+                f"Nothing is proposed for {self.name}", fix="Its panel and `status` show proposals."
             )
         commands.send(self.directory, Agree(run="", proposal=proposal or reclaim.proposed.seq))
         return going
@@ -83,40 +136,45 @@ class Cluster(BaseCluster):
         policy: str = "",
         restore: bool = False,
     ) -> list[Deflated]:
-        """Shrink a VM or several, or restore them.
+        """Shrink VMs, or restore them.
 
         Parameters
         ----------
         worker
             The name of a VM. With `restore`, all VMs by default.
         cpu, network
-            The share of its CPU and of its network that the VM keeps, from 0.05 to 1. It continues
-            to run.
+            The share of its CPU and of its network that the VM keeps, from 0.05 to 1. The VM
+            continues to run.
         machine_type
-            Instead of these, stop the worker, change its machine type, such as "n1-standard-2", and
-            start it again. The worker leaves its run before and joins it again.
+            The new machine type, such as `n1-standard-2`, instead of these: the worker leaves its
+            run, is stopped, changed and started again, and rejoins the run.
         reclaim
-            Instead of a worker, take this number of vCPUs from all workers together.
+            The number of vCPUs to take from all workers together, instead of from one worker.
         policy
-            How `reclaim` is shared out: `proportional` to the workers' size (default), `priority`
-            (the dearest keeps at least half, cheaper ones less) or `deterministic` (one after the
-            other, the cheapest first).
+            How to share `reclaim`: `proportional` to the size of workers (default), `priority`
+            (the most expensive worker keeps at least half, cheaper ones less) or `deterministic`
+            (one worker after the other, the cheapest first).
         restore
-            Restore the VM, or all, to what was rented.
+            Restore the VM, or all VMs, to their rented size.
 
         Returns
         -------
         list of Deflated
-            What each VM has now. A VM that becomes another machine is listed as soon as the
-            controller has the command; `events` has each step.
+            The present size of each VM. A VM that changes its machine type is listed as soon as the
+            controller has received the command; `events` has each step.
 
         Raises
         ------
         DeclarationError
-            For options that contradict each other, and for what a VM cannot become.
+            Options contradict each other, or the VM cannot have this size.
         ClusterError
-            For a cluster in a project, except for changes of a machine type: Compute Engine shrinks
-            no VM that runs.
+            The cluster is in a project: Compute Engine does not shrink running VMs. Changes of a
+            machine type are possible there.
+
+        Examples
+        --------
+        >>> cluster.deflate("worker-1", cpu=0.5)
+        >>> cluster.deflate(restore=True)
         """
         from .project import deflation
 
@@ -133,12 +191,25 @@ class Cluster(BaseCluster):
         return list(deflation.deflate(self, **values))
 
     def weather(self, **settings: Any) -> Weather:
-        """What the emulator that the cluster lives in does to VMs; sets what is given first.
+        """Return the weather of the emulator, after changing settings.
 
-        Settings are called as the options of `%transient_weather`: `revocations="published"`,
-        `hours_per_minute=60`, `stockout=["us-west1-b:k80"]`, ...; None is as in fair weather,
-        `reset=True` makes all of it fair. Raises DeclarationError, and ClusterError for a cluster
-        in a project, where the weather is Google's.
+        Parameters
+        ----------
+        settings
+            The options of `%transient_weather` by name, such as `revocations="published"`,
+            `hours_per_minute=60` or `stockout=["us-west1-b:k80"]`. None resets a setting, and
+            `reset=True` resets all.
+
+        Raises
+        ------
+        DeclarationError
+            A setting is unknown or invalid.
+        ClusterError
+            The cluster is in a project.
+
+        Examples
+        --------
+        >>> cluster.weather(revocations="every=60s")
         """
         from .project.weather import weather
 
@@ -147,19 +218,35 @@ class Cluster(BaseCluster):
     def resize(
         self, spec: str = "", *, ps: int | None = None, give_up: GiveUp | None = None
     ) -> None:
-        """Have the workers of `spec` instead, or so many parameter servers: its runs go on from a
-        checkpoint then.
+        """Change the workers, or the number of parameter servers.
 
-        `give_up`: who goes where there are to be fewer workers, the `slowest`, the `youngest`, the
-        `riskiest` or the `dearest`; None: as it was declared, else those with the highest places.
-        Raises DeclarationError and ClusterError.
+        Parameters
+        ----------
+        spec
+            The workers after the resize, such as `k80x6`.
+        ps
+            The number of parameter servers, instead of `spec`. Runs continue from a checkpoint.
+        give_up
+            The workers to release first: the `slowest`, the `youngest`, the `riskiest` or the
+            `dearest` (default: as the cluster was declared, else those with the highest numbers).
+
+        Raises
+        ------
+        DeclarationError
+            The workers are invalid or more than the cluster's limit.
+        ClusterError
+            The cluster cannot be resized at present.
+
+        Examples
+        --------
+        >>> cluster.resize("k80x6")
         """
         from .declaring import relocated, resized
         from .declaring.runs import refuse_unknown_speeds
 
         if bool(spec) == bool(ps) or (ps and give_up):
             raise DeclarationError(
-                "A resize takes either other workers or --ps N", fix="For example: k80x6"
+                "A resize takes either workers or --ps N", fix="For example: k80x6"
             )
         current = self._current
         if ps:
@@ -173,32 +260,58 @@ class Cluster(BaseCluster):
             commands.send(self.directory, Resize(spec=target.to_dict(), give_up=give_up))
 
     def relocate(self, zone: str = "", *, gpus: str = "", yes: bool = False) -> Relocation:
-        """Move to another zone, or to another GPU: new VMs first, then its runs go on there, then
-        the old ones go.
+        """Move the cluster to another zone or another GPU.
 
-        Without `yes` it is only told what that costs, data transfer among it. A move that fails
-        leaves the cluster as it was. Raises DeclarationError and ClusterError where there can be
-        none.
+        New VMs are rented, runs continue there from a checkpoint, then the old VMs are deleted. If
+        the relocation fails, the cluster remains as it was.
+
+        Parameters
+        ----------
+        zone
+            The new zone.
+        gpus
+            The new GPU.
+        yes
+            Whether to relocate. Without it, only the price is computed.
+
+        Returns
+        -------
+        Relocation
+            The price, with that of the data transfer, shown as sentences.
+
+        Raises
+        ------
+        DeclarationError
+            The zone does not have the GPU, or it is unknown.
+        ClusterError
+            The cluster cannot be relocated at present.
+
+        Examples
+        --------
+        >>> cluster.relocate("us-east1-c")
+        >>> cluster.relocate("us-east1-c", yes=True)
         """
         from .declaring import Relocation, relocated
 
         if not (zone or gpus):
             raise DeclarationError(
-                "A move needs a zone or a GPU", fix="For example: --zone us-east1-c"
+                "A relocation needs a zone or a GPU", fix="For example: --zone us-east1-c"
             )
         before = self._current
         spec = relocated(before, zone, gpus)
-        told = commands.send(self.directory, Relocate(spec=spec.to_dict()))
+        answer = commands.send(self.directory, Relocate(spec=spec.to_dict()))
         if yes:
             commands.send(self.directory, Relocate(spec=spec.to_dict(), agreed=True))
-        return Relocation.of(before, spec, told, begun=yes)
+        return Relocation.of(before, spec, answer, begun=yes)
 
     @property
     def _current(self) -> ClusterSpec:
-        """What it is, as far as this machine knows by itself, before somebody makes it another one."""
+        """The present declaration, from files of this machine only, as the base of a change."""
         if due := self.state.due:
-            what = f"{due.name} has a deadline, for which the workers of {self.name} are changed as they have to be"
-            raise ClusterError(what, fix=f"Stop {due.name} first, or declare another cluster.")
+            raise ClusterError(
+                f"{self.name} changes its workers automatically, because {due.name} has a deadline",
+                fix=f"Stop {due.name} first, or declare another cluster.",
+            )
         history = self.events()
         if was_elsewhere(history):
             current = agreed(self.directory, history)
@@ -209,56 +322,118 @@ class Cluster(BaseCluster):
         return current
 
     def logs(self, worker: str, lines: int = 200) -> Log:
-        """The last lines that `worker` (a VM's name) wrote in the latest run."""
+        """Return the last lines of a VM's log.
+
+        Parameters
+        ----------
+        worker
+            The name of the VM, such as `worker-1` or `ps-0`.
+        lines
+            The number of lines.
+
+        Raises
+        ------
+        ClusterError
+            The cluster has no such VM, or the VM does not answer.
+        """
         return Log(commands.send(self.directory, Logs(vm=worker, lines=lines))["text"])
 
     def delete(self, timeout: float | None = 300.0) -> None:
-        """End every VM and wait until Compute Engine lists none. Results stay. Deleting twice is no
-        mistake.
+        """Delete all VMs of the cluster. Results remain.
+
+        A deleted cluster may be deleted again.
+
+        Parameters
+        ----------
+        timeout
+            The time limit of the wait until Compute Engine lists no VM, in seconds. None or 0: do
+            not wait.
+
+        Raises
+        ------
+        ClusterError
+            The VMs are not deleted after `timeout` seconds.
         """
         if self.state.over:
             return
         try:
             commands.send(self.directory, Delete())
         except ClusterError:
-            if not self.state.over:  # somebody else's deletion may have come first
+            if not self.state.over:  # another process may have deleted it first
                 raise
         if timeout:
             self.wait(timeout, until="deleted")
 
     def run(self, name: str | None = None, /, **options: Any) -> Any:
-        """Return the run called `name` (default: the latest). Raises UnknownWorkError if there is
-        none.
+        """Return a run, or declare a job from a command.
 
-        Of a command, which has blanks or options behind it, begin a job: `run("python train.py",
-        keep="checkpoints/")` is `declare_job` on this cluster. A command of one word is
-        `run("make", workers=1)`.
+        Parameters
+        ----------
+        name
+            The name of the run (default: the latest). Text with blanks, or any text with options,
+            is the command of a new job.
+        options
+            The options of `tm.declare_job`.
+
+        Returns
+        -------
+        Run or Job
+            The handle.
+
+        Raises
+        ------
+        UnknownWorkError
+            The cluster has no such run.
+        DeclarationError
+            An option is invalid.
+
+        Examples
+        --------
+        >>> cluster.run("run-1").cost()
+        >>> cluster.run("python train.py", keep="checkpoints/")
+        >>> cluster.run("make", workers=1)
         """
         if name and (options or not is_name(name)):
             return load("job", "declare").declare_job(name, cluster=self, **options)
         return load("run", "handle").Run(self._name_of("run", name), self)
 
     def job(self, name: str | None = None) -> Any:
-        """Return the job called `name` (default: the latest). Raises UnknownWorkError if there is
-        none.
+        """Return the job called `name` (default: the latest).
+
+        Raises
+        ------
+        UnknownWorkError
+            The cluster has no such job.
         """
         return self.of_kind("job", name)
 
     def bag(self, name: str | None = None) -> Any:
-        """Return the bag called `name` (default: the latest). Raises UnknownWorkError if there is
-        none.
+        """Return the bag called `name` (default: the latest).
+
+        Raises
+        ------
+        UnknownWorkError
+            The cluster has no such bag.
         """
         return self.of_kind("bag", name)
 
     def study(self, name: str | None = None) -> Any:
-        """Return the study called `name` (default: the latest). Raises UnknownWorkError if there is
-        none.
+        """Return the study called `name` (default: the latest).
+
+        Raises
+        ------
+        UnknownWorkError
+            The cluster has no such study.
         """
         return self.of_kind("study", name)
 
     def stalls(self, name: str | None = None) -> Any:
-        """Return the measurement of stalls called `name` (default: the latest). Raises
-        UnknownWorkError.
+        """Return the measurement of stalls called `name` (default: the latest).
+
+        Raises
+        ------
+        UnknownWorkError
+            The cluster has no such measurement.
         """
         measured = [run.name for run in self.state.of(RunState).values() if run.spec.stalls]
         chosen = name or next(reversed(measured), "")
@@ -267,8 +442,7 @@ class Cluster(BaseCluster):
         return self._handle("run", chosen)
 
     def of_kind(self, kind: str, name: str | None = None) -> Any:
-        """Return the handle of the work of a kind, such as `job`, called `name` (default: the
-        latest).
+        """Return the handle of work of a kind, such as `job` (default: the latest of the kind).
 
         Raises
         ------
@@ -278,7 +452,7 @@ class Cluster(BaseCluster):
         return self._handle(kind, self._name_of(kind, name))
 
     def find(self, name: str) -> Any:
-        """Return the handle of the work called `name`, of whichever kind it is.
+        """Return the handle of the work called `name`, of any kind.
 
         Raises
         ------
@@ -294,7 +468,7 @@ class Cluster(BaseCluster):
         return self._handle(kind, name)
 
     def work(self) -> WorkList:
-        """Return all work of the cluster, the oldest first, as `tm.work` does."""
+        """Return all work of the cluster, oldest first, as `tm.work`."""
         return WorkList(self.find(name) for name in listed_names(self.state))
 
     def dask(
@@ -320,26 +494,33 @@ class Cluster(BaseCluster):
         memory_bytes
             Memory of each worker process, in bytes (default: nine tenths of its VM's).
         allowed_failures
-            The number of workers that may crash while they have a task before the task fails.
-            Revocations do not count.
+            The number of workers that may crash with a task before the task fails. Revocations do
+            not count.
         timeout
-            Seconds after which the wait for the scheduler ends, and with it the Dask cluster.
+            The time limit of the wait for the scheduler, in seconds. After it, the Dask cluster is
+            stopped.
 
         Returns
         -------
         Dask
-            Its `client` is a `distributed.Client`. As a context manager it is stopped at the end of
-            the block.
+            The handle. Its `client` is a `distributed.Client`. As a context manager, it stops the
+            Dask cluster at the end of the block.
 
         Raises
         ------
         DeclarationError
-            Dask is not installed here, or not in the versions that the VMs have; or `workers` is
-            too large.
+            Dask is not installed on this machine, or not in the versions of the VMs; or `workers`
+            is too large.
         ClusterError
-            The scheduler does not answer in time; or this process has another Dask cluster here.
+            The scheduler does not answer in time, or this process has another Dask cluster on this
+            cluster.
         RemoteError
-            No connection to the scheduler's VM can be made.
+            The scheduler's VM cannot be reached.
+
+        Examples
+        --------
+        >>> with cluster.dask(workers=4) as dask:
+        ...     dask.client.submit(sum, range(10)).result()
         """
         return load("dask", "declare").begin_dask(
             self,
@@ -354,18 +535,16 @@ class Cluster(BaseCluster):
         return load(kind, "handle").handle(name, self)
 
     def _name_of(self, kind: str, name: str | None) -> str:
-        """Return `name` if the cluster has such work, without one the latest of the kind. Raises
-        UnknownWorkError.
-        """
+        """Return `name`, or the name of the latest work of the kind. Raises UnknownWorkError."""
         state = self.state
-        known = [*state.of_kind(kind)]
-        chosen = name or next(reversed(known), "")
+        names = [*state.of_kind(kind)]
+        chosen = name or next(reversed(names), "")
         if not self._has(state, kind, chosen):
-            raise _unknown(self.name, str(KINDS[kind]), name, known)
+            raise _unknown(self.name, str(KINDS[kind]), name, names)
         return chosen
 
     def _has(self, state: ClusterState, kind: str, name: str) -> bool:
-        """Return whether work of a kind is in the journal, or declared in a folder of this machine."""
+        """Return whether work is in the journal, or declared in a folder of this machine."""
         if name in state.of_kind(kind):
             return True
         return (
@@ -380,7 +559,7 @@ class Cluster(BaseCluster):
         return displayed(self)
 
 
-def _unknown(cluster: str, what: str, name: str | None, known: Sequence[str]) -> TransientError:
+def _unknown(cluster: str, what: str, name: str | None, names: Sequence[str]) -> TransientError:
     if name is None:
         return UnknownWorkError(f"{cluster} has no {what} yet")
-    return unknown(what, name, known, where=cluster, numbered=True, error=UnknownWorkError)
+    return unknown(what, name, names, where=cluster, numbered=True, error=UnknownWorkError)

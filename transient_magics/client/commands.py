@@ -1,6 +1,6 @@
 """Commands to a cluster's controller, and short programs in processes of their own.
 
-The lock that a controller holds shows whether one is running; its socket takes the commands.
+A controller holds a lock while it runs, and receives commands on its socket.
 """
 
 from __future__ import annotations
@@ -37,24 +37,35 @@ SWEPT = "`transient cluster sweep` finds its VMs."
 
 
 def in_charge(directory: Path) -> bool:
-    """Whether a program holds the lock of the cluster, or the image's build, in `directory`."""
+    """Return whether a process holds the lock of the cluster, or image build, in `directory`."""
     return held(directory)
 
 
 def start_controller(directory: Path) -> subprocess.Popen[bytes]:
-    """Start a controller that outlives this process. One that finds another in charge ends by
-    itself.
+    """Start a controller that outlives this process.
+
+    It exits if another controller holds the lock.
     """
     return start("", directory)
 
 
 @places.reporting()
 def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
-    """Start a program of the controller's (empty: the controller itself) on `directory`; it
-    outlives this process.
+    """Start a program of `transient_magics.controller` that outlives this process.
 
-    Raises ControllerError where this machine cannot start it, and HomeError where its log cannot be
-    written.
+    Parameters
+    ----------
+    program
+        The module; empty for the controller itself.
+    directory
+        The folder of the cluster or of the image build.
+
+    Raises
+    ------
+    ControllerError
+        This machine cannot start the process.
+    HomeError
+        The log cannot be written.
     """
     module = f"transient_magics.controller.{program}".rstrip(".")
     with (directory / layout.CONTROLLER_LOG).open("ab") as log:
@@ -75,16 +86,32 @@ def start(program: str, directory: Path) -> subprocess.Popen[bytes]:
 
 @places.reporting()
 def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, Any]:
-    """The controller's answer to `command`, starting a controller where none is in charge.
+    """Send a command to a cluster's controller and return the answer.
 
-    Raises the error that the controller answered with, ControllerError when it does not answer, and
-    ClusterError where there can be no controller: the cluster is deleted, or its folder cannot be
-    read.
+    A controller is started if none is running.
+
+    Parameters
+    ----------
+    directory
+        The folder of the cluster.
+    command
+        The command.
+    timeout
+        The time limit of the answer, in seconds.
+
+    Raises
+    ------
+    TransientError
+        The controller refused the command.
+    ControllerError
+        The controller does not answer.
+    ClusterError
+        The cluster is deleted, or its folder is unreadable.
     """
     deadline = time.monotonic() + _START_SECONDS
     started = 0.0
     while True:
-        # Looked at again and again: one that is just being killed holds its lock to the end.
+        # Checked repeatedly: a controller that is being killed holds its lock to the end.
         if time.monotonic() - started > _START_AGAIN_SECONDS and not in_charge(directory):
             _refuse_deleted(directory)
             if why := unreadable(directory):
@@ -104,10 +131,9 @@ def send(directory: Path, command: Command, timeout: float = 30.0) -> dict[str, 
 
 
 def trouble(directory: Path, timeout: float = 2.0) -> str:
-    """The present trouble as the controller itself reports it, in a sentence; empty where no
-    controller can be reached.
+    """Return the present trouble from the controller, in a sentence; empty if there is none.
 
-    A journal on a full disk does not have it, nor that the controller stands still.
+    The journal does not have trouble such as a full disk, or a controller that does not answer.
     """
     try:
         return str(
@@ -115,17 +141,16 @@ def trouble(directory: Path, timeout: float = 2.0) -> str:
         )
     except ControllerError:
         return f"the controller of {directory.name} has not answered within {timeout:.0f} s"
-    except OSError:  # it starts, or has just ended
+    except OSError:  # the controller is starting, or has just ended
         return ""
 
 
 def _refuse_deleted(directory: Path) -> None:
     state = kept(directory / layout.JOURNAL).read()
     if state.over:
+        name = directory.name
         if directory.parent == places.past():
             name = state.name
-        else:
-            name = directory.name
         raise ClusterError(f"{name} is deleted", fix="Declare another cluster.")
 
 
@@ -133,7 +158,7 @@ def _line(command: Command) -> bytes:
     try:
         return command.encoded
     except ValueError as error:
-        raise ClusterError(f"What is asked of the cluster cannot be sent: {error}") from None
+        raise ClusterError(f"The command cannot be sent: {error}") from None
 
 
 def _request(path: Path, command: Command, timeout: float) -> dict[str, Any]:
@@ -156,9 +181,25 @@ def _request(path: Path, command: Command, timeout: float) -> dict[str, Any]:
 def run_program(
     name: str, what: str, *arguments: str, stdin: str = "", timeout: float = 300.0
 ) -> dict[str, Any]:
-    """The answer of `transient_magics.controller.programs.NAME`, within `timeout` seconds.
+    """Run the program `transient_magics.controller.programs.NAME` and return its answer.
 
-    CloudError with its reason, or that `what` failed.
+    Parameters
+    ----------
+    name
+        The module.
+    what
+        The first words of the error if the program gives no reason, such as `Fetching`.
+    arguments
+        The arguments of the program.
+    stdin
+        The text that it reads.
+    timeout
+        The time limit, in seconds.
+
+    Raises
+    ------
+    CloudError
+        The program failed. Errors of other types that it reports are raised as they are.
     """
     return _run_module(
         f"controller.programs.{name}", what, arguments, CloudError, stdin=stdin, timeout=timeout
@@ -166,8 +207,12 @@ def run_program(
 
 
 def fetch(store: str, project: str | None, folder: Path, *, results: bool) -> None:
-    """Bring checkpoints, and `results` if wanted, from a run's place in a bucket into `folder`.
-    Raises CloudError.
+    """Copy checkpoints, and with `results` everything else, of a run from its bucket to `folder`.
+
+    Raises
+    ------
+    CloudError
+        The copy failed.
     """
     request = {
         "store": store,
@@ -188,18 +233,32 @@ def run_model_program(
     otherwise: str = _TAKE_AWAY,
     timeout: float = 3600.0,
 ) -> dict[str, Any]:
-    """The answer of a `program` of `transient_magics.runtime.programs`, which needs the training
-    stack on this machine.
+    """Run a program of `transient_magics.runtime.programs`, which needs TensorFlow here.
 
-    TrainingError or CellError with its reason, or that `what` failed; where the stack is not here,
-    with what to do `otherwise`.
+    Parameters
+    ----------
+    what
+        The first words of errors, such as `A prediction of run-1`.
+    arguments
+        The arguments of the program.
+    program
+        The module.
+    otherwise
+        The advice if the training stack is not installed.
+    timeout
+        The time limit, in seconds.
+
+    Raises
+    ------
+    TrainingError or CellError
+        The program failed, or the training stack is not installed on this machine.
     """
     from importlib.util import find_spec
 
     if missing := [name for name in ("tensorflow", "tensor2tensor") if find_spec(name) is None]:
         raise TrainingError(
             f"{what} needs the training stack, and {missing[0]} is not installed on this machine",
-            fix=f"`make venv` brings it; {otherwise}",
+            fix=f"`make venv` installs it; {otherwise}",
         )
     own = environment(os.environ)
     return _run_module(
@@ -239,8 +298,8 @@ def _run_module(
     try:
         answer = json.loads(ended.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        said = ended.stderr.strip().splitlines()
-        raise failure(f"{what} failed: {said[-1] if said else 'no answer'}") from None
+        *_, reason = ["no answer", *ended.stderr.strip().splitlines()]
+        raise failure(f"{what} failed: {reason}") from None
     if "error" in answer:
         raise errors.from_record(answer, failure)
     return answer

@@ -1,6 +1,6 @@
-"""`transient doctor`: is everything here that training on Google Cloud needs?
+"""`transient doctor`: checks of the requirements of training on Google Cloud.
 
-The checks run in a program of the controller's, which imports Google's client. Nothing is created.
+The checks run in a program of the controller, which imports Google's client. Nothing is created.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 from ..errors import TransientError
 from ..protocol.doctor import BAD, WORDS, Check
 from ..spec import EMULATED_PROJECT, own_bucket
+from . import text
 from .commands import run_program
 from .declaring import Declaration, specify
 
 SPEC = "cpu+t4"
-"""The cluster that is checked by default: a worker without a GPU, and one with the cheapest GPU,
-both on Spot.
-"""
+"""The default SPEC: a Spot worker without a GPU, and one with the cheapest GPU."""
 _LIMIT_SECONDS = 180.0
 
 
@@ -39,12 +38,12 @@ class Diagnosis:
 
     @property
     def well(self) -> bool:
-        """Whether no check is bad."""
+        """Whether all checks have passed."""
         return not self._bad
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """One dict for each check: check, question, result, found, fix."""
+        """One dict per check: check, question, result, found, fix."""
         return [
             {
                 "check": check.name,
@@ -58,14 +57,14 @@ class Diagnosis:
 
     @property
     def end(self) -> str:
-        """The last sentence: how many checks are bad."""
+        """The last sentence: the number of failed checks."""
+        where = "the emulator"
         if self.project:
             where = f"project {self.project}"
-        else:
-            where = "the emulator"
         if not self._bad:
-            return f"All is well in {where}."
-        return f"{len(self._bad)} to fix in {where}. Start at the top: the first may cause others."
+            return f"All checks of {where} passed."
+        failed = text.count(len(self._bad), "check")
+        return f"{failed} of {where} failed. Start at the top: the first may cause others."
 
     @property
     def _bad(self) -> list[Check]:
@@ -79,20 +78,30 @@ class Diagnosis:
 
 
 def doctor(spec: str = "", **options: Any) -> Diagnosis:
-    """Check everything that a cluster like `spec` needs. Nothing is created.
+    """Check the requirements of a cluster. Nothing is created.
 
     Parameters
     ----------
     spec
-        The workers, such as `t4x4`; `SPEC` by default.
+        The workers, such as `t4x4` (default: `cpu+t4`).
     options
-        The other fields of `Declaration`, such as `project` and `zone`. Without a project the
-        emulator is checked.
+        Other fields of `Declaration`, such as `project` and `zone`. Without a project, the emulator
+        is checked.
+
+    Returns
+    -------
+    Diagnosis
+        The checks, shown as a list with the command that fixes each failed one. `well` is whether
+        all have passed.
 
     Raises
     ------
     DeclarationError
-        If the declaration is invalid. A check that fails is in the answer instead.
+        The declaration is invalid. A failed check does not raise.
+
+    Examples
+    --------
+    >>> tm.doctor("t4x4", project="my-project")
     """
     declaration = _with_bucket(Declaration(spec=spec or SPEC, **options))
     declared = specify(declaration)
@@ -101,15 +110,13 @@ def doctor(spec: str = "", **options: Any) -> Diagnosis:
             "doctor", "The doctor", stdin=json.dumps(declared.to_dict()), timeout=_LIMIT_SECONDS
         )
     except TransientError as error:
-        failed = Check("the doctor", "Whether its program ran to its end.", BAD, str(error))
+        failed = Check("the doctor", "Whether its program completed.", BAD, str(error))
         return Diagnosis(declaration.project, (failed,))
     return Diagnosis(declaration.project, tuple(Check(**check) for check in answer["checks"]))
 
 
 def _with_bucket(declaration: Declaration) -> Declaration:
-    """Return the declaration, on the emulator with a bucket, so that the checks of buckets run
-    there too.
-    """
+    """Add a bucket to a declaration on the emulator, so that the checks of buckets run there too."""
     if declaration.bucket or declaration.project:
         return declaration
     region = specify(declaration).home_zone.rpartition("-")[0]

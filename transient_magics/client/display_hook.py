@@ -1,4 +1,4 @@
-"""How handles, and what they bring, show themselves in IPython."""
+"""The display of handles and logs in IPython."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _DISPLAY: list[Callable[[Any], Any]] = []
 
 
 def set_display(function: Callable[[Any], Any]) -> None:
-    """Have `function(handle)` show handles in IPython (it returns a MIME bundle)."""
+    """Set the function that returns the MIME bundle of a handle."""
     _DISPLAY[:] = [function]
 
 
 def displayed(handle: Any) -> Any:
-    """The MIME bundle of a handle: its repr, where nothing was set."""
+    """Return the MIME bundle of a handle: its repr if no function is set."""
     if _DISPLAY:
         return _DISPLAY[0](handle)
     return {"text/plain": repr(handle)}
 
 
 class Log(str):
-    """What a VM wrote, which a notebook shows line by line."""
+    """The log of a VM. A notebook shows its lines."""
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(all_plain(str(self)))

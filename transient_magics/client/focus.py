@@ -1,8 +1,6 @@
-"""What stands for a cluster where there is room for one run: that run, what it belongs to, and
-other work.
+"""The choice of the run and other work that panels, `status` and forecasts show for a cluster.
 
-The runs of a study stand in its table and nowhere else, a Dask cluster of a bag only with that bag.
-A panel, the status in a terminal and the forecast show the same choice.
+Runs of a study are shown in its table only, and Dask clusters of a bag with that bag only.
 """
 
 from __future__ import annotations
@@ -16,18 +14,17 @@ AnyWork = Work[Any]
 
 
 def is_part(work: AnyWork, state: ClusterState) -> bool:
-    """Return whether other work of the cluster has begun the work, as a study its runs.
+    """Return whether the work is part of other work of the cluster, as a run of its study.
 
-    A run whose study the journal does not have stands alone: it is shown nowhere else.
+    A run whose study is not in the journal is not a part: it would not be shown otherwise.
     """
     return bool(work.owner) and (work.owner in state.works or not work.trains)
 
 
 def trained(state: ClusterState) -> list[AnyWork]:
-    """Return the work that trains by runs of its own, studies, and is not over.
+    """Return the work that trains with runs of its own, such as studies, and is not over.
 
-    Where none is left, it is the latest one, unless a run that belongs to none was declared after
-    it.
+    If all of it is over, return the latest one, unless a separate run was declared after it.
     """
     found = [work for work in state.works.values() if work.trains and not work.leases]
     running = [work for work in found if not work.over and not state.over]
@@ -41,7 +38,7 @@ def trained(state: ClusterState) -> list[AnyWork]:
 
 
 def others(state: ClusterState) -> list[AnyWork]:
-    """Return the work that trains nothing: of each kind what is not over, and the latest one."""
+    """Return the work of kinds that do not train: what is not over, and the latest of each kind."""
     kinds = [
         kind for kind in KINDS if not any(work.trains for work in state.of_kind(kind).values())
     ]
@@ -49,26 +46,24 @@ def others(state: ClusterState) -> list[AnyWork]:
 
 
 def of_kind(state: ClusterState, kind: str) -> list[AnyWork]:
-    """Return the work of a kind that is not over, and the latest one, without parts of other work."""
+    """Return the work of a kind that is not over, and the latest; without parts of other work."""
     own = [work for work in state.of_kind(kind).values() if not is_part(work, state)]
     return [work for work in own if not work.over or work is own[-1]]
 
 
 def run(state: ClusterState) -> RunState | None:
-    """Return the run that is not part of other work and trains, or is the next to train.
+    """Return the separate run that trains, or that trains next.
 
-    None where other work that trains is shown; where no run is left, the latest.
+    If all are over, return the latest one, or None if other work that trains is shown.
     """
     return _first(state, _alone(state))
 
 
 def beside(state: ClusterState) -> list[RunState]:
-    """Return the other runs that are not part of other work and not over, in the order in which
-    they begin.
-    """
+    """Return the other separate runs that are not over, in the order in which they begin."""
     alone = _alone(state)
     first = _first(state, alone)
-    names = {each.name for each in alone}
+    names = {run.name for run in alone}
     return [
         turn
         for turn in state.turns
@@ -77,8 +72,8 @@ def beside(state: ClusterState) -> list[RunState]:
 
 
 def _first(state: ClusterState, alone: list[RunState]) -> RunState | None:
-    names = {each.name for each in alone}
-    turns = [each for each in state.turns if each.name in names]
+    names = {run.name for run in alone}
+    turns = [turn for turn in state.turns if turn.name in names]
     if turns:
         return next((turn for turn in turns if state.has_begun(turn)), turns[0])
     if alone and not trained(state):
@@ -87,4 +82,4 @@ def _first(state: ClusterState, alone: list[RunState]) -> RunState | None:
 
 
 def _alone(state: ClusterState) -> list[RunState]:
-    return [each for each in state.of(RunState).values() if not is_part(each, state)]
+    return [run for run in state.of(RunState).values() if not is_part(run, state)]

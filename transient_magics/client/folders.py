@@ -1,4 +1,8 @@
-"""Folders of clusters on this machine: their identity, which ones are readable, and the runs in their journals."""
+"""Folders of clusters on this machine: their identity, and the runs in their journals.
+
+A folder is created under a temporary name, `.NAME-TOKEN.PID`, and renamed when it is complete. The
+next declaration removes what a killed declaration left under such a name.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +26,10 @@ _TEMPORARY = re.compile(r"\..+?\.(\d+)(\.[\w-]+)?")
 
 
 class Identity(NamedTuple):
-    """One cluster of this machine. An empty `id` is unknown: then the name alone says which cluster
-    is meant.
+    """The identity of one cluster of this machine: its name and its id.
+
+    A later cluster may get the name of a deleted cluster; ids are unique. An empty `id` is unknown:
+    then the name alone identifies the cluster.
     """
 
     name: str
@@ -31,13 +37,15 @@ class Identity(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Return the identity of the cluster that has the name now."""
+        """Return the identity of the cluster that has this name at present."""
         return cls(name, id_of(places.cluster(name)))
 
     @property
     def directory(self) -> Path:
-        """The folder of the cluster: under its name or, once another cluster took that, among those
-        of past ones.
+        """The folder of the cluster.
+
+        It has the cluster's name. Once another cluster has that name, it is among the folders of
+        past clusters.
         """
         here = places.cluster(self.name)
         if not self.id or id_of(here) in ("", self.id):
@@ -49,14 +57,12 @@ class Identity(NamedTuple):
 
     @property
     def is_current(self) -> bool:
-        """Whether the name still stands for this cluster."""
+        """Whether this cluster still has the name."""
         return self.directory == places.cluster(self.name)
 
 
 def id_of(directory: Path) -> str:
-    """Return the id of the cluster in a folder; empty where its declaration is missing or
-    unreadable, or has none.
-    """
+    """Return the id in the declaration of a cluster's folder; empty if there is none."""
     path = directory / layout.SPEC
     try:
         found = path.stat()
@@ -67,7 +73,7 @@ def id_of(directory: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _read_id(path: Path, *_version: int) -> str:
-    """Read the id once for each version of the file: handles ask for it at every turn."""
+    """Read the id, once for each version of the file, because handles need it at each access."""
     try:
         values = cast("object", json.loads(path.read_bytes()))
     except (OSError, ValueError):
@@ -75,19 +81,21 @@ def _read_id(path: Path, *_version: int) -> str:
     if not isinstance(values, dict):
         return ""
     found = cast("dict[str, object]", values).get("id")
-    return found if isinstance(found, str) else ""
+    if isinstance(found, str):
+        return found
+    return ""
 
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A run as the journal in its cluster's folder told it when it was looked up."""
+    """A run in the journal of its cluster, with its state at the time of the lookup."""
 
     cluster: Path
     state: RunState
 
     @property
     def identity(self) -> str:
-        """What no other run of this machine is called, whatever became of it."""
+        """An identifier that no other run of this machine has or had."""
         return f"{self.cluster.name}/{self.state.name}@{self.state.declared_at:.0f}"
 
     @property
@@ -96,31 +104,33 @@ class KnownRun:
         return run_folder(self.cluster, self.state.name)
 
     def events(self) -> list[Event]:
-        """All events of its cluster."""
+        """Return all events of the run's cluster."""
         return read(self.cluster / layout.JOURNAL)
 
 
 def readable() -> list[Path]:
-    """Of clusters whose declaration or journal can be read, deleted ones too, in the order of their
-    declaration.
+    """Return the folders of clusters with a readable declaration or journal, oldest first.
+
+    Deleted clusters are included.
     """
-    return [folder for folder in _all() if not declared.unreadable(folder) or _told(folder)]
+    return [folder for folder in _all() if not declared.unreadable(folder) or _read_journal(folder)]
 
 
 def unreadable() -> list[str]:
-    """A sentence for each cluster's folder on this machine that cannot be read, unless its journal
-    says it is over.
-    """
-    found = {folder: declared.unreadable(folder) for folder in sorted(_all())}
-    return [
-        why
-        for folder, why in found.items()
-        if why and not ((state := _told(folder)) and state.over)
-    ]
+    """Return a sentence for each unreadable folder of a cluster that is not deleted."""
+    sentences: list[str] = []
+    for folder in sorted(_all()):
+        why = declared.unreadable(folder)
+        if not why:
+            continue
+        state = _read_journal(folder)
+        if state is None or not state.over:
+            sentences.append(why)
+    return sentences
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove temporary folders in `parent` whose process has ended before they were whole."""
+    """Remove temporary folders in `parent` whose process ended before they were complete."""
     for path in parent.glob(".*"):
         found = _TEMPORARY.fullmatch(path.name)
         if found and path.is_dir() and not path.is_symlink() and not _is_alive(int(found[1])):
@@ -132,15 +142,13 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, OverflowError):  # of another user; no number of a process
+    except (PermissionError, OverflowError):  # a process of another user; an invalid number
         return True
     return True
 
 
 def known_runs() -> list[KnownRun]:
-    """All runs of this machine's clusters, in the order in which clusters, and their runs, were
-    declared.
-    """
+    """Return all runs of this machine's clusters, in the order of declaration of the clusters."""
     return [
         KnownRun(folder, state)
         for folder in readable()
@@ -151,17 +159,18 @@ def known_runs() -> list[KnownRun]:
 def _all() -> list[Path]:
     found: list[tuple[float, Path]] = []
     for path in places.clusters().glob(f"[a-z]*/{layout.SPEC}"):
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # the folder of a deleted cluster, whose name is just taken again
+        # A new declaration may be moving the folder of a deleted cluster away.
+        with contextlib.suppress(FileNotFoundError):
             found.append((path.stat().st_mtime, path.parent))
     return [folder for _, folder in sorted(found)]
 
 
-def _told(folder: Path) -> ClusterState | None:
-    """What the journal says of a cluster, if it says what that is."""
+def _read_journal(folder: Path) -> ClusterState | None:
+    """Return the state in a cluster's journal; None if the journal has no declaration."""
     try:
         state = kept(folder / layout.JOURNAL).read()
     except OSError:
         return None
-    return state if state.spec else None
+    if state.spec:
+        return state
+    return None

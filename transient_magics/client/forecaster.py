@@ -1,10 +1,8 @@
-"""How runs end, told again and again while they go on: by a process of its own, so that nobody
-waits for it.
+"""Forecasts of running runs, computed in a process of their own.
 
-Loading NumPy and SciPy holds an interpreter for some tenths of a second, which a notebook does not
-have to spare. A line with the names of a cluster and a run goes in, a line with words comes out.
-The process ends with whoever started it, and when it was not asked for two minutes; it is started
-anew then.
+Loading NumPy and SciPy would block a notebook for some tenths of a second. The process reads a line
+with the names of a cluster and a run, and writes a line with the forecast. It exits with its parent
+process, and after two minutes without a request; the next request starts another one.
 """
 
 from __future__ import annotations
@@ -25,20 +23,27 @@ from ..errors import StoreError, TransientError
 _NEEDED = ("numpy", "scipy")
 _IDLE_SECONDS = 120.0
 _NICE = 10
-_ATTEMPTS = 2  # the process may just have ended, for it was not asked for so long
+_ATTEMPTS = 2  # the process may just have exited after its idle time
 
 
 class Forecaster:
-    """The process, started when it is first asked. Any thread may ask."""
+    """The process of forecasts, started at the first request. Its methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
     def words(self, cluster: str, run: str) -> str:
-        """`ends about 14:32 (14:20 to 14:55), ...`; nothing where that cannot be told: the run is
-        young or over, or NumPy or SciPy is not installed. `no forecast: ...` where a file has to be
-        deleted first. Takes a moment, the first time a second.
+        """Return a forecast such as `ends about 14:32 (14:20 to 14:55), ...`.
+
+        It is empty if there is none: the run is too young or over, or NumPy or SciPy is not
+        installed. It is `no forecast: ...` if a file must be deleted first. The first call takes
+        about a second.
+
+        Parameters
+        ----------
+        cluster, run
+            The names of the cluster and of the run.
         """
         if not all(map(find_spec, _NEEDED)):
             return ""
@@ -52,25 +57,28 @@ class Forecaster:
 
     @property
     def process(self) -> int | None:
-        """The number of the process, once it was started."""
-        return self._process.pid if self._process else None
+        """The ID of the process; None if it is not running."""
+        if self._process:
+            return self._process.pid
+        return None
 
     def end(self) -> None:
-        """End the process; who asks again starts another."""
+        """End the process; the next request starts another one."""
         if self._process:
             self._process.kill()
             self._process.communicate()
             self._process = None
 
     def _ask(self, question: str) -> str:
-        process = self._process = self._process or _start()
+        if self._process is None:
+            self._process = _start()
+        process = self._process
         assert process.stdin
         assert process.stdout
         process.stdin.write(f"{question}\n")
         process.stdin.flush()
-        return json.loads(process.stdout.readline())[
-            "words"
-        ]  # no line where it has ended: a ValueError
+        # A process that has exited returns an empty line, which is a ValueError.
+        return json.loads(process.stdout.readline())["words"]
 
 
 def _start() -> subprocess.Popen[str]:
@@ -81,7 +89,7 @@ def _start() -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         cwd="/",
         encoding="utf-8",
-        start_new_session=True,  # an interrupted cell is no business of its
+        start_new_session=True,  # the interrupt of a cell must not reach it
     )
 
 
@@ -91,7 +99,7 @@ def _forecaster(home: Path) -> Forecaster:
 
 
 def ending(cluster: str, run: str) -> str:
-    """How the run of a cluster of this machine ends, in words (`Forecaster.words`)."""
+    """Return the forecast of a run (see `Forecaster.words`)."""
     return _forecaster(places.home()).words(cluster, run)
 
 
@@ -110,7 +118,7 @@ def _words(cluster: str, run: str) -> str:
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer requests until the idle time has passed or the parent has exited."""
     os.nice(_NICE)
     while select.select([sys.stdin], [], [], _IDLE_SECONDS)[0] and (line := sys.stdin.readline()):
         print(json.dumps({"words": _words(**json.loads(line))}), flush=True)

@@ -1,6 +1,4 @@
-"""The base of the handles of all kinds of work: runs, studies, jobs, bags, Dask clusters,
-measurements of stalls.
-"""
+"""The base of the handles of all kinds of work."""
 
 from __future__ import annotations
 
@@ -25,27 +23,35 @@ Outcome = TypeVar("Outcome")
 
 
 class Handle(Generic[State, Outcome]):
-    """One piece of work on one cluster.
+    """The handle of one piece of work: a run, study, job, bag, Dask cluster or stalls measurement.
 
     A handle stores nothing: it reads the cluster's journal and sends commands to the cluster's
-    controller. Any number of handles of the same work, in any number of processes, show the same.
+    controller. All handles of the same work, in all processes, are equivalent. `await handle` is
+    `handle.wait()` without blocking the event loop.
 
     Attributes
     ----------
     name : str
-        The name of the work, which no other work of the cluster has.
+        The name of the work, unique on its cluster.
     cluster : Cluster
-        The cluster that does the work.
+        The cluster of the work.
+
+    Examples
+    --------
+    >>> for work in tm.work():
+    ...     if work.phase == "running":
+    ...         work.stop()
     """
 
     kind: ClassVar[str]
     """The kind of the work, such as `job`: a key of `kinds.KINDS`."""
     word: ClassVar[str]
-    """What lists of work call it: `kind`, or `stalls` for a run that measures stalls."""
+    """The kind in lists of work: `kind`, or `stalls` for a run that measures stalls."""
     at_stop: ClassVar[str]
-    """What happens when work that has begun is stopped, a clause."""
+    """The effect of a stop on work that has begun, as a clause."""
 
     def __init_subclass__(cls, **options: Any) -> None:
+        """Set `word` to the kind of the subclass, unless it has one."""
         super().__init_subclass__(**options)
         cls.word = cls.__dict__.get("word", cls.kind)
 
@@ -55,12 +61,12 @@ class Handle(Generic[State, Outcome]):
 
     @property
     def directory(self) -> Path:
-        """The folder on this machine with the declaration of the work and with its results.
+        """The folder on this machine with the declaration and the results of the work.
 
         Raises
         ------
         UnknownWorkError
-            `name` cannot be the name of any work.
+            `name` is not a valid name of work.
         """
         if not is_name(self.name):
             raise unknown(
@@ -84,17 +90,19 @@ class Handle(Generic[State, Outcome]):
         found = self._state_in(self.cluster.state)
         if found is None:
             raise ClusterError(
-                f"{self.name} has not begun", where=self.cluster.name, fix="Try again in a moment."
+                f"{self.name} has not started",
+                where=self.cluster.name,
+                fix="Try again in a moment.",
             )
         return found
 
     def is_over(self, state: ClusterState | None = None) -> bool:
-        """Return whether the work has ended, or was ended by the deletion of its cluster.
+        """Return whether the work has ended, or its cluster is deleted.
 
         Parameters
         ----------
         state
-            A state of its cluster (default: the present state of all of its clusters).
+            A state of its cluster (default: the present state of all its clusters).
         """
         if state is None:
             return all(part.is_over(part.cluster.state) for part in self.parts)
@@ -109,48 +117,50 @@ class Handle(Generic[State, Outcome]):
         Parameters
         ----------
         timeout
-            Seconds after which the wait ends (default: no limit).
+            The time limit in seconds (default: none).
 
         Returns
         -------
         Outcome
             The `Result` of a run, the best `Trial` of a study (None without a complete trial), the
-            `Report` of a measurement of stalls; of all other work its final state.
+            `Report` of a measurement of stalls, or the final state of all other work.
 
         Raises
         ------
         TrainingError
-            The work failed, its cluster was deleted before, or it is not over after `timeout`
+            The work failed, its cluster was deleted first, or it is not over after `timeout`
             seconds.
+
+        Examples
+        --------
+        >>> result = tm.run("run-1").wait(timeout=3600)
         """
-        if timeout is None:
-            deadline = None
-        else:
+        deadline = None
+        if timeout is not None:
             deadline = time.monotonic() + timeout
         state = self._until_over(timeout)
         work = self._state_in(state)
         if work is not None:
             until_home(self.cluster, self._is_home, deadline=deadline)
         if work is None or not work.over:
+            verb = "began"
             if work is not None and work.phase != "declared":
                 verb = "ended"
-            else:
-                verb = "began"
             raise TrainingError(f"{self.cluster.name} was deleted before {self.name} {verb}")
         if failure := self._failure(work):
             raise TrainingError(failure, where=self.cluster.name)
         return self._outcome(state, work)
 
     def __await__(self) -> Generator[Any, None, Outcome]:
-        """Wait as `wait` does, without blocking the event loop of the notebook."""
+        """Wait as `wait`, without blocking the event loop of the notebook."""
         return asyncio.to_thread(self.wait).__await__()
 
     def stop(self) -> None:
-        """End the work. Its results so far remain. Does nothing if it is over.
+        """Stop the work and keep its results so far. Do nothing if it is over.
 
-        A run, and each run of a study or of a measurement of stalls, saves a last checkpoint. The
+        A run, and each run of a study or of a measurement of stalls, saves a final checkpoint. The
         command of a job receives SIGTERM, and the folder that it keeps is copied here once more. A
-        bag starts no further job. The VMs of a Dask cluster are free for other work.
+        bag starts no further jobs. The VMs of a Dask cluster become free for other work.
 
         Raises
         ------
@@ -162,29 +172,28 @@ class Handle(Generic[State, Outcome]):
         commands.send(self.cluster.directory, Stop(kind=self.kind, name=self.name))
 
     def cost(self) -> Cost:
-        """Return the cost of the work so far, in US dollars, and of a run the projected cost at its
-        end.
+        """Return the cost of the work so far, and for a run the projected cost at its end.
 
-        It counts the time of the VMs that the work had, its share of the cluster's other VMs while
-        it ran, and its data transfer. It does not change after the end of the work. Start-up, idle
-        VMs and VMs after a preemption notice are in the cluster's bill only.
+        The cost covers the time of its VMs, its share of the cluster's other VMs while it ran, and
+        its data transfer. It does not change after the end of the work. Start-up, idle VMs and VMs
+        after a preemption notice are in the cluster's bill only.
 
         Returns
         -------
         Cost
-            `total` in US dollars; `projected` of a run that is not over (None where it is too early
-            for a forecast, or where `note` has the reason).
+            `total` in US dollars, and `projected` for a run that is not over (None if it is too
+            early for a forecast, or if `note` has another reason).
         """
         return costs(self.cluster.state, now()).get(self.name) or Cost(subject=self.name, total=0.0)
 
     @property
     def parts(self) -> tuple[Self, ...]:
-        """The same work on each of its clusters. Only a study can have several."""
+        """The handles of the work on each of its clusters. Only a study can have several."""
         return (self,)
 
     @property
     def alone(self) -> bool:
-        """Whether its cluster was declared for it alone. Only that of a study can be."""
+        """Whether its cluster was declared for this work only, which studies can do."""
         return False
 
     @property
@@ -197,18 +206,17 @@ class Handle(Generic[State, Outcome]):
         return "declared"
 
     def _state_in(self, state: ClusterState) -> State | None:
-        """Return the state of the work in a state of its cluster; None before the controller has
-        recorded it.
-        """
+        """Return the state of the work in a state of its cluster; None if it is not recorded yet."""
         return cast("State | None", state.of_kind(self.kind).get(self.name))
 
     def _until_over(self, timeout: float | None, left: float | None = None) -> ClusterState:
-        """Block until the work is over and return the cluster's state. Raises TrainingError after
-        `timeout` seconds.
+        """Block until the work is over and return the cluster's state.
 
-        `left`: how many of these are left (default: all).
+        `left` is the rest of the time limit (default: all). Raises TrainingError after it.
         """
-        state = self.cluster.follow(self.is_over, timeout if left is None else left)
+        if left is None:
+            left = timeout
+        state = self.cluster.follow(self.is_over, left)
         if state is None:
             raise TrainingError(
                 f"{self.name} is not over after {timeout:.0f} s", where=self.cluster.name
@@ -220,18 +228,18 @@ class Handle(Generic[State, Outcome]):
         return True
 
     def _failure(self, work: State) -> str:
-        """Return why the work failed, in one sentence without its end; empty where it did not fail."""
+        """Return why the work failed, as a sentence without a period; empty if it did not fail."""
         if work.phase != "failed":
             return ""
         return f"{self.name} failed: {work.reason.rstrip('.')}"
 
     def _outcome(self, state: ClusterState, work: State) -> Outcome:
-        """Return what `wait` returns of work that is over and has not failed."""
+        """Return the result of `wait` for work that has ended and did not fail."""
         return cast("Outcome", work)
 
     @property
     def words(self) -> str:
-        """What the work does, or how it ended, in words such as `waits for 2 workers`."""
+        """The activity or the end of the work in words, such as `waits for 2 workers`."""
         state = self.cluster.state
         work = self._state_in(state)
         if work is not None:
@@ -245,7 +253,7 @@ class Handle(Generic[State, Outcome]):
         return f"<{type(self).__name__} {self.name} on {self.cluster.name}: {self.words}>"
 
     def _repr_html_(self) -> str:
-        """Return one line with the name, the state and the cost, for notebooks without live panels."""
+        """Return the name, the state and the cost on one line, for notebooks without live panels."""
         name = f"<b>{markup.escape(self.name)}</b> on {markup.escape(self.cluster.name)}"
         cost = f"<span style='{markup.FAINT}'>, {markup.escape(self.cost().words)}</span>"
         return markup.block(f"{name}: {markup.escape(self.words)}{cost}")

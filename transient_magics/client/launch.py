@@ -1,7 +1,6 @@
-"""Declaring clusters: a folder with what was specified, and a controller that is started, all in
-some milliseconds.
+"""Declaration of clusters: create the folder, and start the controller, in some milliseconds.
 
-Everything slow happens in the controller.
+The controller does everything that takes longer.
 """
 
 from __future__ import annotations
@@ -28,30 +27,39 @@ from .declaring import Declaration, refuse_unreachable, specify
 from .folders import remove_abandoned
 
 _ATTEMPTS = 20
-"""Automatic names tried, where other processes take one after the other."""
+"""Number of automatic names to try if other processes take them."""
 _END_SECONDS = 20.0
-_LOOK_SECONDS = 0.02
-"""How long a controller may take to end after its cluster is deleted, and how often it is looked
-at.
-"""
+"""Time limit for a controller to exit after its cluster is deleted."""
+_POLL_SECONDS = 0.02
 
 
 @places.reporting()
 def declare(declaration: Declaration) -> Cluster:
-    """Declare a cluster and return at once; its controller provisions it. Raises DeclarationError
-    or ClusterError.
+    """Declare a cluster and return immediately; its controller provisions it.
+
+    Parameters
+    ----------
+    declaration
+        The options of the cluster.
+
+    Raises
+    ------
+    DeclarationError
+        The declaration is invalid.
+    NameTakenError
+        Another cluster of this machine has the name.
+    ClusterError
+        The folder cannot be created.
     """
-    directory = _made(declaration)
+    directory = _create(declaration)
     commands.start_controller(directory)
     cluster = Cluster(directory.name)
     lookup.set_current(cluster)
     return cluster
 
 
-def _made(declaration: Declaration, attempts: int = _ATTEMPTS) -> Path:
-    """Make the cluster's folder, under the next free name where another process has just taken an
-    automatic one.
-    """
+def _create(declaration: Declaration, attempts: int = _ATTEMPTS) -> Path:
+    """Create the folder; try the next automatic name if another process has just taken one."""
     spec = specify(declaration)
     refuse_unreachable(spec)
     try:
@@ -59,14 +67,25 @@ def _made(declaration: Declaration, attempts: int = _ATTEMPTS) -> Path:
     except NameTakenError:
         if declaration.name or attempts == 1:
             raise
-    return _made(declaration, attempts - 1)
+    return _create(declaration, attempts - 1)
 
 
 def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) -> Path:
-    """Make the folder of a cluster, whole or not at all, with what `fill` writes into it; nobody is
-    in charge yet.
+    """Create the folder of a cluster atomically, without a controller.
 
-    Raises ClusterError.
+    Parameters
+    ----------
+    spec
+        The declaration.
+    fill
+        Writes further files into the folder that it is given.
+
+    Raises
+    ------
+    NameTakenError
+        Another cluster has the name.
+    ClusterError
+        The folder cannot be created.
     """
     directory = places.cluster(spec.name)
     if directory.exists():
@@ -84,52 +103,50 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise _taken(spec.name) from None
         raise ClusterError(
-            f"The cluster's folder cannot be made: {reason_of(error)}", where=str(directory)
+            f"The folder of the cluster cannot be created: {reason_of(error)}", where=str(directory)
         ) from error
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none
+        shutil.rmtree(fresh, ignore_errors=True)  # it does not exist after the rename
     return directory
 
 
 def is_free(name: str) -> bool:
-    """Whether a cluster may be called so: none is, or it is deleted."""
+    """Return whether the name is free: no cluster has it, or that cluster is deleted."""
     directory = places.cluster(name)
     return not directory.exists() or replay(read(directory / layout.JOURNAL)).over
 
 
 def _make_room(name: str) -> None:
-    """A deleted cluster's folder makes way for a new one of the same name; nothing of it is thrown
-    away.
+    """Move the folder of a deleted cluster away, for a new cluster of the same name.
 
-    Its controller, which ends within a moment of the deletion, is waited for: it would take the new
-    one for its own.
+    First wait until the controller of the deleted cluster has exited: it would work on the folder
+    of the new one.
     """
     directory = places.cluster(name)
     if not is_free(name):
         raise _taken(name)
     with _locked(name):
-        if not is_free(name):  # another process has made room, and declared its cluster there
+        if not is_free(name):  # another process has declared its cluster in the meantime
             raise _taken(name)
         target = places.private(places.past()) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         if target.exists():
             target = target.with_name(f"{target.name}-{secrets.token_hex(4)}")
-        with contextlib.suppress(FileNotFoundError):  # another process has just made room
+        with contextlib.suppress(FileNotFoundError):  # another process has just moved it
             directory.rename(target)
 
 
 @contextlib.contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """Nobody is in charge of the cluster's folder meanwhile. Raises ClusterError where somebody
-    stays so.
-    """
+    """Hold the lock of a cluster's controller. Raises ClusterError if a controller keeps it."""
     deadline = time.monotonic() + _END_SECONDS
     while (lock := _try_lock(name)) is None:
         if time.monotonic() > deadline:
-            what = f"The controller of the deleted cluster {name} has not ended within {_END_SECONDS:.0f} s"
             raise ClusterError(
-                what, fix="Try again in a moment, or declare the new cluster with another --name."
+                f"The controller of the deleted cluster {name} has not exited within "
+                f"{_END_SECONDS:.0f} s",
+                fix="Try again in a moment, or declare the new cluster with another --name.",
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     try:
         yield
     finally:
@@ -139,12 +156,13 @@ def _locked(name: str) -> Iterator[None]:
 def _try_lock(name: str) -> int | None:
     try:
         return take(places.cluster(name))
-    except FileNotFoundError:  # another process is just making room
+    except FileNotFoundError:  # another process is just moving the folder
         return None
 
 
 def _taken(name: str) -> NameTakenError:
     return NameTakenError(
-        f"There is a cluster {name} already",
-        fix=f"Take it: %transient_cluster attach {name}. Or end it: %transient_cluster delete {name}.",
+        f"The cluster {name} exists already",
+        fix=f"Use it: %transient_cluster attach {name}. Or delete it: %transient_cluster delete "
+        f"{name}.",
     )

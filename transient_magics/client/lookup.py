@@ -1,4 +1,7 @@
-"""Lookup of clusters and work on this machine, and of clusters that another machine declared."""
+"""Lookup of clusters and work on this machine, and of clusters that another machine declared.
+
+If no cluster is named, a process works on the clusters that it declared or attached itself.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,16 @@ from .results.comparison import Comparison, Runs
 from .work_list import WorkList
 
 _CURRENT: list[Cluster] = []
+"""The clusters that this process declared or attached, the latest last."""
 
 
 def set_current(cluster: Cluster) -> None:
-    """Make `cluster` the one on which this process works where none is named."""
+    """Make a cluster the default of this process."""
     _CURRENT.append(cluster)
 
 
 def current_clusters() -> list[Cluster]:
-    """Return the clusters that this process declared or attached, the latest first, each once."""
+    """Return the clusters that this process declared or attached, the latest first."""
     found = dict[Identity, Cluster]()
     for cluster in reversed(_CURRENT):
         found.setdefault(cluster.identity, cluster)
@@ -44,91 +48,133 @@ def current_clusters() -> list[Cluster]:
 
 
 def cluster(name: str | None = None) -> Cluster:
-    """Return the cluster called `name`, else the one on which this process works.
+    """Return a cluster.
 
-    That is the cluster that this process (a notebook's kernel) declared or attached last and that
-    is not deleted, else the only one of this machine that is not deleted. A cluster that a study
-    has for itself is meant only where there is no other.
+    Parameters
+    ----------
+    name
+        The name of the cluster (default: the one that this process, such as a notebook's kernel,
+        declared or attached last and that is not deleted; else the only one of this machine).
+        A cluster that a study declared for itself is the default only if there is no other.
+
+    Returns
+    -------
+    Cluster
+        The handle of the cluster.
 
     Raises
     ------
     ClusterError
-        There is no such cluster; or none is named, this process has none, and this machine has
-        several.
+        There is no such cluster. Or none is named, and this machine has several.
+
+    Examples
+    --------
+    >>> tm.cluster("k80x4").resize("k80x6")
     """
     if name is None:
         return _unnamed()
     name = parse_name(name, "the cluster's name")
     if not (places.cluster(name) / layout.SPEC).exists():
-        names = [each.name for each in clusters()]
-        if names:
-            fix = ""
-        else:
-            fix = "None is there now. Declare one: %transient_cluster k80x4"
+        names = [other.name for other in clusters()]
+        fix = ""
+        if not names:
+            fix = "There is no cluster. Declare one: %transient_cluster k80x4"
         raise unknown("cluster", name, names, otherwise=fix, numbered=True, error=ClusterError)
     return Cluster(name)
 
 
 def _unnamed() -> Cluster:
-    """Return the cluster that is meant where none is named. Raises ClusterError where that is not
-    clear.
-    """
-    own = [held for held in current_clusters() if held.state.spec and not held.state.over]
+    """Return the default cluster. Raises ClusterError if there is none or several are possible."""
+    own = [
+        cluster for cluster in current_clusters() if cluster.state.spec and not cluster.state.over
+    ]
     if own:
-        return next((held for held in own if not held.of_study), own[0])
+        return next((cluster for cluster in own if not cluster.of_study), own[0])
     living = clusters()
-    possible = [found for found in living if not found.of_study] or living
+    possible = [cluster for cluster in living if not cluster.of_study] or living
     if not possible:
         raise ClusterError("There is no cluster yet", fix="Declare one: %transient_cluster k80x4")
     if len(possible) > 1:
-        names = [found.name for found in possible]
+        names = [cluster.name for cluster in possible]
         what = f"No cluster is named, and this machine has {len(names)}: {', '.join(names)}"
         raise ClusterError(what, fix=f"Name one of them, such as --cluster {names[-1]}.")
     return possible[0]
 
 
 def attach(name: str | None = None, project: str | None = None) -> Cluster:
-    """Return a cluster, on which this process works from now on where none is named.
+    """Return a cluster and make it the default of this process.
 
-    A cluster that another machine declared (in `project`, else on the emulator) is followed from
-    now on. That takes some seconds, and needs a cluster with `--controller cluster`. Raises
-    ClusterError or CloudError.
+    Parameters
+    ----------
+    name
+        The name of the cluster (default: as for `cluster`). A cluster that another machine declared
+        must have been declared with `controller="cluster"`; attaching it takes some seconds.
+    project
+        The project in which another machine declared it (default: the emulator).
+
+    Returns
+    -------
+    Cluster
+        The handle of the cluster.
+
+    Raises
+    ------
+    ClusterError
+        There is no such cluster.
+    CloudError
+        The project cannot be searched.
+
+    Examples
+    --------
+    >>> tm.attach("k80x4", project="my-project")
     """
-    known = (
-        name is None
-        or (places.cluster(parse_name(name, "the cluster's name")) / layout.SPEC).exists()
-    )
-    if name is not None and not known and (project or emulator.running()):
-        found = Path(
-            run_program("queries", "Attaching", "attach", name, *([project] if project else []))[
-                "folder"
-            ]
-        )
-        commands.start_controller(found)
+    if name is not None and (project or emulator.running()):
+        here = places.cluster(parse_name(name, "the cluster's name"))
+        if not (here / layout.SPEC).exists():
+            of_project = [project] if project else []
+            found = run_program("queries", "Attaching", "attach", name, *of_project)
+            commands.start_controller(Path(found["folder"]))
     attached = cluster(name)
     set_current(attached)
     return attached
 
 
 def clusters(all: bool = False) -> list[Cluster]:
-    """Clusters of this machine that are not deleted (`all`: those too), in the order of their
-    declaration.
+    """Return the clusters of this machine, oldest first.
 
-    Those of which neither declaration nor journal can be read are passed over (`unreadable`).
+    Clusters with neither a readable declaration nor a readable journal are left out.
+
+    Parameters
+    ----------
+    all
+        Whether to include deleted clusters.
+
+    Returns
+    -------
+    list of Cluster
+        Their handles.
+
+    Examples
+    --------
+    >>> [cluster.cost().total for cluster in tm.clusters(all=True)]
     """
     found = [Cluster(folder.name) for folder in folders.readable()]
     if all:
         return found
-    return [each for each in found if not each.state.over]
+    return [cluster for cluster in found if not cluster.state.over]
 
 
 def find_work(kind: str, name: str | None = None, cluster: Cluster | str | None = None) -> Any:
-    """Return the handle of work of a kind: of `cluster`, or of the last cluster that has it.
+    """Return the handle of work of a kind.
 
     Parameters
     ----------
+    kind
+        The kind, such as `job`.
     name
         The name of the work (default: the latest work of the kind).
+    cluster
+        The cluster or its name (default: the latest cluster that has such work).
 
     Raises
     ------
@@ -141,50 +187,90 @@ def find_work(kind: str, name: str | None = None, cluster: Cluster | str | None 
 
 
 def work(cluster: Cluster | str | None = None) -> WorkList:
-    """Return all work of `cluster` (default: of all clusters that are not deleted), of all kinds,
-    the oldest first.
+    """Return all work of all kinds, oldest first.
 
     Runs of a study and Dask clusters of a bag are left out: they are parts of that study or bag.
+
+    Parameters
+    ----------
+    cluster
+        The cluster or its name (default: all clusters that are not deleted).
 
     Returns
     -------
     WorkList
-        Handles, which show themselves as a table: kind, name, cluster, phase, the time of the
-        declaration, and the cost so far. `data` has the rows, `frame` makes a DataFrame of them.
+        Handles, shown as a table: kind, name, cluster, phase, time of the declaration, and cost so
+        far in US dollars. `data` has the rows, and `frame()` returns a DataFrame.
 
     Raises
     ------
     ClusterError
         There is no such cluster.
+
+    Examples
+    --------
+    >>> tm.work().frame().groupby("kind")["cost"].sum()
     """
-    if cluster is not None:
-        chosen = [_cluster(cluster)]
-    else:
+    if cluster is None:
         chosen = clusters()
-    return WorkList(handle for each in chosen for handle in each.work())
+    else:
+        chosen = [_as_cluster(cluster)]
+    return WorkList(handle for holder in chosen for handle in holder.work())
 
 
 def runs(cluster: Cluster | str | None = None) -> Runs[Any]:
-    """All runs (of `cluster`, else of every one), oldest first: a list that shows itself as a
-    table.
+    """Return all runs, oldest first, including those of deleted clusters.
+
+    Parameters
+    ----------
+    cluster
+        The cluster or its name (default: all clusters).
+
+    Returns
+    -------
+    Runs
+        A list of handles, shown as a table.
+
+    Raises
+    ------
+    ClusterError
+        There is no such cluster.
+
+    Examples
+    --------
+    >>> tm.compare(*tm.runs("k80x4"))
     """
-    if cluster is not None:
-        chosen = [_cluster(cluster)]
-    else:
+    if cluster is None:
         chosen = clusters(all=True)
-    return Runs(each.run(name) for each in chosen for name in each.state.of(RunState))
+    else:
+        chosen = [_as_cluster(cluster)]
+    return Runs(holder.run(name) for holder in chosen for name in holder.state.of(RunState))
 
 
 def compare(*runs: RecordedRun) -> Comparison[Any]:
-    """Put runs beside each other: a table and, in a notebook, their losses and evaluations over the
-    steps.
+    """Compare runs in a table and, in a notebook, in plots of losses and evaluations over steps.
 
-    Raises DeclarationError where there are none, or something that is no run.
+    Parameters
+    ----------
+    runs
+        Handles of runs, or lists of them.
+
+    Raises
+    ------
+    DeclarationError
+        There are no runs, or a value is not a run.
+
+    Examples
+    --------
+    >>> tm.compare(tm.run("run-1"), tm.run("run-2"))
     """
-    found = [
-        each for given in runs for each in (given if isinstance(given, list | tuple) else [given])
-    ]
-    if not found or not all(isinstance(each, RecordedRun) for each in found):
+    found: list[RecordedRun] = []
+    for given in runs:
+        if isinstance(given, list | tuple):
+            found += given
+        else:
+            found.append(given)
+    if not found or not all(isinstance(run, RecordedRun) for run in found):
         raise DeclarationError(
             "compare takes runs", fix='For example: tm.compare(tm.run("run-1"), tm.run("run-2"))'
         )
@@ -192,45 +278,46 @@ def compare(*runs: RecordedRun) -> Comparison[Any]:
 
 
 def _holder(kind: str, name: str | None, cluster: Cluster | str | None) -> Cluster:
-    """Return `cluster`, or the cluster, deleted ones included, that has `name`, or any work of the
-    kind without one.
+    """Return the given cluster, or the default one among those with such work, deleted or not.
 
-    Raises UnknownWorkError where there is none, or ClusterError where it is not clear which of
-    several is meant.
+    Raises UnknownWorkError if there is none, or ClusterError if several are possible.
     """
     if cluster is not None:
-        return _cluster(cluster)
+        return _as_cluster(cluster)
 
     def has(candidate: Cluster) -> bool:
-        known = candidate.state.of_kind(kind)
+        works = candidate.state.of_kind(kind)
         if name:
-            return name in known
-        return bool(known)
+            return name in works
+        return bool(works)
 
     if found := holding(has):
         return found
     if name is None:
         raise UnknownWorkError(f"There is no {KINDS[kind]} yet")
-    names = [known for other in clusters(all=True) for known in _names_of(kind, other.state)]
+    names = [name for other in clusters(all=True) for name in _names_of(kind, other.state)]
     raise unknown(str(KINDS[kind]), name, names, numbered=True, error=UnknownWorkError)
 
 
 def _names_of(kind: str, state: ClusterState) -> list[str]:
-    """Return the names of all work of a kind, but for parts of other work."""
+    """Return the names of all work of a kind, without parts of other work."""
     return [work.name for work in state.of_kind(kind).values() if not work.owner]
 
 
 def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
-    """Return the cluster that is meant by the work that it has; None where no cluster has such
-    work.
+    """Return the default cluster among those for which `has(cluster)` is true, or None.
 
-    Clusters that this process declared or attached come first, the latest before the others. Then
-    comes the only one that is not deleted, then the latest deleted one. Raises ClusterError where
-    several that are not deleted have it.
+    It is the one that this process declared or attached last, else the only one that is not
+    deleted, else the latest deleted one.
+
+    Raises
+    ------
+    ClusterError
+        Several clusters that are not deleted have such work.
     """
-    for held in current_clusters():
-        if has(held):
-            return held
+    for cluster in current_clusters():
+        if has(cluster):
+            return cluster
     found = [cluster for cluster in reversed(clusters(all=True)) if has(cluster)]
     living = [cluster for cluster in found if not cluster.state.over]
     if len(living) > 1:
@@ -240,7 +327,7 @@ def holding(has: Callable[[Cluster], bool]) -> Cluster | None:
     return next(iter(living or found), None)
 
 
-def _cluster(given: Cluster | str) -> Cluster:
+def _as_cluster(given: Cluster | str) -> Cluster:
     if isinstance(given, Cluster):
         return given
     return cluster(given)
@@ -250,24 +337,37 @@ def _cluster(given: Cluster | str) -> Cluster:
 
 
 def delete_clusters(name: str = "", *, all: bool = False) -> Iterator[Cluster]:
-    """Delete the cluster of that name, or `all`, and yield each when it is gone.
+    """Delete one cluster or all clusters, and yield each one when it is deleted.
 
-    Raises, when all were tried, the error of the one that failed, or ClusterError with what several
-    said and which folders here cannot be read.
+    A cluster that cannot be deleted does not keep the others.
+
+    Parameters
+    ----------
+    name
+        The name of the cluster.
+    all
+        Whether to delete all clusters.
+
+    Raises
+    ------
+    TransientError
+        A deletion failed, or the folder of a cluster is unreadable. The other clusters are deleted
+        first.
     """
+    broken: list[str] = []
     if all:
         chosen = clusters()
+        broken = unreadable()
     else:
         chosen = [cluster(name)]
-    broken = unreadable() if all else []
     failed: list[TransientError] = []
-    for each in chosen:
+    for doomed in chosen:
         try:
-            each.delete()
+            doomed.delete()
         except TransientError as error:
             failed.append(error)
         else:
-            yield each
+            yield doomed
     if broken:
         raise ClusterError(" ".join([*map(str, failed), *broken]), fix=SWEPT)
     if failed:

@@ -1,8 +1,7 @@
-"""New work of any kind: what its declaration checks on a cluster, and how it gets its folder and
-begins.
+"""Declaration of new work of any kind: the checks on its cluster, its folder and its start.
 
-The folder has the declaration and everything that goes along. The controller begins the work at the
-command that follows; if none receives it, the next controller finds the folder.
+The folder has the declaration, code and files. The controller starts the work when it receives the
+command that follows; if no controller receives it, the next one finds the folder.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ Spec = TypeVar("Spec")
 
 
 class NewWork:
-    """Work of one kind that is being declared on a cluster.
+    """Work that is being declared on a cluster.
 
     Attributes
     ----------
     cluster : Cluster
         The cluster on which it is declared.
     name : str or None
-        The name that the user chose; None: an automatic one.
+        The name chosen by the user; None for an automatic name.
     """
 
     def __init__(
@@ -52,9 +51,9 @@ class NewWork:
         kind
             A key of `kinds.KINDS`.
         cluster
-            The cluster or its name (default: the one on which this process works).
+            The cluster or its name (default: that of this process).
         name
-            The name that the user chose.
+            The name chosen by the user.
         stem
             The first part of the automatic name (default: the kind).
         trains
@@ -63,7 +62,7 @@ class NewWork:
         Raises
         ------
         ClusterError
-            There is no such cluster, or no work can begin on it.
+            There is no such cluster, or it takes no work.
         DeclarationError
             The name is invalid.
         NameTakenError
@@ -78,21 +77,19 @@ class NewWork:
         refuse_when_ending(self.cluster)
         if trains:
             refuse_to_train(self.cluster)
+        self.name = None
         if name:
             self.name = parse_name(name, "--name")
-        else:
-            self.name = None
-        if self.name:
             claims.refuse_taken(self.cluster, kind, self.name)
 
     @property
     def expected_name(self) -> str:
-        """The name that the work gets unless another process takes it before."""
+        """The name of the work, unless another process takes it first."""
         return self.name or claims.free_name(self.cluster, self._kind, self._stem)
 
     @property
     def cluster_spec(self) -> ClusterSpec:
-        """The declaration of the cluster. Raises ClusterError before it is known."""
+        """The declaration of the cluster. Raises ClusterError if there is none yet."""
         spec = self.cluster.state.spec
         if spec is None:
             raise ClusterError(
@@ -109,29 +106,31 @@ class NewWork:
         *,
         prefix: str = "--",
     ) -> Spec:
-        """Return the declaration that `make` builds of its fields, with a name that `declare`
-        replaces.
+        """Build the declaration, with a name that `declare` replaces.
 
         Parameters
         ----------
+        make
+            Builds the declaration from its fields.
         values
-            Fields by name. Those that are None are left out.
+            Fields by name. None values are left out.
         payload
-            Files and packages that go along, where such work can have any.
+            Files and packages of the work, if it can have any.
         options
-            Options by field, where their names differ, for errors.
+            Options by field, if their names differ, for errors.
         prefix
-            What stands before an option in errors.
+            The text before an option in errors.
 
         Raises
         ------
         DeclarationError
-            A value is invalid, or there are more `workers` than the cluster has.
+            A value is invalid, or the cluster has fewer workers than `workers`.
         """
         fields = {name: value for name, value in values.items() if value is not None}
         if workers := fields.get("workers"):
             refuse_more_workers(self.cluster_spec, workers, where=f"{prefix}workers")
-        fields |= payload.fields if payload else {}
+        if payload:
+            fields |= payload.fields
         fields |= {"name": self.name or f"{self._stem}-1", "declared_at": time.time()}
         try:
             return make(fields)
@@ -141,10 +140,17 @@ class NewWork:
     def declare(
         self, record: Callable[[str], Mapping[str, Any]], fill: Callable[[Path], None]
     ) -> str:
-        """Write the folder, have the controller begin the work, and return its name.
+        """Write the folder, send the command that starts the work, and return its name.
 
-        `record` and `fill` are those of `claims.declare`. Raises as `claims.declare` and
-        `claims.announce` do.
+        Parameters
+        ----------
+        record, fill
+            As for `claims.declare`.
+
+        Raises
+        ------
+        TransientError
+            As `claims.declare` and `claims.announce`.
         """
         name = claims.declare(
             self.cluster, self._kind, self.name, stem=self._stem, record=record, fill=fill
@@ -154,18 +160,18 @@ class NewWork:
 
 
 def refuse_when_ending(cluster: Cluster) -> None:
-    """Raise ClusterError for a cluster that ends, or that a run with a deadline has for itself."""
+    """Raise ClusterError if the cluster is ending, or a run with a deadline uses it exclusively."""
     state = cluster.state
     if due := state.due:
-        what = f"{due.name} has a deadline, and {cluster.name} for itself until it is over"
-        raise ClusterError(what, fix="Name another cluster, or wait.")
+        what = f"{cluster.name} is reserved for {due.name}, which has a deadline"
+        raise ClusterError(what, fix="Name another cluster, or wait until the run is over.")
     if state.phase in ("deleting", "deleted"):
         what = "is deleted" if state.over else "is being deleted"
         raise ClusterError(f"{cluster.name} {what}", fix="Declare another cluster.")
 
 
 def refuse_to_train(cluster: Cluster) -> None:
-    """Raise ClusterError for a cluster whose VMs have no TensorFlow."""
+    """Raise ClusterError if the VMs of the cluster have no TensorFlow."""
     spec = cluster.state.spec
     if spec and spec.purpose == JOBS:
         what = f"{cluster.name} was declared --for jobs, so its VMs have no TensorFlow"

@@ -1,6 +1,6 @@
-"""The base of the handle of a run: what this machine has of the run, and how it ended.
+"""The base of the handle of a run: its records on this machine, and its result.
 
-It does not import what is done with results, so that the modules which do that can use it.
+It does not import modules that process results, so that these can use it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from .handle import Handle
 
 
 class Metrics(dict[str, float]):
-    """Metrics by their names. `part`: of how many examples they are, in words, where not of the
-    whole dev split.
+    """Metrics by name.
+
+    Attributes
+    ----------
+    part : str
+        The evaluated part of the examples, in words; empty for the whole dev split.
     """
 
     def __init__(self, values: Mapping[str, float], part: str = "") -> None:
+        """Create the metrics."""
         super().__init__(values)
         self.part = part
 
@@ -39,21 +44,57 @@ class Metrics(dict[str, float]):
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation of a run that keeps its checkpoint: the `value` of `metric` at `step`."""
+    """The best evaluation of a run with `--keep-best`.
+
+    Attributes
+    ----------
+    step : int
+        The global step of the evaluation.
+    value : float
+        The value of the metric.
+    metric : str
+        The name of the metric.
+    path : Path or str or None
+        The prefix of the checkpoint's files, as TensorFlow takes it: on this machine, or `gs://...`
+        in the cluster's bucket. None: not copied yet.
+
+    Examples
+    --------
+    >>> tm.run("run-1").best.value
+    """
 
     step: int
     value: float
     metric: str
     path: Path | str | None
-    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path;
-    None: on its way.
-    """
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """How a run ended: `seconds` from its start to its end, and its `cost` in US dollars
-    (`run.cost()`).
+    """The result of a run.
+
+    Attributes
+    ----------
+    step : int
+        The last global step.
+    loss : float or None
+        The training loss at that step.
+    seconds : float
+        The time from the start of the run to its end, in seconds.
+    cost : float
+        The cost in US dollars, as `run.cost().total`.
+    checkpoint : Path or str or None
+        The prefix of the last checkpoint's files, as TensorFlow takes it: on this machine, or
+        `gs://...` in the cluster's bucket.
+    metrics : Metrics
+        The metrics of the last evaluation by name.
+    reason : str
+        The reason of an early end (`--stop-when`); else empty.
+
+    Examples
+    --------
+    >>> result = tm.run("run-1").wait()
+    >>> result.metrics["accuracy"]
     """
 
     step: int
@@ -61,10 +102,8 @@ class Result:
     seconds: float
     cost: float
     checkpoint: Path | str | None
-    """On this machine, or as `gs://...` in the cluster's bucket: what TensorFlow calls its path."""
     metrics: Metrics
     reason: str = ""
-    """Why it ended before its steps were made, as `--stop-when` has it."""
 
     def __repr__(self) -> str:
         return markup.lines(self._heading, self._facts)
@@ -81,7 +120,7 @@ class Result:
 
     @property
     def _facts(self) -> dict[str, str]:
-        """What it shows, by name."""
+        """The shown values by name."""
         facts = {"training loss": text.number(self.loss)}
         for name, value in self.metrics.items():
             facts[f"evaluation: {name}"] = text.number(value)
@@ -94,63 +133,67 @@ class Result:
 
 
 class RecordedRun(Handle[RunState, Result]):
-    """A run as this machine knows it. `Run` adds what can be done with a run."""
+    """A run in the records of this machine. `Run` adds commands and results."""
 
     kind = "run"
-    at_stop = "it saves a last checkpoint"
+    at_stop = "it saves a final checkpoint"
 
     @property
     def place(self) -> tuple[str, str | None] | None:
-        """Where its checkpoints are kept (`gs://bucket/path`) and in which project, as this machine
-        knows it.
-        """
+        """The bucket folder of its checkpoints (`gs://bucket/path`) and the project, if it has one."""
         try:
             store = self.declared.store
-            if store:
-                return (store, agreed(self.cluster.directory).project)
-            return None
-        except TransientError:  # nothing of it is here yet
+            if not store:
+                return None
+            return store, agreed(self.cluster.directory).project
+        except TransientError:  # this machine has no files of it yet
             return None
 
     @property
     def declared(self) -> RunSpec:
-        """The declaration of the run, as this machine knows it, also before the controller has
-        recorded it.
-        """
+        """The declaration of the run, even before the controller has recorded it."""
         return declared_run(self.cluster.directory, self.recorded).spec
 
     @property
     def recorded(self) -> RunState:
-        """The state of the run in the journal, or one without steps where the journal does not have
-        the run.
+        """The state of the run in the journal, or an empty state.
 
-        The checkpoints in the folder of a run can be used although its cluster's journal is lost.
+        So the checkpoints in the folder of a run are usable even if the journal is lost.
         """
         return self._state_in(self.cluster.state) or unknown_run(self.name)
 
     @property
     def best(self) -> Best | None:
-        """The best evaluation so far, whose checkpoint is kept (`--keep-best`); None before the
-        first.
-        """
+        """The best evaluation so far (`--keep-best`); None before the first one."""
         found = self.recorded.best
         if found is None:
             return None
-        if is_path(found.path):
-            here = self.directory / found.path
-        else:
-            here = None
-        if (place := self.place) and found.shipped.startswith(f"{place[0]}/"):
-            shipped = found.shipped
-        else:
-            shipped = None
-        return Best(found.step, found.value, found.metric, here if _is_here(here) else shipped)
+        path: Path | str | None = None
+        if self._is_in_place(found.shipped):
+            path = found.shipped
+        if is_path(found.path) and _is_here(self.directory / found.path):
+            path = self.directory / found.path
+        return Best(found.step, found.value, found.metric, path)
 
     def reach(self, step: int, timeout: float | None = None) -> int:
-        """Block until the run has made `step` global steps (or is over); returns the step as last
-        reported.
+        """Block until the run has reached a global step.
 
-        Raises TrainingError after `timeout` seconds, or where the run failed before.
+        Parameters
+        ----------
+        step
+            The step.
+        timeout
+            The time limit in seconds (default: none).
+
+        Returns
+        -------
+        int
+            The last reported step.
+
+        Raises
+        ------
+        TrainingError
+            The time limit has passed, or the run ended before the step.
         """
 
         def there(state: ClusterState) -> bool:
@@ -165,25 +208,27 @@ class RecordedRun(Handle[RunState, Result]):
             )
         run = state.of(RunState).get(self.name)
         if run is None or run.phase == "failed" or run.step < step:
+            reason = f"{self.name} ended before step {step}"
             if run and run.reason:
                 reason = run.reason
-            else:
-                reason = f"{self.name} ended before step {step}"
             raise TrainingError(reason.rstrip("."), where=self.cluster.name)
         return run.step
 
     def is_home(self) -> bool:
-        """Whether all that it left on the VM of a controller is here."""
+        """Return whether all results from the controller's VM are on this machine."""
         return (self.directory / layout.HOME).exists()
 
     def _is_home(self) -> bool:
         return self.is_home()
 
     def _outcome(self, state: ClusterState, work: RunState) -> Result:
+        seconds = 0.0
+        if work.started_at:
+            seconds = max(0.0, work.ended_at - work.started_at)
         return Result(
             step=work.step,
             loss=work.loss,
-            seconds=max(0.0, work.ended_at - work.started_at) if work.started_at else 0.0,
+            seconds=seconds,
             cost=costs(state, work.ended_at)[self.name].total,
             checkpoint=self._checkpoint(work),
             metrics=Metrics(work.metrics, part_words(*work.evaluated)),
@@ -191,19 +236,18 @@ class RecordedRun(Handle[RunState, Result]):
         )
 
     def _checkpoint(self, run: RunState) -> Path | str | None:
+        here = None
         if is_path(run.checkpoint):
             here = self.directory / run.checkpoint
-        else:
-            here = None
-        place = self.place
-        in_place = place is not None and run.shipped.startswith(
-            f"{place[0]}/"
-        )  # where it is, the chief tells
-        if in_place and (
-            (run.shipped_step or 0) >= (run.checkpoint_step or 0) or not _is_here(here)
-        ):
+        is_latest = (run.shipped_step or 0) >= (run.checkpoint_step or 0)
+        if self._is_in_place(run.shipped) and (is_latest or not _is_here(here)):
             return run.shipped
         return here
+
+    def _is_in_place(self, shipped: str) -> bool:
+        """Return whether a path that the chief reported is in the bucket folder of the run."""
+        place = self.place
+        return place is not None and shipped.startswith(f"{place[0]}/")
 
 
 def _is_here(checkpoint: Path | None) -> bool:

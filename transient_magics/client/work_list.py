@@ -1,4 +1,4 @@
-"""All work of some clusters, of all kinds, as a list that shows itself as a table."""
+"""Lists of work of all kinds, shown as a table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WorkRow:
     phase : str
         `declared`, `running`, `finished`, `failed` or `stopped`.
     since : float
-        When it was declared, in seconds since 1970.
+        The time of its declaration, in seconds since 1970.
     cost : float
         Its cost so far, in US dollars.
     """
@@ -52,9 +52,21 @@ class WorkRow:
 
 
 class WorkList(Sequence[Any]):
-    """Handles of all work of some clusters, which show themselves as a table.
+    """Handles of all work of some clusters, shown as a table.
 
     Runs of a study and Dask clusters of a bag are left out: they are parts of that study or bag.
+
+    Attributes
+    ----------
+    rows : list of WorkRow
+        The present values of the table.
+    data : list of dict
+        The rows as values that JSON can express.
+
+    Examples
+    --------
+    >>> for work in tm.work("k80x4"):
+    ...     print(work.name, work.cost().total)
     """
 
     def __init__(self, handles: Iterable[Any]) -> None:
@@ -62,7 +74,7 @@ class WorkList(Sequence[Any]):
 
     @property
     def rows(self) -> list[WorkRow]:
-        """The present values of the table, a row for each piece of work."""
+        """The present values of the table, one row per piece of work."""
         clusters = {handle.cluster.identity: handle.cluster for handle in self._handles}
         states = {identity: cluster.state for identity, cluster in clusters.items()}
         by_name = {identity: costs(state, now()) for identity, state in states.items()}
@@ -122,6 +134,6 @@ class WorkList(Sequence[Any]):
 
 
 def listed_names(state: ClusterState) -> list[str]:
-    """Return the names of all work but for parts of other work, in the order of declaration."""
+    """Return the names of all work without parts of other work, oldest first."""
     own = [work for work in state.works.values() if not focus.is_part(work, state)]
     return [work.name for work in sorted(own, key=lambda work: work.declared_at)]

@@ -1,10 +1,9 @@
-"""Folders of new work in a cluster's folder, each made under a name that no other work of the
-cluster has.
+"""Folders of new work: each gets a name that no other work of the cluster has.
 
 The folder is filled under a temporary name that no other thread or process uses. Then, under a lock
-on all names of the cluster, the name is chosen or checked, the declaration written, and the folder
-renamed. The kernel releases the lock when its process ends, so a killed declaration holds no name.
-The next declaration removes its temporary folder.
+on all names of the cluster, the name is chosen or checked, the declaration is written, and the
+folder is renamed. The kernel releases the lock when its process ends, so a killed declaration
+reserves no name. The next declaration removes its temporary folder.
 """
 
 from __future__ import annotations
@@ -39,18 +38,16 @@ _FIX = "Choose another --name."
 
 
 def refuse_taken(cluster: BaseCluster, kind: str, name: str) -> None:
-    """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
-    if why := refusal(cluster.name, kind, name, _taken(cluster)):
+    """Raise NameTakenError if other work of the cluster has the name, or reserves it."""
+    if why := refusal(cluster.name, kind, name, _names(cluster)):
         raise NameTakenError(why, fix=_FIX)
 
 
 def free_name(cluster: BaseCluster, kind: str, stem: str, *, first: int = 1) -> str:
-    """Return the first of `stem-1`, `stem-2`, ... that work of this kind can have. `first`: the
-    first number tried.
-    """
-    taken = _taken(cluster)
+    """Return the first free name of `stem-1`, `stem-2`, ...; `first` is the first number to try."""
+    used = _names(cluster)
     number = first
-    while refusal(cluster.name, kind, f"{stem}-{number}", taken):
+    while refusal(cluster.name, kind, f"{stem}-{number}", used):
         number += 1
     return f"{stem}-{number}"
 
@@ -64,29 +61,34 @@ def declare(
     record: Callable[[str], Mapping[str, Any]],
     fill: Callable[[Path], None],
 ) -> str:
-    """Make the folder of new work, whole or not at all, and return the name under which it is
-    declared.
+    """Create the folder of new work atomically, and return the name of the work.
 
     Parameters
     ----------
+    cluster
+        The cluster.
+    kind
+        The kind of the work.
     name
-        The name that the user chose. None: the next free one of those that begin with `stem`.
+        The name chosen by the user. None: the next free name that begins with `stem`.
+    stem
+        The first part of an automatic name.
     record
-        Returns the declaration of work with the name that it is given.
+        Returns the declaration for a name.
     fill
         Writes everything else into the folder that it is given.
 
     Raises
     ------
     NameTakenError
-        Other work of the cluster has the name that the user chose, or reserves it.
+        Other work of the cluster has the chosen name, or reserves it.
     ClusterError
-        The folder cannot be made.
+        The folder cannot be created.
     """
     parent = cluster.directory / KINDS[kind].folder
     remove_abandoned(parent)
-    # Two threads have the same process id. Folders that begin with a dot are no work: their names
-    # are invalid.
+    # The token is for threads, which share a process ID. A name that begins with a dot is not a
+    # valid name of work.
     fresh = parent / f".{name or stem}-{secrets.token_hex(4)}.{os.getpid()}"
     try:
         with places.reporting():
@@ -101,18 +103,23 @@ def declare(
             write_record(fresh / KINDS[kind].file, record(chosen))
             fresh.rename(parent / chosen)
     except OSError as error:
-        what = f"The folder of a {KINDS[kind]} cannot be made: {reason_of(error)}"
+        what = f"The folder of a {KINDS[kind]} cannot be created: {reason_of(error)}"
         raise ClusterError(what, where=str(parent / (name or stem))) from error
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)  # after the rename there is none
+        shutil.rmtree(fresh, ignore_errors=True)  # it does not exist after the rename
     return chosen
 
 
 def announce(cluster: BaseCluster, kind: str, name: str) -> None:
-    """Send the controller the command that begins declared work.
+    """Send the command that starts declared work.
 
-    Raises what `commands.send` does. NameTakenError, where another machine has declared work of
-    that name meanwhile: then this declaration is removed, or it would wait without end.
+    Raises
+    ------
+    NameTakenError
+        Another machine has declared work of this name. This declaration is removed, because it
+        would wait forever.
+    TransientError
+        As `commands.send`.
     """
     try:
         commands.send(cluster.directory, Declare(kind=kind, name=name))
@@ -122,36 +129,35 @@ def announce(cluster: BaseCluster, kind: str, name: str) -> None:
 
 
 def write_record(path: Path, declaration: Mapping[str, Any]) -> None:
-    """Write a declaration that this user alone can read. Raises OSError."""
+    """Write a declaration to a file that only this user can read. Raises OSError."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump(declaration, file, indent=1)
 
 
-def _taken(cluster: BaseCluster) -> dict[str, str]:
-    """Return the kind of each work of the cluster by name: what its journal has, and what lies in
-    its folder.
+def _names(cluster: BaseCluster) -> dict[str, str]:
+    """Return the kind of each work of the cluster by name, from its journal and its folder.
 
-    Work that was just declared has a folder only. Work that another machine declared may be in the
-    journal only.
+    New work has only a folder. Work that another machine declared may be only in the journal.
     """
-    taken = cluster.state.kind_by_name
+    used = cluster.state.kind_by_name
     for kind in KINDS.values():
         with contextlib.suppress(FileNotFoundError):
             names = os.listdir(cluster.directory / kind.folder)
-            taken |= dict.fromkeys(filter(is_name, names), kind.name)
-    return taken
+            used |= dict.fromkeys(filter(is_name, names), kind.name)
+    return used
 
 
 @contextlib.contextmanager
 def _names_locked(directory: Path) -> Iterator[None]:
-    """Hold the lock on the names of the cluster in `directory`. Raises ClusterError where another
-    process keeps it.
-    """
+    """Hold the lock on the names of a cluster. Raises ClusterError if another process keeps it."""
     deadline = time.monotonic() + _LOCK_SECONDS
     while (lock := files.lock(directory / LOCK)) is None:
         if time.monotonic() > deadline:
-            what = f"Another declaration on {directory.name} has not ended within {_LOCK_SECONDS:.0f} s"
+            what = (
+                f"Another declaration on {directory.name} has not finished within "
+                f"{_LOCK_SECONDS:.0f} s"
+            )
             raise ClusterError(what, where=str(directory / LOCK), fix="Try again.")
         time.sleep(_LOCK_PAUSE_SECONDS)
     try:

@@ -1,4 +1,4 @@
-"""A declaration of a cluster as the user typed it, and the checks that need no cloud."""
+"""The declaration of a cluster, and the checks that need no cloud."""
 
 from __future__ import annotations
 
@@ -24,18 +24,84 @@ from ...spec.image import FAMILIES, least_boot_seconds
 from .. import text
 
 MODELS = ("spot", "preemptible", "standard")
-"""Provisioning models of Compute Engine: how its VMs are rented."""
+"""Provisioning models of Compute Engine."""
 
 WAYS_IN = (
-    "Install the Google Cloud CLI, or say from which addresses SSH may come in directly: --ssh-from RANGE "
-    "(this machine's own, as the internet sees it, as 203.0.113.7/32)."
+    "Install the Google Cloud CLI, or name the addresses from which SSH may connect directly: "
+    "--ssh-from RANGE (the public address of this machine, as 203.0.113.7/32)."
 )
 
 
 @dataclass(frozen=True)
 class Declaration:
-    """What the user typed. Times in seconds where no name says hours, money in US dollars; see the
-    options' help.
+    """The declaration of a cluster: the options of `%transient_cluster` by name.
+
+    `tm.declare` takes the same fields. Money is in US dollars.
+
+    Parameters
+    ----------
+    spec
+        The workers: `GROUP+GROUP...`, each `GPU[xCOUNT][@ZONE]`, such as `k80x4`.
+    name
+        The name of the cluster (default: from `spec`).
+    ps
+        The number of parameter servers, always on demand.
+    ps_cores, ps_machine
+        The vCPUs of each parameter server (default: 4), or its machine type.
+    ps_zone
+        The zone of parameter servers (default: the zone with the most workers).
+    machine_type
+        The machine type of workers, or `GPU=TYPE,...` (default: from the catalog).
+    disk
+        The size and kind of boot disks, such as `200GB:ssd` (default: 50 GB).
+    zone
+        Zones to try in order for groups without one (default: the best of the catalog).
+    provisioning_model
+        `spot`, `preemptible` or `standard` (on demand).
+    preemption_notice
+        The seconds of notice that Spot VMs request, 120 or 0 (default: 120 in a project).
+    max_workers
+        The limit of `resize` (default: twice the workers).
+    replace
+        Whether to replace revoked workers.
+    give_up
+        The workers to release first: `slowest`, `youngest`, `riskiest`, `dearest`, or `ask`
+        (default: `slowest`).
+    fallback_seconds
+        The seconds without Spot capacity after which to rent on demand. None: never.
+    chief
+        The VM that saves checkpoints: `ps` or `worker`.
+    max_hours
+        The limit of the cluster's life in hours.
+    max_cost
+        The limit of its cost (default: none).
+    idle
+        The seconds after which idle workers are deleted.
+    project
+        The ID of a Google Cloud project (default: the emulator).
+    bucket
+        The bucket of checkpoints and results, or `none` (default: one for the project).
+    image
+        The image of the VMs (default: the image baked for this version, else Debian 12).
+    service_account
+        The service account of the controller's VM.
+    network, subnet
+        The network of the VMs.
+    external_ip
+        Whether VMs have external addresses.
+    firewall
+        Whether to create firewall rules.
+    ssh_from
+        Address ranges from which SSH may connect directly.
+    controller
+        Where the controller runs: `local` or `cluster` (default: `cluster` with a project, a
+        service account and a bucket).
+    purpose
+        `training`, or `jobs` without TensorFlow.
+
+    Examples
+    --------
+    >>> cluster = tm.declare(tm.Declaration("k80x4", name="demo", max_cost=10))
     """
 
     spec: str
@@ -73,14 +139,16 @@ class Declaration:
 def option_error(
     error: ValueError, names: Mapping[str, str] = MappingProxyType({}), *, prefix: str = "--"
 ) -> DeclarationError:
-    """Return the error of a field as one of the option that sets it.
+    """Convert the error of a field into an error of its option.
 
     Parameters
     ----------
+    error
+        The error; its text begins with the field and a colon.
     names
-        Options by field, where their names differ.
+        Options by field, if their names differ.
     prefix
-        What stands before an option; empty for arguments of a Python function.
+        The text before an option; empty for arguments of a Python function.
     """
     field, _, why = str(error).partition(": ")
     name = field
@@ -88,19 +156,32 @@ def option_error(
         name = f"{prefix}{names[field]}"
     elif prefix:
         name = option_of(field)
-    return DeclarationError(f"Invalid {name}: {why}" if why else str(error))
+    if not why:
+        return DeclarationError(str(error))
+    return DeclarationError(f"Invalid {name}: {why}")
 
 
 def refuse_more_workers(cluster: ClusterSpec, workers: int, where: str = "--workers") -> None:
-    """Raise DeclarationError where work needs more workers than the cluster has."""
+    """Raise DeclarationError if work needs more workers than the cluster has."""
     if workers > cluster.worker_count:
         what = f"{cluster.name} has {text.count(cluster.worker_count, 'worker')}, not {workers}"
         raise DeclarationError(what, where=where, fix="Take fewer, or resize the cluster first.")
 
 
 def check_declaration(declaration: Declaration, kinds: list[str]) -> None:
-    """Raise DeclarationError where options contradict each other or the catalog. `kinds`: the GPUs
-    of its SPEC.
+    """Check that options do not contradict each other or the catalog.
+
+    Parameters
+    ----------
+    declaration
+        The options.
+    kinds
+        The GPUs in its SPEC.
+
+    Raises
+    ------
+    DeclarationError
+        They do.
     """
     if declaration.provisioning_model not in MODELS:
         raise unknown(
@@ -115,7 +196,7 @@ def check_declaration(declaration: Declaration, kinds: list[str]) -> None:
         _refuse_for_jobs(declaration)
     elif (declaration.image or "").endswith(f"family/{FAMILIES[JOBS]}"):
         raise DeclarationError(
-            "These images have no TensorFlow",
+            "This image has no TensorFlow",
             where="--image",
             fix="Declare the cluster --for jobs.",
         )
@@ -123,10 +204,10 @@ def check_declaration(declaration: Declaration, kinds: list[str]) -> None:
         parse_groups(f"cpu@{zone}", ["cpu"], ZONES)
     if not declaration.max_hours > 0:
         raise DeclarationError(
-            "--max-hours must be above 0", fix="Write 24h, or hours as a number."
+            "--max-hours must be greater than 0", fix="Write 24h, or a number of hours."
         )
     if 3600 * declaration.max_hours > MOST_SECONDS:
-        what = f"Compute Engine ends VMs after {MOST_SECONDS / 86400:g} days at most"
+        what = f"Compute Engine limits the life of VMs to {MOST_SECONDS / 86400:g} days"
         raise DeclarationError(
             what, where="--max-hours", fix=f"Write {MOST_SECONDS / 86400:g}d or less."
         )
@@ -138,48 +219,62 @@ def check_declaration(declaration: Declaration, kinds: list[str]) -> None:
         )
     if declaration.ps_cores and declaration.ps_machine:
         raise DeclarationError(
-            "--ps-machine says how many vCPUs each has", fix="Leave out --ps-cores."
+            "--ps-machine and --ps-cores both set the number of vCPUs", fix="Leave out --ps-cores."
         )
     if declaration.project and (refused := next(filter(None, map(living_alternative, kinds)), "")):
-        raise DeclarationError(refused, fix="Without --project it runs on the emulator.")
+        raise DeclarationError(refused, fix="Without --project, the cluster runs on the emulator.")
     refuse_on_demand(declaration.provisioning_model, declaration.fallback_seconds, kinds)
     if declaration.controller == "cluster" and declaration.bucket == "none":
-        what = "Results need a bucket, because this machine may be off when they are there"
+        what = "Results need a bucket, because this machine may be off when they arrive"
         raise DeclarationError(what, where="--controller cluster", fix="Leave out --bucket none.")
     if (
         declaration.controller == "cluster"
         and declaration.project
         and not declaration.service_account
     ):
-        what = "The VM on which the controller runs makes and deletes VMs, so it has to be said by which account"
-        fix = "Name it with --service-account; docs/accounts.md has the commands that make one."
+        what = "The controller's VM creates and deletes VMs, so it needs a service account"
+        fix = "Name one with --service-account; docs/accounts.md has the commands that create one."
         raise DeclarationError(what, where="--controller cluster", fix=fix)
 
 
 def _refuse_for_jobs(declaration: Declaration) -> None:
-    """Raise DeclarationError for what only training knows."""
+    """Raise DeclarationError for options that are for training only."""
     for option, given in (
         ("--ps", declaration.ps != 1),
         ("--ps-zone", declaration.ps_zone),
         ("--chief", declaration.chief != "ps"),
     ):
         if given:
-            what = "A cluster for jobs trains nothing, and has one VM on demand beside its workers"
+            what = "A cluster for jobs does not train, and has one on-demand VM beside its workers"
             raise DeclarationError(what, where=option, fix=f"Leave out {option}, or --for jobs.")
 
 
 def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None:
-    """Raise DeclarationError where parameter servers have a zone (empty: none) of no use to them:
-    an ocean from their `workers`, or without the machines that they run on.
+    """Check the zone of parameter servers.
+
+    Parameters
+    ----------
+    here
+        The zone; empty for the default.
+    workers
+        The zones of the workers.
+    on_n1
+        Whether the parameter servers need N1 machines.
+
+    Raises
+    ------
+    DeclarationError
+        The zone is on another continent than the workers, or does not have the machines.
     """
     if not here:
         return
     away = next((zone for zone in workers if continent(zone) != continent(here)), "")
     if away:
-        what = f"{here} is on another continent than workers in {away}: every step would wait for the way there"
-        raise DeclarationError(
-            what, where="--ps-zone", fix="Take a zone of the workers' continent."
+        what = (
+            f"{here} is on another continent than the workers in {away}, which would slow down "
+            "every step"
         )
+        raise DeclarationError(what, where="--ps-zone", fix="Use a zone on the workers' continent.")
     if on_n1:
         try:
             check_zone(here, "cpu")
@@ -188,46 +283,48 @@ def refuse_far(here: str, workers: Iterable[str], *, on_n1: bool = True) -> None
 
 
 def refuse_short(spec: ClusterSpec) -> None:
-    """Raise DeclarationError where the limits end the cluster before its VMs have booted."""
+    """Raise DeclarationError if the limits end the cluster before its VMs have booted."""
     seconds = spec.ends_at - spec.declared_at
     needed = max(least_boot_seconds(spec, group.accelerator) for group in spec.groups)
     if seconds < needed:
+        option = "--max-cost"
         if seconds == spec.max_seconds:
             option = "--max-hours"
-        else:
-            option = "--max-cost"
-        build = "%transient_image build" + (" --for jobs" if spec.purpose == JOBS else "")
+        build = "%transient_image build"
+        if spec.purpose == JOBS:
+            build += " --for jobs"
         raise DeclarationError(
-            f"This cluster would end after {render_duration(seconds)}, and its VMs take {render_duration(needed)} or "
+            f"This cluster would end after {render_duration(seconds)}, and its VMs take "
+            f"{render_duration(needed)} or "
             "more to boot",
             where=option,
-            fix=f"Raise it, or bake an image (`{build}`), from which they boot sooner.",
+            fix=f"Raise it, or build an image from which VMs boot sooner: {build}",
         )
 
 
 def refuse_on_demand(model: str, fallback_seconds: float | None, kinds: Iterable[str]) -> None:
-    """Raise DeclarationError where that would rent a GPU on demand that is not sold so."""
+    """Raise DeclarationError if a GPU would be rented on demand that is sold as Spot only."""
     for kind in kinds:
         if accelerator(kind).spot_only and (model == "standard" or fallback_seconds is not None):
+            option = "--fallback"
             if model == "standard":
                 option = "--provisioning-model"
-            else:
-                option = "--fallback"
             machine = accelerator(kind).machine_type
-            what = (
-                f"Compute Engine sells the machine of one {kind.upper()} ({machine}) as Spot only"
-            )
+            what = f"Compute Engine sells machines with one {kind.upper()} ({machine}) as Spot only"
             raise DeclarationError(what, where=option, fix="Leave it out.")
 
 
 def unreachable_by_ssh(spec: ClusterSpec) -> str:
-    """Why this machine could not reach the VMs (a clause), or nothing."""
+    """Return why this machine cannot reach the VMs, as a clause; empty if it can."""
     if not spec.through_proxy or shutil.which("gcloud"):
         return ""
-    return "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the way, is not on this machine"
+    return (
+        "SSH goes through Identity-Aware Proxy, which needs the program gcloud, and gcloud is "
+        "not installed"
+    )
 
 
 def refuse_unreachable(spec: ClusterSpec) -> None:
-    """Raise DeclarationError where this machine could not reach the VMs."""
+    """Raise DeclarationError if this machine cannot reach the VMs."""
     if unreachable := unreachable_by_ssh(spec):
         raise DeclarationError(unreachable, where="--ssh-from", fix=WAYS_IN)

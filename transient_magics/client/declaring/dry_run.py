@@ -1,4 +1,4 @@
-"""What a declaration or a relocation would create, and for how much: '--dry-run'. Nothing is created."""
+"""Previews of a declaration (`--dry-run`) and of a relocation: what they create, and the price."""
 
 from __future__ import annotations
 
@@ -21,45 +21,56 @@ from .declaration import WAYS_IN, Declaration, unreachable_by_ssh
 from .specification import specify
 
 _NO_END = (
-    "Compute Engine takes no end for preemptible VMs (the model before Spot): should nobody be in charge, workers go "
-    "on past --max-hours and --max-cost, for 24 h at most; then they are stopped, not deleted; their disks cost on. "
-    "--provisioning-model spot costs the same and is deleted in time."
+    "Compute Engine enforces no time limit for preemptible VMs: if the controller dies, workers "
+    "run beyond --max-hours and --max-cost, for 24 h at most. Then they are stopped, but not "
+    "deleted, and their disks still cost money. --provisioning-model spot costs the same, and "
+    "Compute Engine deletes its VMs in time."
 )
 _STAYS = (
-    "The controller would stay on this machine, which replaces lost workers only while it is awake"
+    "The controller would run on this machine, and replaces lost workers only while this machine "
+    "is on"
 )
-_OWN_VM = "--service-account NAME gives it a VM of its own"
+_OWN_VM = "with --service-account NAME, it runs on a VM of its own"
 
 _UNSEEN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What a declaration would create, and for how much: the answer of `--dry-run`. Nothing was
-    created.
+    """The preview of a declaration: its VMs and their price. Nothing was created.
 
-    `findings`: what Google said about it, as (subject, good, sentence); the emulator while its
-    project lacks something.
+    Attributes
+    ----------
+    spec : ClusterSpec
+        The complete declaration.
+    findings : tuple of (str, bool, str)
+        The results of checks by Google, or by the emulator while its project is incomplete:
+        subject, whether it passed, and a sentence.
+    foreseen : str
+        The bottleneck that plans predict for the cluster; empty if there is none.
     """
 
     spec: ClusterSpec
     findings: tuple[tuple[str, bool, str], ...] = ()
     foreseen: str = ""
-    """What plans say of such a cluster (`client.planning.servers`)."""
 
     @property
     def well(self) -> bool:
-        """Whether nothing that was asked forbids it."""
+        """Whether all checks passed."""
         return all(good for _, good, _ in self.findings)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per kind of VM: count, role, zone, machine_type, accelerator, model,
-        (on_demand_)hourly, source.
+        """One dict per kind of VM.
+
+        Its keys are count, role, zone, machine_type, accelerator, model, hourly, on_demand_hourly
+        (US dollars per hour of one VM) and source (of the price).
         """
         spec = self.spec
         server = spec.prices["parameter-server"]
-        role = "scheduler" if spec.purpose == JOBS else "parameter server"
+        role = "parameter server"
+        if spec.purpose == JOBS:
+            role = "scheduler"
         rows = [_row(spec.parameter_servers, role, spec.home_zone, "", "standard", server)]
         if spec.controller_vm:
             line = spec.price(CONTROLLER, spec.home_zone)
@@ -76,53 +87,53 @@ class Preview:
         spec = self.spec
         lines = [
             f"{row['count']} x {row['role']:16}  {row['zone']:16} {row['machine_type']:16} "
-            f"{row['accelerator'] or '-':9} {text.RENTED[row['model']]:11} {text.money(row['hourly'])}/h each"
+            f"{row['accelerator'] or '-':9} {text.RENTED[row['model']]:11} "
+            f"{text.money(row['hourly'])}/h each"
             for row in self.rows
         ]
+        where = f"in project {spec.project}"
         if spec.emulated:
             where = "on the emulator (nothing is billed)"
-        else:
-            where = f"in project {spec.project}"
         source = "; ".join(dict.fromkeys(row["source"] for row in self.rows))
-        total = f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on demand; {source}."
+        total = (
+            f"{text.money(spec.hourly)} per hour, {text.money(spec.on_demand_hourly)} on "
+            f"demand; {source}."
+        )
         if extras := spec.extras_hourly:
+            what = "disks"
             if spec.disk_gb:
-                size = f" ({spec.disk_gb} GB {spec.disk_type})"
-            else:
-                size = ""
+                what += f" ({spec.disk_gb} GB {spec.disk_type})"
             if spec.external_ip:
-                what = f"disks{size} and external addresses"
-            else:
-                what = f"disks{size}"
-            total += f" Of that {text.money(extras)} per hour are for {what}."
-        ends = f"Ends by itself after {render_duration(spec.ends_at - spec.declared_at)} at the latest."
-        heading = f"{spec.name} would be created {where}:"
-        answers = [_answered(*finding) for finding in self.findings]
+                what += " and external addresses"
+            total += f" This includes {text.money(extras)} per hour for {what}."
+        life = render_duration(spec.ends_at - spec.declared_at)
+        notes = [*self.doubts, self.foreseen]
+        notes += [_finding_words(*finding) for finding in self.findings]
         if spec.bucket:
-            kept = [f"Checkpoints and results would be kept in gs://{spec.bucket}."]
-        else:
-            kept = []
+            notes.append(f"Checkpoints and results would be stored in gs://{spec.bucket}.")
         if spec.purpose == JOBS:
-            kept.append(_boots(spec))
+            notes.append(_boots(spec))
         if spec.project and not spec.controller_vm:
-            kept.append(f"{_STAYS}." if spec.purpose == JOBS else f"{_STAYS}; {_OWN_VM}.")
-        said = [*self.doubts, *filter(None, [self.foreseen]), *answers, *kept]
-        return "\n".join([heading, *lines, total, *said, ends, "Nothing was created."])
+            if spec.purpose == JOBS:
+                notes.append(f"{_STAYS}.")
+            else:
+                notes.append(f"{_STAYS}; {_OWN_VM}.")
+        notes.append(f"It would be deleted automatically after {life} at the latest.")
+        notes.append("Nothing was created.")
+        heading = f"{spec.name} would be created {where}:"
+        return "\n".join([heading, *lines, total, *filter(None, notes)])
 
     @property
     def doubts(self) -> list[str]:
-        """A sentence for each zone that does not have what is to run there, for prices that nobody
-        pays, and for traffic between zones.
-        """
-        wanted = [(self.spec.home_zone, "cpu")]
+        """Sentences about GPUs that a zone lacks, unreachable VMs, prices and data transfer."""
+        placed = [(self.spec.home_zone, "cpu")]
         for group in self.spec.groups:
-            wanted.append(
+            placed.append(
                 (group.zone or self.spec.zones_for(group.accelerator)[0], group.accelerator)
             )
+        doubts: list[str] = []
         if unreachable := unreachable_by_ssh(self.spec):
-            doubts = [f"{unreachable}. {WAYS_IN}"]
-        else:
-            doubts = []
+            doubts.append(f"{unreachable}. {WAYS_IN}")
         doubts += filter(None, [never_on_demand(group.accelerator for group in self.spec.groups)])
         doubts += filter(None, [age_words(self.spec)])
         if self.spec.project and self.spec.provisioning_model == "preemptible":
@@ -130,76 +141,106 @@ class Preview:
         if self.spec.give_up == "riskiest":
             doubts += filter(
                 None,
-                [stand_in_words(kind, region(zone)) for zone, kind in dict.fromkeys(wanted[1:])],
+                [stand_in_words(kind, region(zone)) for zone, kind in dict.fromkeys(placed[1:])],
             )
-        for zone, kind in (
-            dict.fromkeys(wanted) if not self.findings else ()
-        ):  # those know better than the catalog
-            try:
-                check_zone(zone, kind)
-            except DeclarationError as error:
-                doubts.append(str(error))
-        away = dict.fromkeys(zone for zone, _ in wanted if zone != self.spec.home_zone)
+        if not self.findings:  # findings are more reliable than the catalog
+            for zone, kind in dict.fromkeys(placed):
+                try:
+                    check_zone(zone, kind)
+                except DeclarationError as error:
+                    doubts.append(str(error))
+        away = dict.fromkeys(zone for zone, _ in placed if zone != self.spec.home_zone)
         for zone in away:
             price = transfer_price(zone, self.spec.home_zone)
-            if price.confirmed:
-                unsure = ""
-            else:
-                unsure = ", by a price that is not confirmed"
+            unsure = ""
+            if not price.confirmed:
+                unsure = " (price not confirmed)"
             doubts.append(
-                f"Traffic between {zone} and the parameter servers in {self.spec.home_zone} costs up to "
-                f"${price.dollars_per_gib:.2f} per GiB in each direction{unsure}."
+                f"Traffic between {zone} and the parameter servers in {self.spec.home_zone} costs "
+                f"up to ${price.dollars_per_gib:.2f} per GiB in each direction{unsure}."
             )
         return doubts
 
 
 def preview(declaration: Declaration) -> Preview:
-    """What `declare` would create; with a project, Compute Engine is asked whether it could (some
-    seconds).
+    """Preview a declaration. Nothing is created.
 
-    So is the emulator while its own project lacks something, as a new one does.
+    With a project, Google checks the declaration, which takes some seconds. So does the emulator
+    while its project is incomplete.
 
-    Raises DeclarationError, and CloudError where the question itself failed.
+    Parameters
+    ----------
+    declaration
+        The declaration.
+
+    Returns
+    -------
+    Preview
+        The VMs, their price and the results of the checks, shown as text.
+
+    Raises
+    ------
+    DeclarationError
+        The declaration is invalid.
+    CloudError
+        The checks could not run.
+
+    Examples
+    --------
+    >>> tm.preview(tm.Declaration("k80x4", project="my-project")).spec.hourly
     """
     spec = specify(declaration)
     if spec.emulated and not _project_lacks():
         return Preview(spec)
     answer = run_program("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
-    findings = tuple((each["subject"], each["good"], each["said"]) for each in answer["findings"])
+    findings = tuple(
+        (finding["subject"], finding["good"], finding["said"]) for finding in answer["findings"]
+    )
     return Preview(ClusterSpec.from_dict(answer["spec"]), findings)
 
 
-def _answered(subject: str, good: bool, said: str) -> str:
-    """A line of the dry run for one finding. What could not be told is neither good nor bad."""
-    unknown = said.removeprefix("not told: ")
-    if good and unknown != said:
+def _finding_words(subject: str, good: bool, sentence: str) -> str:
+    """Return a line of the preview for a finding. An unknown result is neither good nor bad."""
+    unknown = sentence.removeprefix("not told: ")
+    if good and unknown != sentence:
         return f"NOT TOLD: {subject}: {unknown}"
-    return f"{'good' if good else 'NOT GOOD'}: {subject}: {said}"
+    if good:
+        return f"good: {subject}: {sentence}"
+    return f"NOT GOOD: {subject}: {sentence}"
 
 
 def _boots(spec: ClusterSpec) -> str:
-    """In how many minutes the VMs of a cluster for jobs boot, beside those that train."""
+    """Compare the boot time of a cluster for jobs with that of a cluster for training."""
     kinds = {group.accelerator for group in spec.groups}
-    here, there = (
-        max(usual_boot_seconds(each, kind) for kind in kinds) / 60
-        for each in (spec, replace(spec, purpose=TRAINING))
+    minutes, training_minutes = (
+        max(usual_boot_seconds(other, kind) for kind in kinds) / 60
+        for other in (spec, replace(spec, purpose=TRAINING))
     )
-    where = "On Google Cloud its" if spec.emulated else "Its"
-    if here == there:
-        return f"{where} VMs boot in some {here:.0f} min from an image, as those that train do."
-    return f"{where} VMs boot in some {here:.0f} min, without TensorFlow; with it they take {there:.0f} (estimates)."
+    whose = "Its"
+    if spec.emulated:
+        whose = "On Google Cloud its"
+    if minutes == training_minutes:
+        return f"{whose} VMs boot in about {minutes:.0f} min from an image, as those for training."
+    return (
+        f"{whose} VMs boot in about {minutes:.0f} min without TensorFlow, and in "
+        f"{training_minutes:.0f} min with it "
+        "(estimates)."
+    )
 
 
 def _project_lacks() -> bool:
-    """Whether this user's emulator runs, with a project that is not whole."""
+    """Return whether the emulator runs with a project that lacks something."""
     url = emulator.running()
     try:
         return bool(url and emulator_api.ask(url, "GET", "/emulator/v1/project", {})["lacks"])
     except UnreachableError:
-        return False  # it has just ended
+        return False  # it has just exited
 
 
 def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine) -> dict[str, Any]:
+    hourly = line.hourly
+    if model == "standard":
+        hourly = line.on_demand_hourly
     return {
         "count": count,
         "role": role,
@@ -207,7 +248,7 @@ def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine
         "machine_type": line.machine_type,
         "accelerator": gpu,
         "model": model,
-        "hourly": line.on_demand_hourly if model == "standard" else line.hourly,
+        "hourly": hourly,
         "on_demand_hourly": line.on_demand_hourly,
         "source": line.source,
     }
@@ -215,10 +256,20 @@ def _row(count: int, role: str, zone: str, gpu: str, model: str, line: PriceLine
 
 @dataclass(frozen=True)
 class Relocation:
-    """A cluster that is to be `spec`, from what it is `before`: `begun`, or only asked for.
+    """A relocation of a cluster, with its price.
 
-    `bytes` of checkpoints and shared data follow it and cost `dollars`; `ends_sooner` is by how
-    many seconds its end comes nearer, where the limit on money would not last for both places.
+    Attributes
+    ----------
+    before, spec : ClusterSpec
+        The declaration before and after the relocation.
+    begun : bool
+        Whether it has been requested. False: only its price was computed.
+    bytes : int
+        The size of the checkpoints and shared data that are copied.
+    dollars : float
+        The price of copying them, in US dollars.
+    ends_sooner : float
+        The number of seconds by which the cluster ends sooner because of its limit on cost.
     """
 
     before: ClusterSpec
@@ -230,36 +281,41 @@ class Relocation:
 
     @classmethod
     def of(
-        cls, before: ClusterSpec, spec: ClusterSpec, told: Mapping[str, Any], *, begun: bool
+        cls, before: ClusterSpec, spec: ClusterSpec, answer: Mapping[str, Any], *, begun: bool
     ) -> Relocation:
-        """With what the controller has told of it."""
-        sooner = max(0.0, float(told["ends_at_before"]) - float(told["ends_at"]))
-        return cls(before, spec, begun, int(told["bytes"]), float(told["dollars"]), sooner)
+        """Build it from the controller's answer."""
+        sooner = max(0.0, float(answer["ends_at_before"]) - float(answer["ends_at"]))
+        return cls(before, spec, begun, int(answer["bytes"]), float(answer["dollars"]), sooner)
 
     def __str__(self) -> str:
-        would = "moves" if self.begun else "would move"
-        said = [
-            f"{self.spec.name} {would} to {text.destination(self.spec)}; its runs go on there from a save."
+        verb = "moves" if self.begun else "would move"
+        place = text.destination(self.spec)
+        sentences = [
+            f"{self.spec.name} {verb} to {place}; its runs continue there from a checkpoint."
         ]
         if self.bytes:
-            said.append(
-                f"About {self.bytes / 2**20:,.1f} MiB follow, for {text.transfer_price(self.dollars)} of data transfer."
+            price = text.transfer_price(self.dollars)
+            sentences.append(
+                f"About {self.bytes / 2**20:,.1f} MiB are copied, for {price} of data transfer."
             )
         elif self.spec.home_zone == self.before.home_zone:
-            said.append("Nothing crosses zones for it.")
+            sentences.append("No data cross zones.")
         else:
-            said.append("No run has saved anything that would follow.")
-        hourly = (
-            f"{text.money(self.spec.hourly)} per hour, {text.money(self.before.hourly)} where it is"
+            sentences.append("No run has a checkpoint to copy.")
+        hourly = text.money(self.spec.hourly)
+        present = text.money(self.before.hourly)
+        sentences.append(
+            f"It costs {hourly} per hour instead of {present}; both are billed until the new VMs "
+            "are ready."
         )
-        said.append(f"It costs {hourly}; both are paid until the VMs there are ready.")
         if self.ends_sooner > _UNSEEN_SECONDS:
-            said.append(
-                f"It ends {render_duration(self.ends_sooner)} sooner, for its limit has to pay for both."
+            sooner = render_duration(self.ends_sooner)
+            sentences.append(
+                f"The cluster ends {sooner} sooner, because its limit on cost covers both."
             )
         if not self.begun:
-            said.append("Nothing was moved. With --yes (in Python yes=True) it is.")
-        return "\n".join(said)
+            sentences.append("Nothing was moved. Add --yes (in Python yes=True) to relocate.")
+        return "\n".join(sentences)
 
     def __repr__(self) -> str:
         return str(self)

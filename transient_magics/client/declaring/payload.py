@@ -16,14 +16,14 @@ from ..cell import as_declared, files_of, listed, packages
 
 MOST_BYTES = 200 * 2**20
 MOST_FILES = 100_000
-"""Files and folders; many links to the same folders multiply what is in them."""
+"""The limit of files and folders, because links to the same folder multiply its content."""
 _BLOCK = 2**20
 _LEFT_OUT = "__pycache__"
 _OPTION = "--include"
 
 
 class _Room:
-    """The bytes and entries that may still be included."""
+    """The rest of the limits of bytes and entries."""
 
     def __init__(self) -> None:
         self._bytes = MOST_BYTES
@@ -35,18 +35,29 @@ class _Room:
         self._entries -= entries
         if self._bytes < 0:
             raise DeclarationError(
-                f"'{path}' makes the included files larger than {MOST_BYTES >> 20} MB",
+                f"With '{path}', the included files are larger than {MOST_BYTES >> 20} MB",
                 where=_OPTION,
-                fix="Send code this way; large data belong in --data-dir.",
+                fix="Use --include for code; put large data into --data-dir.",
             )
         if self._entries < 0:
-            what = f"'{path}' makes the included files more than {MOST_FILES:,}"
-            raise DeclarationError(what, where=_OPTION, fix="Include the folders that are needed.")
+            what = f"With '{path}', more than {MOST_FILES:,} files are included"
+            raise DeclarationError(what, where=_OPTION, fix="Include only the needed folders.")
 
 
 def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...]:
-    """The files and folders to send along, as absolute paths; `helpers` finds `helpers.py`. Raises
-    DeclarationError.
+    """Return the absolute paths of files and folders to send along; `helpers` finds `helpers.py`.
+
+    Parameters
+    ----------
+    paths
+        The values of `--include`.
+    folder
+        The base of relative paths (default: the current folder).
+
+    Raises
+    ------
+    DeclarationError
+        A path does not exist, is unreadable, or exceeds the limits.
     """
     folder = folder or Path.cwd()
     found: list[str] = []
@@ -73,17 +84,21 @@ def included(paths: Iterable[str], folder: Path | None = None) -> tuple[str, ...
 
 
 def copy(paths: Iterable[str], target: Path) -> None:
-    """Copy files and folders into the folder `target`.
+    """Copy files and folders into a folder.
 
-    Raises DeclarationError where they cannot be read or are larger than the limit, as they are now,
-    and OSError where the copies cannot be written.
+    Raises
+    ------
+    DeclarationError
+        A file is unreadable, or the present sizes exceed the limits.
+    OSError
+        A copy cannot be written.
     """
     room = _Room()
     for text in paths:
         path = Path(text).expanduser()
         copied = target / path.name
         if copied.exists():
-            what = f"Two of the included files and folders are called '{path.name}'"
+            what = f"Two of the included files and folders have the name '{path.name}'"
             raise DeclarationError(what, where=_OPTION, fix="Rename one.")
         if path.is_dir():
             copied.mkdir()
@@ -93,7 +108,7 @@ def copy(paths: Iterable[str], target: Path) -> None:
 
 
 def _walk(top: Path, room: _Room) -> Iterator[tuple[Path, Path]]:
-    """Yield each regular file of `top`, which may be one itself, with its path below `top`."""
+    """Yield each regular file at or below `top`, with its path relative to `top`."""
     folders: list[tuple[Path, frozenset[tuple[int, int]]]] = []
     status = _status(top)
     if stat.S_ISREG(status.st_mode):
@@ -133,7 +148,7 @@ def _status(path: Path) -> os.stat_result:
 
 def _unreadable(path: Path, error: OSError) -> DeclarationError:
     if isinstance(error, FileNotFoundError) and path.is_symlink():
-        return DeclarationError(f"'{path}' is a link to nothing", where=_OPTION, fix="Remove it.")
+        return DeclarationError(f"'{path}' is a broken link", where=_OPTION, fix="Remove it.")
     return DeclarationError(f"'{path}' cannot be read: {reason_of(error)}", where=_OPTION)
 
 
@@ -142,10 +157,9 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _copy_file(source: Path, target: Path, room: _Room) -> None:
-    """Copy a file, which may grow meanwhile, with its mode and its times."""
+    """Copy a file with its mode and its times; it may grow during the copy."""
     try:
-        # Another process may have replaced it by a pipe, the opening of which would wait for a
-        # writer.
+        # Not blocking, because another process may have replaced the file by a pipe.
         descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _unreadable(source, error) from None
@@ -158,18 +172,18 @@ def _copy_file(source: Path, target: Path, room: _Room) -> None:
 
 @dataclass(frozen=True)
 class Payload:
-    """Code, files and packages of new work, which its folder gets.
+    """Code, files and packages of new work.
 
     Attributes
     ----------
     source : str
-        The Python code; empty where there is none.
+        The Python code; empty if there is none.
     include : tuple of str
         Files and folders of this machine.
     pip : tuple of str
         Packages as the declaration names them.
     files : Mapping[str, Path]
-        Files of this machine with packages, by the names that they get in the folder.
+        Local files of packages, by their name in the folder.
     """
 
     source: str = ""
@@ -186,13 +200,17 @@ class Payload:
         *,
         build: bool = False,
     ) -> Self:
-        """Check what the options `--include`, `--pip` and `--pip-build` name. Raises
-        DeclarationError.
+        """Check the values of `--include`, `--pip` and `--pip-build`.
+
+        Raises
+        ------
+        DeclarationError
+            A file does not exist, or a package is not allowed.
         """
         paths = listed(include)
         for path in paths:
             if not Path(path).expanduser().exists():
-                raise DeclarationError(f"There is no {path}", where="--include")
+                raise DeclarationError(f"'{path}' does not exist", where="--include")
         named = packages(pip, build=build)
         files = files_of(named)
         return cls(source, paths, as_declared(named, files), files)
@@ -203,9 +221,14 @@ class Payload:
         return {"include": tuple(Path(path).name for path in self.include), "pip": self.pip}
 
     def fill(self, folder: Path) -> None:
-        """Write all of it into the folder of new work.
+        """Write the code, files and packages into the folder of new work.
 
-        Raises OSError, or DeclarationError where the files to include cannot be copied.
+        Raises
+        ------
+        DeclarationError
+            A file to include cannot be copied.
+        OSError
+            The folder cannot be written.
         """
         (folder / layout.INCLUDE).mkdir(mode=0o700)
         (folder / layout.CELL).write_text(self.source, encoding="utf-8")

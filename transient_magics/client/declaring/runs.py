@@ -1,4 +1,4 @@
-"""Declarations of runs, made of the options that the user gave."""
+"""Declarations of runs from options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .declaration import refuse_more_workers
 from .payload import Payload
 
 EVALUATIONS = 10
-"""Of a run that is judged by them, where its declaration does not say how often."""
+"""The number of evaluations of a run that is judged by them, if the declaration sets none."""
 
 
 def specified(
@@ -32,15 +32,29 @@ def specified(
     workers: int | str | None,
     payload: Payload,
 ) -> RunSpec:
-    """Return the declaration of a run with these options (fields of RunSpec) on a cluster, without
-    its token.
+    """Return the declaration of a run, without its token.
 
-    Raises DeclarationError.
+    Parameters
+    ----------
+    cluster
+        The declaration of its cluster; None for a plan.
+    options
+        Fields of RunSpec by name.
+    workers
+        The value of `--workers`.
+    payload
+        The code, files and packages.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid, or the cluster cannot have such a run.
     """
-    options = {**options, **(parse_workers(str(workers)) if workers is not None else {})}
-    if (
-        options.get("seed") is not None
-    ):  # what is measured beside the steps takes examples when it has the time
+    options = dict(options)
+    if workers is not None:
+        options |= parse_workers(str(workers))
+    if options.get("seed") is not None:
+        # Noise is measured beside the steps on examples that depend on the timing.
         options.setdefault("noise_share", 0.0)
     if (options.get("keep_best") or options.get("stop_when")) and "eval_steps" not in options:
         options["eval_steps"] = max(1, options["train_steps"] // EVALUATIONS)
@@ -49,7 +63,10 @@ def specified(
         hparams = hyperparameters.typed(str(options.get("hparams") or ""))
         check_hyperparameters(hparams, payload.source, where="--hparams")
     if options.get("mode") == "sync" and cluster and cluster.chief == "worker":
-        what = f"{cluster.name} was declared with --chief worker, and a worker saves between two asynchronous steps only"
+        what = (
+            f"{cluster.name} was declared with --chief worker, which works with asynchronous "
+            "steps only"
+        )
         raise DeclarationError(
             what, where="--mode", fix="Use --mode async, or a cluster with --chief ps."
         )
@@ -74,17 +91,19 @@ def specified(
 
 
 def refuse_unknown_speeds(cluster: ClusterSpec, most_workers: int = 0) -> None:
-    """Refuse static mini-batches on unequal workers where the speed of some of them is not known.
+    """Refuse static mini-batches on different GPUs whose relative speed is unknown.
 
     Parameters
     ----------
+    cluster
+        The declaration of the cluster.
     most_workers
-        The number of workers that the run takes at most; 0: all. One worker has nothing to divide.
+        The maximum number of workers of the run; 0: all. A single worker needs no speed.
 
     Raises
     ------
     DeclarationError
-        The speed of some of the workers is not known.
+        The speed of a GPU is unknown.
     """
     if most_workers == 1:
         return
@@ -94,7 +113,9 @@ def refuse_unknown_speeds(cluster: ClusterSpec, most_workers: int = 0) -> None:
         named = ", ".join(
             "workers without a GPU" if kind == "cpu" else kind.upper() for kind in unknown
         )
-        what = f"--batching static divides by known speeds, and the speed of {named} is not known beside other GPUs"
+        what = (
+            f"--batching static needs the relative speed of GPUs, and that of {named} is not known"
+        )
         raise DeclarationError(
             what, where="--batching", fix="Use --batching dynamic, which measures it."
         )

@@ -1,6 +1,4 @@
-"""A Declaration becomes a ClusterSpec: names, zones, machine types and prices of the catalog, in
-milliseconds.
-"""
+"""Conversion of a Declaration into a ClusterSpec, with zones, machine types and prices."""
 
 from __future__ import annotations
 
@@ -45,14 +43,21 @@ from ...spec.cluster import lines_of, with_home, worker_prices
 from .declaration import Declaration, check_declaration, refuse_far, refuse_on_demand, refuse_short
 
 _SCHEDULER = "e2-standard-2"
-"""Of the VM on demand of a cluster for jobs: Dask's scheduler and what conducts bags hold no
-variables.
-"""
+"""The machine type of the on-demand VM of a cluster for jobs, which holds no variables."""
 
 
 def specify(declaration: Declaration) -> ClusterSpec:
-    """The whole specification: names, zones, machine types and prices filled in. Raises
-    DeclarationError.
+    """Return the complete specification: fill in names, zones, machine types and prices.
+
+    Parameters
+    ----------
+    declaration
+        The declaration.
+
+    Raises
+    ------
+    DeclarationError
+        The declaration is invalid.
     """
     groups = parse_groups(declaration.spec, ACCELERATORS, ZONES)
     kinds = [group.accelerator for group in groups]
@@ -68,7 +73,7 @@ def specify(declaration: Declaration) -> ClusterSpec:
         most = 2 * workers
     if most < workers:
         raise DeclarationError(
-            f"{workers} workers are more than the {most} allowed", where="--max-workers"
+            f"{workers} workers exceed the limit of {most}", where="--max-workers"
         )
     zones = declaration.zone or (_default_zone(groups),)
     candidates = _candidates(groups, zones, fixed=bool(declaration.zone))
@@ -125,34 +130,43 @@ def specify(declaration: Declaration) -> ClusterSpec:
     spec = with_home(spec, lines).with_end()
     refuse_far(spec.parameter_server_zone, spec.all_zones, on_n1=not spec.parameter_server_machine)
     refuse_short(spec)
-    # As whoever reads it will: a value of another type is refused here, not by the controller.
+    # Parsed here as the controller will parse it, so that a value of a wrong type is refused now.
     return ClusterSpec.from_dict(
         replace(spec, bucket=_bucket(declaration, spec.home_zone)).to_dict()
     )
 
 
 def _notice(declaration: Declaration) -> int:
-    """Return the seconds of notice that Spot VMs request: by default 120 on Google, and none on the
-    emulator.
-    """
+    """Return the seconds of notice that VMs request: by default 120 for Spot VMs of a project."""
     if declaration.preemption_notice is None:
         if declaration.project and declaration.provisioning_model == "spot":
             return 120
         return 0
     if declaration.preemption_notice and declaration.provisioning_model != "spot":
-        what = f"Compute Engine gives no longer notice to {declaration.provisioning_model} VMs"
+        what = (
+            "Compute Engine gives a longer notice to Spot VMs only, not to "
+            f"{declaration.provisioning_model} VMs"
+        )
         raise DeclarationError(
-            what, where="--preemption-notice", fix="Leave it out, or rent Spot VMs."
+            what, where="--preemption-notice", fix="Leave it out, or use Spot VMs."
         )
     return 120 if declaration.preemption_notice else 0
 
 
 def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
-    """`spec` with the workers of the SPEC `text`. Raises DeclarationError."""
+    """Return a specification with other workers. Raises DeclarationError.
+
+    Parameters
+    ----------
+    spec
+        The present specification.
+    text
+        The SPEC of the new workers.
+    """
     groups = parse_groups(text, ACCELERATORS, ZONES)
     workers = sum(group.count for group in groups)
     if workers > spec.max_workers:
-        what = f"{workers} workers are more than the {spec.max_workers} that {spec.name} may have"
+        what = f"{workers} workers exceed the limit of {spec.name}, {spec.max_workers}"
         raise DeclarationError(what, fix="Declare the cluster with --max-workers.")
     fixed = bool(spec.candidates) and all(
         set(zones) <= set(spec.zones) for zones in spec.candidates.values()
@@ -164,10 +178,23 @@ def resized(spec: ClusterSpec, text: str) -> ClusterSpec:
 def relocated(
     spec: ClusterSpec, zone: str = "", gpu: str = "", servers: int | None = None
 ) -> ClusterSpec:
-    """`spec` with all of its VMs in one zone, with another GPU for its workers, or with so many
-    parameter servers.
+    """Return a specification with another zone, GPU or number of parameter servers.
 
-    Raises DeclarationError for what the zone does not have, or nobody has.
+    Parameters
+    ----------
+    spec
+        The present specification.
+    zone
+        The zone of all VMs.
+    gpu
+        The GPU of all workers.
+    servers
+        The number of parameter servers.
+
+    Raises
+    ------
+    DeclarationError
+        The zone or the GPU is unknown, or the zone does not have the GPU.
     """
     new = replace(spec, parameter_servers=servers or spec.parameter_servers)
     if not (zone or gpu):
@@ -177,11 +204,12 @@ def relocated(
     parse_groups(f"{gpu or 'cpu'}@{there}", ACCELERATORS, ZONES)
     workers = Counter(gpu or group.accelerator for group in spec.groups for _ in range(group.count))
     if missing := next((kind for kind in workers if not has_gpu(there, kind)), ""):
-        near = [
-            each for each in zones_with(missing) if continent(each) == continent(there)
-        ] or zones_with(missing)
+        possible = zones_with(missing)
+        near = [zone for zone in possible if continent(zone) == continent(there)] or possible
         what = f"{there} has no {missing.upper()}"
-        raise DeclarationError(what, where="--zone", fix=f"These have: {', '.join(near[:4])}.")
+        raise DeclarationError(
+            what, where="--zone", fix=f"Use one of these: {', '.join(near[:4])}."
+        )
     groups = tuple(WorkerGroup(kind, count) for kind, count in workers.items())
     return _priced(
         replace(new, groups=groups, zones=(there,), candidates=dict.fromkeys(workers, (there,)))
@@ -189,26 +217,21 @@ def relocated(
 
 
 def _priced(spec: ClusterSpec) -> ClusterSpec:
-    """`spec`, which was changed, with the prices of what it is now. Raises DeclarationError for
-    what is not sold.
-    """
+    """Update the prices of a changed specification. Raises DeclarationError if a GPU is not sold."""
     kinds = [group.accelerator for group in spec.groups]
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
     refuse_on_demand(spec.provisioning_model, spec.fallback_seconds, kinds)
+    priced = kinds
     if "k80" in spec.prices:
-        known = [*spec.prices, *kinds]
-    else:
-        known = kinds
-    lines = lines_of(spec, known)
+        priced = [*spec.prices, *kinds]
+    lines = lines_of(spec, priced)
     prices = worker_prices(lines, spec.groups, spec.candidates, spec.provisioning_model)
     return with_home(replace(spec, prices={**spec.prices, **prices}), lines)
 
 
 def widened(spec: ClusterSpec, gpus: tuple[str, ...]) -> ClusterSpec:
-    """`spec` with the prices and zones of these GPUs, which its workers may come to have. Raises
-    DeclarationError.
-    """
+    """Add prices and zones of GPUs that workers may get later. Raises DeclarationError."""
     wider = resized(replace(spec, max_workers=max(spec.max_workers, len(gpus))), "+".join(gpus))
     prices = {**wider.prices, **spec.prices}
     candidates = {**wider.candidates, **spec.candidates}
@@ -216,43 +239,43 @@ def widened(spec: ClusterSpec, gpus: tuple[str, ...]) -> ClusterSpec:
 
 
 def with_preparation(spec: ClusterSpec, vms: int) -> ClusterSpec:
-    """`spec` with so many VMs that prepare mini-batches for its runs, and their price. Raises
-    DeclarationError.
-    """
+    """Add VMs that prepare mini-batches, with their price. Raises DeclarationError."""
     return replace(widened(spec, (CPU,)), preparation=max(spec.preparation, vms))
 
 
 def _server_machine(declaration: Declaration) -> str:
-    """The machine type of each parameter server; empty where its vCPUs say which."""
-    return declaration.ps_machine or (
-        _SCHEDULER if declaration.purpose == JOBS and not declaration.ps_cores else ""
-    )
+    """Return the machine type of parameter servers; empty if the number of vCPUs determines it."""
+    if declaration.ps_machine:
+        return declaration.ps_machine
+    if declaration.purpose == JOBS and not declaration.ps_cores:
+        return _SCHEDULER
+    return ""
 
 
 def _server_cores(declaration: Declaration) -> int:
-    """vCPUs of each parameter server. Raises DeclarationError for a machine that none may have."""
+    """Return the vCPUs of each parameter server. Raises DeclarationError for an invalid machine."""
     if machine := _server_machine(declaration):
         return server_machine(machine).vcpus
     return declaration.ps_cores or 4
 
 
 def _default_controller(declaration: Declaration) -> str:
-    """With a project: on a VM, so that a closed laptop changes nothing, where there is an account
-    for it and the results have somewhere else to go than this machine.
+    """Return `cluster` if a VM can have the controller, so that this machine may be off.
+
+    That needs a project, a service account and a bucket.
     """
-    possible = declaration.project and declaration.service_account and declaration.bucket != "none"
-    return "cluster" if possible else "local"
+    if declaration.project and declaration.service_account and declaration.bucket != "none":
+        return "cluster"
+    return "local"
 
 
 def _account(declaration: Declaration) -> str | None:
-    """The address of the service account: a plain name is one of the project's; Compute Engine's
-    own is `default`.
-    """
+    """Return the address of the service account; a name without a domain is in the project."""
     account = declaration.service_account
     project = declaration.project
     if not account or not project or "@" in account or account == "default":
         return account
-    domain = ".".join(reversed(project.split(":")))  # of `example.com:project`, too
+    domain = ".".join(reversed(project.split(":")))  # for `example.com:project` too
     return f"{account}@{domain}.iam.gserviceaccount.com"
 
 
@@ -262,7 +285,7 @@ def _bucket(declaration: Declaration, home_zone: str) -> str | None:
             return None
         return parse_bucket(declaration.bucket, "--bucket")
     on_a_vm = (declaration.controller or _default_controller(declaration)) == "cluster"
-    if declaration.purpose == JOBS and not on_a_vm:  # what they keep comes to this machine
+    if declaration.purpose == JOBS and not on_a_vm:  # jobs copy their results to this machine
         return None
     if declaration.project or on_a_vm:
         return own_bucket(declaration.project or EMULATED_PROJECT, region(home_zone))
@@ -270,9 +293,7 @@ def _bucket(declaration: Declaration, home_zone: str) -> str | None:
 
 
 def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
-    """For the groups that name no zone: beside those that do, if their GPUs are there, else the
-    catalog's best.
-    """
+    """Return the zone of groups without one: that of other groups if it has the GPUs, or the best."""
     kinds = [group.accelerator for group in groups if not group.zone]
     named = [group.zone for group in groups if group.zone]
     beside = (zone for zone in named if all(has_gpu(zone, kind) for kind in kinds))
@@ -282,11 +303,10 @@ def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
 def _candidates(
     groups: tuple[WorkerGroup, ...], zones: tuple[str, ...], *, fixed: bool = False
 ) -> dict[str, tuple[str, ...]]:
-    """By GPU: the zones in which groups without one may be. `fixed`: the user's own; else all of
-    the continent.
+    """Return the possible zones of groups without one, by GPU.
 
-    The first zone is the cluster's, then come those of its region, whose traffic is cheapest, then
-    the others by price.
+    They are `zones` if `fixed`, else all zones of the continent. The cluster's zone comes first,
+    then those of its region, whose traffic is the cheapest, then the others by price.
     """
     home = zones[0]
     found = {}
@@ -300,11 +320,17 @@ def _candidates(
 
 
 def _free_name(groups: tuple[WorkerGroup, ...]) -> str:
-    base = "-".join(
-        f"{group.accelerator}{f'x{group.count}' if group.count > 1 else ''}" for group in groups
-    )
-    base = base[:30].strip("-")
+    """Return the first free name such as `k80x4`, `k80x4-2`, ..."""
+    parts: list[str] = []
+    for group in groups:
+        if group.count > 1:
+            parts.append(f"{group.accelerator}x{group.count}")
+        else:
+            parts.append(group.accelerator)
+    base = "-".join(parts)[:30].strip("-")
+    name = base
     number = 1
-    while places.cluster(name := base if number == 1 else f"{base}-{number}").exists():
+    while places.cluster(name).exists():
         number += 1
+        name = f"{base}-{number}"
     return name

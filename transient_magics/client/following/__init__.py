@@ -1,1 +1,1 @@
-"""Following journals: one thread for all that want to know, and events as they come."""
+"""Following of journals: one thread for all subscribers, and events as they are written."""

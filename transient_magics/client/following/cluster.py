@@ -1,11 +1,11 @@
-"""The base of the handle of a cluster: the journal of the cluster on this machine, read, followed
-and waited for.
+"""The base of the handle of a cluster: it reads and follows the cluster's journal.
 
 It does not import any kind of work, so that all modules of the client can use it.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -21,26 +21,27 @@ from ..folders import Identity
 from .follower import follower
 
 HOME_SECONDS = 30.0
-"""How long a wait for work also waits for its results."""
-_LOOK_SECONDS = 0.2
+"""Time limit for results to arrive after their work has ended, in seconds."""
+_POLL_SECONDS = 0.2
 _AWAKE_SECONDS = 0.5
 
 
 class BaseCluster:
-    """One cluster as this machine knows it: the one that has the name when this object is made.
+    """One cluster in the journals of this machine.
 
-    It stays that cluster when another one takes the name. `Cluster` adds what can be done with a
-    cluster.
+    It is the cluster that has the name when the object is created, even if another cluster gets
+    the name later. `Cluster` adds commands.
     """
 
     def __init__(self, name: str) -> None:
+        """Create the object for the cluster that has this name at present."""
         self.name = name
         self._identity = Identity.of(name)
 
     @property
     def identity(self) -> Identity:
         """The cluster's name and id."""
-        if not self._identity.id:  # it had no folder before
+        if not self._identity.id:  # it had no folder yet
             self._identity = Identity.of(self.name)
         return self._identity
 
@@ -51,9 +52,7 @@ class BaseCluster:
 
     @property
     def followed(self) -> str:
-        """Of a cluster that another machine declared: what this machine follows, in a sentence;
-        else nothing.
-        """
+        """For a cluster of another machine, the source that is followed, in a clause; else empty."""
         try:
             return (self.directory / ATTACHED).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -61,7 +60,7 @@ class BaseCluster:
 
     @property
     def state(self) -> ClusterState:
-        """What the journal says now; what was declared, until its first line is written."""
+        """The present state in the journal; the declaration alone, before its first line is written."""
         journal = self.directory / layout.JOURNAL
         state = kept(journal).read()
         if not state.seq and restore(journal):
@@ -78,15 +77,37 @@ class BaseCluster:
         return [events.ClusterDeclared(spec=spec.to_dict(), time=int(1e9 * spec.declared_at))]
 
     def events(self, kind: str | None = None) -> list[Event]:
-        """All events, or those of one kind (`vm.revoked`) or family (`vm`)."""
+        """Return the events of the cluster.
+
+        Parameters
+        ----------
+        kind
+            Only events of this kind, such as `vm.revoked`, or group of kinds, such as `vm`.
+        """
         every = read(self.directory / layout.JOURNAL)
         return [event for event in every if is_of(event, kind)]
 
     def wait(self, timeout: float | None = None, until: str = "ready") -> ClusterState:
-        """Block until the cluster is `ready` or `deleted`. Raises ClusterError when that cannot be
-        any more.
+        """Block until the cluster is `ready` or `deleted`.
 
-        Interrupting the wait changes nothing: the cluster goes on.
+        An interrupt ends the wait only: the cluster continues.
+
+        Parameters
+        ----------
+        timeout
+            The time limit in seconds (default: none).
+        until
+            The phase: `ready` or `deleted`.
+
+        Returns
+        -------
+        ClusterState
+            The state of the cluster.
+
+        Raises
+        ------
+        ClusterError
+            The time limit has passed, or the cluster is deleted and cannot become ready.
         """
 
         def reached(state: ClusterState) -> bool:
@@ -100,33 +121,41 @@ class BaseCluster:
             now = self.state
             waiting = ", ".join(f"{vm.name} {vm.state}" for vm in now.living if vm.state != "ready")
             what = f"{self.name} is not {until} after {timeout:.0f} s"
-            raise ClusterError(f"{what} ({waiting})" if waiting else what, fix=now.trouble)
+            if waiting:
+                what += f" ({waiting})"
+            raise ClusterError(what, fix=now.trouble)
         return state
 
     def follow(
         self, reached: Callable[[ClusterState], bool], timeout: float | None = None
     ) -> ClusterState | None:
-        """Block until `reached(state)`; None after `timeout` seconds. What `reached` raises is
-        raised here.
+        """Block until `reached(state)` is true, and return that state.
+
+        Parameters
+        ----------
+        reached
+            Called with each new state. Its exceptions are raised here.
+        timeout
+            The time limit in seconds (default: none).
+
+        Returns
+        -------
+        ClusterState or None
+            The state; None if the time limit has passed.
         """
         states: queue.SimpleQueue[ClusterState] = queue.SimpleQueue()
         end = follower().subscribe(self.identity, lambda state, _: states.put(state))
-        if timeout is None:
-            deadline = None
-        else:
+        deadline = math.inf
+        if timeout is not None:
             deadline = time.monotonic() + timeout
         try:
             while True:
-                if deadline is None:
-                    left = None
-                else:
-                    left = deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = deadline - time.monotonic()
+                if left <= 0:
                     return None
                 try:
-                    state = states.get(
-                        timeout=min(left or 0.5, 0.5)
-                    )  # wakes often, so that Ctrl-C is heard
+                    # Wakes often: Ctrl-C does not interrupt the wait of a queue.
+                    state = states.get(timeout=min(left, _AWAKE_SECONDS))
                 except queue.Empty:
                     continue
                 if reached(state):
@@ -135,8 +164,13 @@ class BaseCluster:
             end()
 
     def cost(self) -> Bill:
-        """Return its bill so far, in US dollars: by work, start-up and idle time, per hour now, and
-        on demand.
+        """Return the bill so far in US dollars.
+
+        Returns
+        -------
+        Bill
+            The cost by work, of start-up and of idle time, the present cost per hour, and the cost
+            at on-demand prices.
         """
         return bill(self.state, now())
 
@@ -144,24 +178,27 @@ class BaseCluster:
 def until_home(
     cluster: BaseCluster, is_home: Callable[[], bool], *, deadline: float | None = None
 ) -> bool:
-    """Block until `is_home`, while it may come, for at most HOME_SECONDS; whether it is.
+    """Block until results are on this machine, for at most HOME_SECONDS, and return whether they are.
 
-    `deadline`: until when the caller waits in any case, on the monotonic clock.
+    Parameters
+    ----------
+    cluster
+        The cluster of the work.
+    is_home
+        Returns whether the results are on this machine.
+    deadline
+        The end of the caller's wait, on the monotonic clock (default: none).
     """
     longest = time.monotonic() + HOME_SECONDS
-    if deadline is None:
+    if deadline is None or deadline > longest:
         deadline = longest
-    else:
-        deadline = min(deadline, longest)
     while not (home := is_home()) and _may_come(cluster) and time.monotonic() < deadline:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return home
 
 
 def _may_come(cluster: BaseCluster) -> bool:
-    """Whether somebody here brings what a controller elsewhere has; of a cluster that is gone, for
-    its last moments.
-    """
+    """Return whether a process of this machine still copies results from the controller's VM."""
     state = cluster.state
     return bool(state.seat) and (not state.over or commands.in_charge(cluster.directory))
 
@@ -173,29 +210,39 @@ def watch(
     after: int | None = 0,
     until: Callable[[ClusterState], bool] = lambda state: state.over,
 ) -> Iterator[Event]:
-    """Yield events (of one `kind` or family) with a `seq` above `after` (None: only new ones) until
-    `until(state)`.
+    """Yield events, old and new ones, until a state ends the watch.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    kind
+        Only events of this kind or group of kinds.
+    after
+        Only events with a higher number than this. None: only new events.
+    until
+        Called with each new state; the watch ends when it returns true.
     """
     arrived: queue.SimpleQueue[tuple[ClusterState, list[Event]]] = queue.SimpleQueue()
     end = follower().subscribe(cluster.identity, lambda state, new: arrived.put((state, new)))
     try:
-        # Read after subscribing, so that nothing falls between; what arrives twice is known by its
-        # seq.
+        # Read after subscribing, so that no event is missed; numbers tell which arrive twice.
         before = cluster.events()
-        if before and after is None:
-            seen = before[-1].seq
-        else:
-            seen = after or 0
+        last = 0
+        if before:
+            last = before[-1].seq
+        seen = after
+        if seen is None:
+            seen = last
         yield from _fitting(before, kind, seen)
-        seen = max(seen, before[-1].seq if before else 0)
+        seen = max(seen, last)
         while True:
             try:
-                state, new = arrived.get(
-                    timeout=_AWAKE_SECONDS
-                )  # wakes often, so that Ctrl-C is heard
+                state, new = arrived.get(timeout=_AWAKE_SECONDS)  # wakes often, for Ctrl-C
             except queue.Empty:
                 continue
-            if new and state.seq < seen:  # the journal has lost its end, and numbers are given anew
+            if new and state.seq < seen:
+                # The journal has lost its end, and new events get the lost numbers.
                 seen = new[0].seq - 1
             yield from _fitting(new, kind, seen)
             seen = max([seen, *(event.seq for event in new)])
@@ -212,5 +259,5 @@ def _fitting(events: list[Event], kind: str | None, after: int) -> Iterator[Even
 
 
 def is_of(event: Event, kind: str | None) -> bool:
-    """Whether an event is of a kind (`vm.revoked`) or family (`vm`); where none is named, each is."""
+    """Return whether an event is of a kind (`vm.revoked`) or group (`vm`). None fits all events."""
     return kind is None or event.kind == kind or event.kind.startswith(f"{kind}.")

@@ -1,13 +1,13 @@
-"""The one thread that follows journals in this process, and revives a controller that died.
+"""The thread that follows journals in this process, and restarts dead controllers.
 
-A daemon thread with its own event loop; the notebook's own loop and main thread are never used.
-Whoever subscribes to a cluster is called in that thread with the folded state and the new events,
-first with what is there already. While a cluster is followed its controller is watched too: the
-connection to its socket breaks the moment it dies, and another one is started, with a limit and
-growing pauses. Over that connection it also says what no journal can hold, such as that the disk
-under the journal is full.
+It is a daemon thread with its own event loop; the loop and the main thread of a notebook are not
+used. Subscribers to a cluster are called in that thread with the folded state and the new events,
+and first with those that exist already. While a cluster is followed, so is its controller: the
+connection to its socket breaks when it dies, and another controller is started, after growing
+pauses. Over that connection, the controller also reports trouble that the journal cannot hold, such
+as a full disk.
 
-When the program ends, the thread ends first: it leaves its waiting and closes its watchers itself.
+When the program ends, the thread ends first, and closes its watchers itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +47,7 @@ _END_SECONDS = 2.0  # for the thread to end; Jupyter kills a kernel that takes l
 
 
 class Follower:
-    """Follows clusters for this process. Get it from `follower()`; all methods may be called from
-    any thread.
-    """
+    """Follows clusters for this process. Use `follower()`. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -57,32 +55,48 @@ class Follower:
         self._last: list[Callable[[], Any]] = []
         self._thread = threading.Thread(target=self._run, name="transient-follower", daemon=True)
         self._thread.start()
-        # Watchers of files are closed by finalizers. At exit all of these run where the first of
-        # them was made, counted from the end; there is one now, so that the thread ends before any
-        # watcher is closed under it.
+        # Finalizers close the watchers of files. Python runs all finalizers at exit together, in
+        # the place of the first one among the exit handlers. Creating one here, before the handler
+        # below is registered, lets the thread end before any watcher is closed.
         weakref.finalize(self, self._loop.stop).detach()
         atexit.register(self._end)
 
     def subscribe(self, cluster: Identity | str, callback: Callback) -> Callable[[], None]:
-        """Call `callback(state, new events)` in the follower's thread from now on; returns what
-        ends that.
+        """Call a function in the follower's thread for each change of a cluster.
 
-        `cluster`: one cluster, or the name of the one that has it now.
+        Parameters
+        ----------
+        cluster
+            The cluster, or the name that it has at present.
+        callback
+            Called with the state and the new events.
+
+        Returns
+        -------
+        callable
+            A function that ends the subscription.
         """
         if isinstance(cluster, str):
-            identity = Identity.of(cluster)
-        else:
-            identity = cluster
-        self.call(self._subscribe, identity, callback)
-        return lambda: self.call(self._unsubscribe, identity, callback)
+            cluster = Identity.of(cluster)
+        self.call(self._subscribe, cluster, callback)
+        return partial(self.call, self._unsubscribe, cluster, callback)
 
     def rows(
         self, path: Path, callback: Callable[[list[dict[str, Any]]], None]
     ) -> Callable[[], None]:
-        """Call `callback(rows)` in the follower's thread with the metrics in the file at `path` as
-        it grows.
+        """Call a function in the follower's thread with the rows of a growing file of metrics.
 
-        The file's folder must be there. Returns what ends that.
+        Parameters
+        ----------
+        path
+            The file. Its folder must exist.
+        callback
+            Called with new rows.
+
+        Returns
+        -------
+        callable
+            A function that ends the calls.
         """
         tasks: list[asyncio.Task[None]] = []
 
@@ -95,11 +109,11 @@ class Follower:
         return lambda: self.call(lambda: [task.cancel() for task in tasks])
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have the follower's thread call `function` soon."""
+        """Schedule a function on the follower's thread."""
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]:
-        """Have the follower's thread call `function` every so many seconds; returns what ends that."""
+        """Call a function periodically in the follower's thread; return a function that ends that."""
         ended = threading.Event()
 
         def again() -> None:
@@ -111,9 +125,9 @@ class Follower:
         return ended.set
 
     def at_end(self, function: Callable[[], Any]) -> Callable[[], None]:
-        """Have the follower's thread call `function` when the program ends; returns what ends that."""
+        """Call a function in the follower's thread at exit; return a function that cancels it."""
         self.call(self._last.append, function)
-        return lambda: self.call(self._last.remove, function)
+        return partial(self.call, self._last.remove, function)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -143,23 +157,23 @@ class Follower:
 
 @lru_cache(maxsize=1)
 def follower() -> Follower:
-    """The follower of this process, started at the first call."""
+    """Return the follower of this process, which the first call starts."""
     return Follower()
 
 
 class _NameReusedError(Exception):
-    """Another cluster has the name of the one that is followed."""
+    """Another cluster has the name of the followed one."""
 
 
 class _Watched:
-    """One cluster that is followed, for any number of callbacks."""
+    """A followed cluster and its callbacks."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
         self._directory = identity.directory
         self._state = ClusterState()
-        self._trouble = ""  # as the controller itself says it now
-        self._lost = ""  # why it is followed no more
+        self._trouble = ""  # the last report of the controller
+        self._lost = ""  # why it is no longer followed
         self._caught_up = False
         self._callbacks: list[Callback] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -172,7 +186,7 @@ class _Watched:
     def add(self, callback: Callback) -> None:
         self._callbacks.append(callback)
         if self._caught_up or self._lost:
-            self._tell(callback, [])
+            self._notify(callback, [])
 
     def remove(self, callback: Callback) -> bool:
         if callback in self._callbacks:
@@ -184,26 +198,26 @@ class _Watched:
 
     async def _follow(self) -> None:
         latest = 0
-        again = False
+        restarted = False
 
-        def anew() -> None:
-            nonlocal again
+        def restart() -> None:
+            nonlocal restarted
             self._check_name()
-            again = True
+            restarted = True
             self._state = ClusterState()
 
         try:
-            async for batch in follow(self._directory / layout.JOURNAL, anew):
-                # After the read: a batch that was read before another cluster took the name is of
-                # this one.
+            async for batch in follow(self._directory / layout.JOURNAL, restart):
+                # Checked after the read: if the name still belongs to this cluster, so does the batch.
                 self._check_name()
                 self._state = replay(batch, self._state)
                 self._caught_up = True
-                self._tell_all(
-                    [event for event in batch if event.time > latest] if again else batch
-                )
+                new = batch
+                if restarted:
+                    new = [event for event in batch if event.time > latest]
+                self._notify_all(new)
                 latest = max([latest, *(event.time for event in batch)])
-                again = False
+                restarted = False
         except _NameReusedError:
             self._end()
 
@@ -212,35 +226,32 @@ class _Watched:
             raise _NameReusedError
 
     def _end(self) -> None:
-        """Report what the journal held last, which lies elsewhere now: another cluster has the
-        name.
-        """
+        """Report the last events of the journal, which was moved because its name was reused."""
         self._directory = self._identity.directory
         events = read(self._directory / layout.JOURNAL)
         new = [event for event in events if event.seq > self._state.seq]
         self._state = replay(new, self._state)
         self._caught_up = True
-        self._tell_all(new)
+        self._notify_all(new)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Say why nothing more is heard, where that is not because nobody listens or the cluster is
-        over.
-        """
+        """Report the error that ended a task."""
         if not task.cancelled() and (error := task.exception()):
             log.error("%s is no longer followed", self._directory.name, exc_info=error)
-            self._lost = f"it is not followed here any more ({type(error).__name__}: {error}); restart the kernel"
-            self._tell_all([])
+            reason = f"{type(error).__name__}: {error}"
+            self._lost = f"this process no longer follows it ({reason}); restart the kernel"
+            self._notify_all([])
 
-    def _hear(self, trouble: str) -> None:
+    def _set_trouble(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
-            self._tell_all([])
+            self._notify_all([])
 
-    def _tell_all(self, batch: list[Event]) -> None:
+    def _notify_all(self, batch: list[Event]) -> None:
         for callback in list(self._callbacks):
-            self._tell(callback, batch)
+            self._notify(callback, batch)
 
-    def _tell(self, callback: Callback, batch: list[Event]) -> None:
+    def _notify(self, callback: Callback, batch: list[Event]) -> None:
         state = replace(self._state, trouble=self._lost or self._trouble or self._state.trouble)
         if not _shielded(callback, state, batch) and callback in self._callbacks:
             self._callbacks.remove(callback)
@@ -262,15 +273,14 @@ class _Watched:
                 except (ControllerError, HomeError) as error:
                     log.error("%s", error)
                 else:
-                    # Leaves no zombie behind, and keeps no program from ending, as a thread of an
-                    # executor would.
+                    # Avoids a zombie. A thread of an executor would keep the program from exiting.
                     threading.Thread(
                         target=process.wait, name="transient-controller", daemon=True
                     ).start()
             await asyncio.sleep(pause)
 
     async def _until_controller_ends(self) -> None:
-        """Hold a connection to the controller's socket: it breaks when the controller dies."""
+        """Block until the controller dies, which breaks the connection to its socket."""
         try:
             reader, writer = await asyncio.open_unix_connection(
                 places.command_socket(self._directory.name)
@@ -283,25 +293,25 @@ class _Watched:
                 writer.write(_PING)
                 if not (answer := await reader.readline()):
                     return
-                self._hear(json.loads(answer).get("trouble", ""))
+                self._set_trouble(json.loads(answer).get("trouble", ""))
                 try:
                     async with asyncio.timeout(_ASK_SECONDS):
-                        await reader.read()  # returns when the controller is gone, and only then
+                        await reader.read()  # returns only when the controller is gone
                     return
                 except TimeoutError:
                     continue
         except ConnectionError:
-            return  # killed with our connection still waiting in its queue
+            return  # killed before it accepted the connection
         finally:
-            self._hear("")
+            self._set_trouble("")
             writer.close()
 
 
 def _shielded(function: Callable[..., Any], *arguments: Any) -> bool:
-    """Call what somebody gave us. A mistake in it must not end the following for everybody else."""
+    """Call a subscriber; its exceptions must not stop the others. Return whether it succeeded."""
     try:
         function(*arguments)
-    except Exception:  # whatever a callback raises is its own affair
+    except Exception:  # a callback may raise anything
         log.exception("a follower's callback failed and is not called again")
         return False
     return True

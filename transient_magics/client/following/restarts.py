@@ -1,10 +1,9 @@
-"""Clusters whose controller died while no process followed them: reported, and given another
-controller.
+"""Restart of dead controllers by commands that read a journal once.
 
 A notebook's follower restarts the controllers of the clusters that it follows. A command in a
-terminal reads the journal once: without this report it would show the last recorded state of a
-cluster as its present one. For the same reason `status` asks a controller for its present trouble,
-which a journal on a full disk does not have.
+terminal would show the last recorded state of a cluster as its present one, so it reports a dead
+controller and starts another one. For the same reason, `status` asks the controller for its present
+trouble: a journal on a full disk does not have it.
 """
 
 from __future__ import annotations
@@ -29,16 +28,14 @@ if TYPE_CHECKING:
     from .cluster import BaseCluster
 
 _STARTING_SECONDS = 20.0
-"""A folder of this age that was never locked belongs to a controller that another process is
-starting.
-"""
+"""In a younger folder that was never locked, another process is starting the controller."""
 _TAKES_OVER_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
 
 @dataclass
 class _Unattended:
-    """A cluster without a controller, and what became of the attempt to start another one."""
+    """A cluster without a controller, and the attempt to start another one."""
 
     name: str
     directory: Path
@@ -64,17 +61,20 @@ class _Unattended:
     def report(self, now: float) -> str:
         since = time_words(self.since, now)
         if self.seat:
-            gap = f"No process of this machine has followed {self.name} since {since}; its controller is on {self.seat}"
+            gap = (
+                f"No process of this machine has followed {self.name} since {since}; its "
+                f"controller is on {self.seat}"
+            )
         else:
             gap = f"No controller of {self.name} has been running since {since}"
-        return f"{gap}. What follows is of that time. {self._outcome}"
+        return f"{gap}. The following state is from that time. {self._outcome}"
 
     @property
     def _outcome(self) -> str:
         if self.seat:
             what = "process follows it"
         else:
-            what = "controller is in charge"
+            what = "controller is running"
         if self.refusal:
             return f"Another one cannot be started: {self.refusal}"
         if commands.in_charge(self.directory):
@@ -87,11 +87,20 @@ class _Unattended:
 
 
 def revive(clusters: Iterable[BaseCluster]) -> list[str]:
-    """Start a controller for each of the clusters that has none and is not over; return a sentence
-    for each.
+    """Start a controller for each cluster that has none and is not deleted.
 
-    Waits until the new ones hold their locks, at most 5 seconds for all: the next command finds
-    them in charge.
+    Wait until the new controllers hold their locks, for at most 5 seconds, so that the next command
+    finds them running.
+
+    Parameters
+    ----------
+    clusters
+        The clusters.
+
+    Returns
+    -------
+    list of str
+        A sentence for each cluster that had no controller.
     """
     found = [dead for cluster in clusters if (dead := _unattended(cluster))]
     for dead in found:
@@ -104,7 +113,7 @@ def revive(clusters: Iterable[BaseCluster]) -> list[str]:
 
 
 def present(cluster: BaseCluster) -> ClusterState:
-    """The state of a cluster as its journal has it, with the trouble that its controller has now."""
+    """Return the state in the cluster's journal, with the present trouble of its controller."""
     state = cluster.state
     if state.over or not commands.in_charge(cluster.directory):
         return state
@@ -112,9 +121,7 @@ def present(cluster: BaseCluster) -> ClusterState:
 
 
 def _unattended(cluster: BaseCluster) -> _Unattended | None:
-    """The cluster, if it needs a controller, or a process that follows its controller on a VM, and
-    has none.
-    """
+    """Return the cluster if it has no controller (or follower of a controller on a VM) but needs one."""
     directory = cluster.directory
     if commands.in_charge(directory):
         return None
@@ -122,7 +129,7 @@ def _unattended(cluster: BaseCluster) -> _Unattended | None:
     if state.over:
         return None
     if (directory / ATTACHED).exists() and not state.seat and state.phase != "deleting":
-        return None  # this machine only follows the cluster and has no controller on a VM to follow
+        return None  # this machine follows the cluster, whose controller is not on a VM
     since = _last_sign(directory)
     if not (directory / LOCK).exists() and time.time() - since < _STARTING_SECONDS:
         return None
@@ -130,7 +137,7 @@ def _unattended(cluster: BaseCluster) -> _Unattended | None:
 
 
 def _last_sign(directory: Path) -> float:
-    """The time of the last sign of life of a controller: it marks its lock and writes the journal."""
+    """Return the last time at which a controller touched its lock or wrote the journal."""
     times: list[float] = []
     for name in (LOCK, layout.JOURNAL, layout.SPEC):
         with suppress(OSError):

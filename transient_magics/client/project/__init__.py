@@ -1,1 +1,1 @@
-"""What clusters find in their project, or in the emulator: images, orphans, prices, weather."""
+"""Resources of a project or of the emulator: images, orphans, prices, measurements, weather."""

@@ -1,8 +1,8 @@
-"""Shrinking the VMs of a cluster, and restoring them: `%transient_deflate`.
+"""Shrinking of VMs, and restoring them: `%transient_deflate`.
 
-The emulator stands in for a provider that shrinks VMs under pressure instead of revoking them.
-Compute Engine shrinks no VM that runs, so a cluster in a project is refused. There and on the
-emulator the cluster's controller can stop a VM, change its machine type and start it again.
+The emulator behaves like a provider that shrinks VMs under pressure instead of revoking them.
+Compute Engine does not shrink running VMs, so a cluster in a project is refused. There and on the
+emulator, the cluster's controller can stop a VM, change its machine type and start it again.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ if TYPE_CHECKING:
     from ..following.cluster import BaseCluster
 
 _PATH = "/emulator/v1/shares"
-_NO_DEFLATION = "Compute Engine shrinks no VM that runs: it changes the machine type of VMs that are stopped alone"
-_INSTEAD = "its emulator shrinks VMs; or have a worker stopped, changed and started: --machine-type n1-standard-2"
+_NO_DEFLATION = (
+    "Compute Engine does not shrink running VMs, and changes the machine type of stopped VMs only"
+)
+_INSTEAD = (
+    "its emulator shrinks VMs. Or stop a worker, change it and start it again: "
+    "--machine-type n1-standard-2"
+)
 _DEAREST = 0.5
-"""The priority of the cluster's dearest worker, which keeps so much of its CPU; others in
-proportion to their price.
-"""
+"""The share of its CPU that the most expensive worker keeps; others keep less, by their price."""
 
 
 @dataclass(frozen=True, repr=False)
 class Deflated:
-    """What a VM has after a change.
+    """The size of a VM after a change.
 
     Attributes
     ----------
     vm : str
-        The VM's name.
+        The name of the VM.
     share : Share
-        The parts of its CPU and network that it has now.
+        The shares of its CPU and network that it has.
     machine_type : str
-        The machine type with which it starts again; empty if it continues to run.
+        The machine type with which it restarts; empty if it continues to run.
     """
 
     vm: str
@@ -51,10 +54,12 @@ class Deflated:
 
     def __str__(self) -> str:
         if self.machine_type:
-            return f"{self.vm} leaves what it does, is stopped, made {self.machine_type} and started again."
+            return f"{self.vm} is being restarted as {self.machine_type}."
         sentence = f"{self.vm} has {text.share_words(self.share)}."
         if self.vm.startswith(f"{PARAMETER_SERVER}-") and not self.share.whole:
-            return f"{sentence} Every worker waits for {self.vm}, so shrinking a worker costs less time."
+            return (
+                f"{sentence} All workers wait for {self.vm}, so shrinking a worker costs less time."
+            )
         return sentence
 
     def __repr__(self) -> str:
@@ -62,8 +67,17 @@ class Deflated:
 
 
 def check(values: Mapping[str, Any]) -> None:
-    """Raise DeclarationError if these options of a change contradict each other. Absent ones are
-    not among them.
+    """Check that the options of a change do not contradict each other.
+
+    Parameters
+    ----------
+    values
+        The given options, without those that are absent.
+
+    Raises
+    ------
+    DeclarationError
+        They do.
     """
     parts = {"cpu", "network", "machine_type"} & values.keys()
     ways = [name for name in ("reclaim", "restore") if name in values]
@@ -73,23 +87,25 @@ def check(values: Mapping[str, Any]) -> None:
         or ("reclaim" in ways and "worker" in values)
     ):
         raise DeclarationError(
-            "A change takes a VM with --cpu, --network or --machine-type; or --reclaim alone; or --restore",
-            fix="For example: k80x4 worker-1 --cpu 50%, or k80x4 --reclaim 1.5cpu, or k80x4 --restore",
+            "A change takes a VM with --cpu, --network or --machine-type; or --reclaim alone; or "
+            "--restore",
+            fix="For example: k80x4 worker-1 --cpu 50%, or k80x4 --reclaim 1.5cpu, or k80x4 "
+            "--restore",
         )
     if "machine_type" in parts and len(parts) > 1:
         what = "--machine-type cannot be used with --cpu or --network"
-        raise DeclarationError(what, fix="Shrink it further when it is ready.")
+        raise DeclarationError(what, fix="Shrink the VM further when it is ready.")
     if "policy" in values and "reclaim" not in values:
-        raise DeclarationError(
-            "--policy says how --reclaim is shared out", fix="Add --reclaim 1.5cpu."
-        )
+        raise DeclarationError("--policy needs --reclaim", fix="Add --reclaim 1.5cpu.")
 
 
 def deflate(cluster: BaseCluster, **values: Any) -> Iterator[Deflated]:
-    """Make the change that these options of `Cluster.deflate` describe, and return what each VM
-    has.
+    """Shrink or restore VMs by the options of `Cluster.deflate`.
 
-    Raises DeclarationError and ClusterError; with `restore`, once all VMs were tried.
+    Raises
+    ------
+    DeclarationError or ClusterError
+        The change is not possible. With `restore`, all other VMs are restored first.
     """
     check(values)
     if "restore" in values:
@@ -106,7 +122,7 @@ def deflate(cluster: BaseCluster, **values: Any) -> Iterator[Deflated]:
 
 
 def _reclaim(cluster: BaseCluster, cpus: float, policy: str) -> list[Deflated]:
-    """Take this number of vCPUs from the cluster's workers, by a policy of the provider's."""
+    """Take this number of vCPUs from the cluster's workers, by a policy."""
     workers = [vm for vm in _all_running(cluster) if vm.role == WORKER and vm.state != "leaving"]
     dearest = max((vm.hourly for vm in workers), default=0.0)
     priorities = {vm.vm_id: _DEAREST * (vm.hourly / dearest if dearest else 1.0) for vm in workers}
@@ -114,9 +130,7 @@ def _reclaim(cluster: BaseCluster, cpus: float, policy: str) -> list[Deflated]:
 
 
 def _restore(cluster: BaseCluster, worker: str) -> Iterator[Deflated]:
-    """Restore one VM or all. One that is refused keeps no other from it; errors are raised at the
-    end.
-    """
+    """Restore one VM or all. Errors are raised after all VMs were tried."""
     if worker:
         vms = [_running(cluster, worker)]
     else:
@@ -141,32 +155,33 @@ def _restore(cluster: BaseCluster, worker: str) -> Iterator[Deflated]:
 
 
 def _restart(cluster: BaseCluster, worker: str, machine_type: str) -> None:
-    """Have a VM stopped, made this machine type (empty: what it was rented as), and started again."""
+    """Restart a VM with this machine type (empty: the rented one)."""
     commands.send(cluster.directory, ChangeMachine(vm=worker, machine_type=machine_type))
 
 
 def _change(
-    cluster: BaseCluster, vms: list[VmState], priorities: dict[str, float], wanted: dict[str, Any]
+    cluster: BaseCluster, vms: list[VmState], priorities: dict[str, float], change: dict[str, Any]
 ) -> list[Deflated]:
     url = emulator_of(cluster, _NO_DEFLATION, _INSTEAD)
-    shares = ask(url, "POST", _PATH, {"vms": priorities, **wanted})["shares"]
+    shares = ask(url, "POST", _PATH, {"vms": priorities, **change})["shares"]
     return [Deflated(vm.name, Share(*shares.get(vm.vm_id, (1.0, 1.0)))) for vm in vms]
 
 
 def _all_running(cluster: BaseCluster) -> list[VmState]:
-    """But for those that are stopped and started again, which have nothing meanwhile."""
+    """Return the running VMs, without those that are being restarted."""
     return [vm for vm in cluster.state.living if vm.vm_id and not vm.change]
 
 
 def _running(cluster: BaseCluster, name: str) -> VmState:
     vm = cluster.state.vms.get(name)
     if vm is None or not vm.living or not vm.vm_id:
-        running = [each.name for each in cluster.state.living if each.vm_id]
+        running = [other.name for other in cluster.state.living if other.vm_id]
         raise unknown(
             "running VM", name, running, where=cluster.name, numbered=True, error=ClusterError
         )
     if vm.change:
         raise ClusterError(
-            f"{name} is just becoming {vm.change.machine_type}", fix="Try again when it is ready."
+            f"{name} is being restarted as {vm.change.machine_type}",
+            fix="Try again when it is ready.",
         )
     return vm

@@ -1,4 +1,4 @@
-"""What is asked of this user's emulator itself, over HTTP, for a cluster that lives in it."""
+"""HTTP requests to the emulator itself, for a cluster on it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,21 @@ _ANSWER_SECONDS = 10.0
 
 
 def emulator_of(cluster: BaseCluster, elsewhere: str, here: str) -> str:
-    """The emulator's URL. It is started where it does not run and the cluster still needs it.
+    """Return the URL of the emulator of a cluster, and start the emulator if it is not running.
 
-    Of a cluster in a project there is none: ClusterError says that there it is as the clause
-    `elsewhere`, and of one without a project what the clause `here` says.
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    elsewhere
+        A clause for errors: the situation in a project.
+    here
+        A clause for errors: what is possible without a project.
+
+    Raises
+    ------
+    ClusterError
+        The cluster is in a project. Or it is deleted, and the emulator is not running.
     """
     state = cluster.state
     if state.spec and not state.spec.emulated:
@@ -31,20 +42,38 @@ def emulator_of(cluster: BaseCluster, elsewhere: str, here: str) -> str:
         return url
     if state.over:
         fix = "Name a cluster that is not deleted."
-        raise ClusterError(f"{cluster.name} is deleted, and no emulator runs any more", fix=fix)
+        raise ClusterError(f"{cluster.name} is deleted, and the emulator is not running", fix=fix)
     return emulator.ensure()
 
 
 def ask(url: str, method: str, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What it answers. Raises DeclarationError with its sentence where it refuses, and
-    UnreachableError.
+    """Send a request to the emulator and return its answer.
+
+    Parameters
+    ----------
+    url
+        The URL of the emulator.
+    method, path
+        The method and the path of the request.
+    given
+        The values of the body.
+
+    Raises
+    ------
+    DeclarationError
+        The emulator refused a value.
+    UnreachableError
+        The emulator does not answer.
     """
     place = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(
         place.hostname or "", place.port, timeout=_ANSWER_SECONDS
     )
     try:
-        connection.request(method, path, json.dumps(given) if given else None)
+        body = None
+        if given:
+            body = json.dumps(given)
+        connection.request(method, path, body)
         answer = connection.getresponse()
         content = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -54,8 +83,8 @@ def ask(url: str, method: str, path: str, given: Mapping[str, Any]) -> dict[str,
     finally:
         connection.close()
     if answer.status == 400:
-        said = content["error"]
-        raise from_record(said.get("parts", {"error": said["message"]}), DeclarationError)
+        refusal = content["error"]
+        raise from_record(refusal.get("parts", {"error": refusal["message"]}), DeclarationError)
     if answer.status != 200:
         raise UnreachableError(f"The emulator refuses: {content['error']['message']}", where=url)
     return content

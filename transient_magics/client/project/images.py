@@ -1,13 +1,13 @@
-"""Images that VMs boot from ready to work: bake one, list and delete them, follow a build.
+"""Images from which VMs boot sooner: build, list and delete them, and follow a build.
 
-A build is a program of its own that outlives this process; its folder has what it is to do and a
-journal of what it does. What a project has is asked of Compute Engine, by a program of the
-controller's.
+A build is a process that outlives this one. Its folder has its declaration and its journal. Compute
+Engine is queried by a program of the controller.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import shutil
 import time
@@ -27,12 +27,23 @@ from ...spec.image import DEBIAN
 from .. import commands, text
 from ..commands import run_program
 
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
 class Build:
-    """A build that was begun on this machine, under way or over."""
+    """A build of an image on this machine.
+
+    Attributes
+    ----------
+    name : str
+        The name of the image.
+
+    Examples
+    --------
+    >>> build = tm.build_image("training", project="my-project")
+    >>> build.wait()
+    """
 
     name: str
 
@@ -43,24 +54,24 @@ class Build:
 
     @property
     def spec(self) -> ImageSpec:
-        """What was declared."""
+        """The declaration."""
         return ImageSpec.from_dict(
             json.loads((self.directory / layout.SPEC).read_text(encoding="utf-8"))
         )
 
     @property
     def events(self) -> list[Event]:
-        """What happened so far."""
+        """The events so far."""
         return read(self.directory / layout.JOURNAL)
 
     @property
     def state(self) -> str:
-        """`building`, `built`, `failed`, or `interrupted` (its program is gone without a word)."""
+        """`building`, `built`, `failed`, or `interrupted` (its process died)."""
         return _state(self.events, self.directory, self.spec)
 
     @property
     def reason(self) -> str:
-        """Why it failed; nothing where it did not."""
+        """The reason of its failure; empty if it did not fail."""
         last = [event.reason for event in self.events if isinstance(event, events.ImageFailed)]
         if last:
             return last[-1]
@@ -68,17 +79,15 @@ class Build:
 
     @property
     def _why(self) -> str:
+        if self.reason:
+            return self.reason
+        sweep = "transient cluster sweep"
         if self.spec.project:
-            option = f" --project {self.spec.project}"
-        else:
-            option = ""
-        return (
-            self.reason
-            or f"it was interrupted; build it again, or `transient cluster sweep{option} --yes` deletes its VM"
-        )
+            sweep += f" --project {self.spec.project}"
+        return f"it was interrupted; build it again, or delete its VM with `{sweep} --yes`"
 
     def steps(self) -> Iterator[str]:
-        """What it does, clause by clause as it comes, until it is over."""
+        """Yield its steps as clauses until it is over."""
         shown = 0
         while True:
             state = self.state
@@ -89,20 +98,28 @@ class Build:
             shown = len(found)
             if state != "building":
                 return
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until the image is there. Raises CloudError where there is none (after `timeout`
-        seconds).
+        """Block until the image is built.
+
+        Parameters
+        ----------
+        timeout
+            The time limit in seconds (default: none).
+
+        Raises
+        ------
+        CloudError
+            The build failed, or the time limit has passed.
         """
-        if timeout is None:
-            deadline = None
-        else:
+        deadline = math.inf
+        if timeout is not None:
             deadline = time.monotonic() + timeout
         while (state := self.state) == "building":
-            if deadline is not None and time.monotonic() > deadline:
-                raise CloudError(f"The image {self.name} is not there after {timeout:g} s")
-            time.sleep(_LOOK_SECONDS)
+            if time.monotonic() > deadline:
+                raise CloudError(f"The image {self.name} is not built after {timeout:g} s")
+            time.sleep(_POLL_SECONDS)
         if state != "built":
             raise CloudError(f"The build of {self.name} failed: {self._why}")
 
@@ -111,11 +128,10 @@ class Build:
         last = self.events[-1:]
         age = render_duration(time.time() - self.spec.declared_at)
         if state == "building":
+            step = "starting"
             if last and isinstance(last[0], events.ImageStep):
-                doing = last[0].what
-            else:
-                doing = "starting"
-            return f"{self.name} is being built, for {age}: {doing}"
+                step = last[0].what
+            return f"{self.name} is being built, for {age}: {step}"
         if state == "built":
             return f"{self.name} is built"
         return f"The build of {self.name} failed: {self._why}"
@@ -126,11 +142,22 @@ class Build:
 
 @dataclass(frozen=True)
 class ImageList:
-    """The images of our families of a project (None: the emulator), and builds that are not done.
+    """The images of a project that transient_magics built, and builds that are not complete.
 
-    `images`: one dict each: name, created (seconds since 1970), ready, disk_gb, stored_gb (what is
-    billed), base, gpu, for (training or jobs), lock (hash of the locks), current (whether these are
-    the locks of this version).
+    Attributes
+    ----------
+    project : str or None
+        The project; None for the emulator.
+    images : tuple of dict
+        For each image: name, created (seconds since 1970), ready, disk_gb, stored_gb (the billed
+        size), base, gpu, for (training or jobs), lock (the hash of its packages), current (whether
+        these are the packages of this version).
+    builds : tuple of Build
+        Builds that are in progress or failed.
+
+    Examples
+    --------
+    >>> [image["name"] for image in tm.images("my-project").images]
     """
 
     project: str | None
@@ -139,7 +166,7 @@ class ImageList:
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        """What a table shows of each image."""
+        """The rows of the table."""
         return [
             {
                 "image": image["name"] if image["ready"] else f"{image['name']} (not ready)",
@@ -149,24 +176,22 @@ class ImageList:
                 "base": image["base"],
                 "for": image["for"],
                 "driver": "NVIDIA" if image["gpu"] else "none",
-                "lock": f"{image['lock']} ({'this version' if image['current'] else 'another version'})",
+                "lock": f"{image['lock']} "
+                f"({'this version' if image['current'] else 'another version'})",
             }
             for image in self.images
         ]
 
     def __str__(self) -> str:
-        if self.project:
-            where = f"project {self.project}"
-        else:
-            where = "the emulator"
         rows = self.rows
         if rows:
-            shown = text.table(
-                [key.upper() for key in rows[0]], [tuple(row.values()) for row in rows]
-            )
+            head = [key.upper() for key in rows[0]]
+            lines = text.table(head, [tuple(row.values()) for row in rows])
+        elif self.project:
+            lines = [f"No image in project {self.project}. Build one: %transient_image build"]
         else:
-            shown = [f"No image in {where}. For example: %transient_image build"]
-        return "\n".join([*shown, *map(str, self.builds)])
+            lines = ["No image on the emulator. Build one: %transient_image build"]
+        return "\n".join([*lines, *map(str, self.builds)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -187,13 +212,48 @@ def build_image(
     subnet: str = "",
     external_ip: bool = True,
 ) -> Build:
-    """Begin to bake an image and return at once; on Google Cloud it takes some 10 to 20 minutes.
+    """Start the build of an image and return immediately.
 
-    `base`: a full or partial URL of an image or a family (Debian 12); `gpu`: with an NVIDIA driver;
-    `purpose`: `training`, or `jobs`, without TensorFlow; `disk_gb`: of the disk, and of VMs of
-    clusters that boot from the image. Without a `project` it is made on the emulator. Raises
-    DeclarationError for what cannot be baked so, and ClusterError while an image of this name is
-    being baked.
+    On Google Cloud, a build takes 10 to 20 minutes.
+
+    Parameters
+    ----------
+    name
+        The name of the image (default: `transient-` and the time).
+    project
+        The project (default: the emulator).
+    zone
+        The zone of the build VM (default: the best of the catalog).
+    base
+        The URL of the image or image family to start from (default: Debian 12).
+    gpu
+        Whether to install an NVIDIA driver.
+    purpose
+        `training`, or `jobs` without TensorFlow.
+    machine_type
+        The machine type of the build VM.
+    disk_gb
+        The disk size of the build VM and of VMs that boot from the image, in GB.
+    network, subnet
+        The network of the build VM.
+    external_ip
+        Whether the build VM has an external address.
+
+    Returns
+    -------
+    Build
+        The build.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid.
+    ClusterError
+        An image of this name is being built.
+
+    Examples
+    --------
+    >>> tm.build_image("training", project="my-project").wait()
     """
     zone = zone or default_zone(["cpu"])
     check_zone(zone, "cpu")
@@ -220,8 +280,8 @@ def build_image(
     directory = places.build(name)
     if (directory / layout.SPEC).exists() and Build(name).state == "building":
         raise ClusterError(
-            f"The image {name} is being built already",
-            fix="%transient_image list shows how far it is.",
+            f"The image {name} is already being built",
+            fix="%transient_image list shows its progress.",
         )
     shutil.rmtree(directory, ignore_errors=True)
     places.private(directory)
@@ -231,28 +291,67 @@ def build_image(
 
 
 def images(project: str | None = None) -> ImageList:
-    """The images of `project` (None: of the emulator). Raises CloudError."""
-    found = run_program("queries", "Listing images", "images", *([project] if project else []))[
-        "images"
-    ]
-    return ImageList(
-        project, tuple(found), tuple(build for build in _builds(project) if build.state != "built")
-    )
+    """List images of a project, and builds that are not complete.
+
+    Parameters
+    ----------
+    project
+        The project (default: the emulator).
+
+    Returns
+    -------
+    ImageList
+        The images and builds, shown as a table.
+
+    Raises
+    ------
+    CloudError
+        The images cannot be listed.
+
+    Examples
+    --------
+    >>> tm.images("my-project")
+    """
+    of_project = [project] if project else []
+    found = run_program("queries", "Listing images", "images", *of_project)["images"]
+    builds = tuple(build for build in _builds(project) if build.state != "built")
+    return ImageList(project, tuple(found), builds)
 
 
 def delete_image(name: str, project: str | None = None) -> str:
-    """Delete an image of our families, or forget a build that failed; says which. Raises
-    CloudError.
+    """Delete an image, or the record of a failed build.
+
+    Parameters
+    ----------
+    name
+        The name of the image.
+    project
+        The project (default: the emulator).
+
+    Returns
+    -------
+    str
+        A sentence about what was deleted.
+
+    Raises
+    ------
+    CloudError
+        The image is unknown, or cannot be deleted.
+    ClusterError
+        The image is being built.
+
+    Examples
+    --------
+    >>> tm.delete_image("training", "my-project")
     """
     name = parse_name(name, "the image's name")
-    known = next((build for build in _builds(project) if build.name == name), None)
-    if known and known.state == "building":
-        raise ClusterError(f"The image {name} is being built", fix="Wait until it is there.")
-    answer = run_program(
-        "queries", "Deleting the image", "delete-image", name, *([project] if project else [])
-    )
-    if not known and not answer["deleted"]:
-        fix = "" if answer["names"] else "None was baked here."
+    build = next((build for build in _builds(project) if build.name == name), None)
+    if build and build.state == "building":
+        raise ClusterError(f"The image {name} is being built", fix="Wait until it is ready.")
+    of_project = [project] if project else []
+    answer = run_program("queries", "Deleting the image", "delete-image", name, *of_project)
+    if not build and not answer["deleted"]:
+        fix = "" if answer["names"] else "There are no images."
         raise unknown(
             "image",
             name,
@@ -261,15 +360,15 @@ def delete_image(name: str, project: str | None = None) -> str:
             otherwise=fix,
             error=CloudError,
         )
-    if known:
-        shutil.rmtree(known.directory, ignore_errors=True)
+    if build:
+        shutil.rmtree(build.directory, ignore_errors=True)
     if answer["deleted"]:
         return f"The image {name} is deleted."
-    return f"The build of {name} that failed is forgotten."
+    return f"The record of the failed build of {name} is deleted."
 
 
 def build_names() -> list[str]:
-    """The names of images that were built on this machine, the latest first."""
+    """Return the names of images that were built from this machine, latest first."""
     found = sorted(
         places.builds().glob(f"[a-z]*/{layout.SPEC}"),
         key=lambda path: path.stat().st_mtime,
@@ -290,7 +389,7 @@ def _state(found: list[Event], directory: Path, spec: ImageSpec) -> str:
             return "failed"
     if starting(directory, spec.declared_at) or commands.in_charge(directory):
         return "building"
-    # It may have said its last word between the two looks.
+    # The process may have recorded its end after the first read.
     again = read(directory / layout.JOURNAL)
     if len(again) == len(found):
         return "interrupted"
@@ -298,5 +397,9 @@ def _state(found: list[Event], directory: Path, spec: ImageSpec) -> str:
 
 
 def _free_name(gpu: bool, purpose: str, now: float) -> str:
-    kind = f"{'' if purpose == TRAINING else f'-{purpose}'}{'' if gpu else '-cpu'}"
-    return f"transient-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}{kind}"
+    name = f"transient-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}"
+    if purpose != TRAINING:
+        name += f"-{purpose}"
+    if not gpu:
+        name += "-cpu"
+    return name

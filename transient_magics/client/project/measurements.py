@@ -1,8 +1,9 @@
-"""Measurements of availability: begun, and told while they go on and afterwards."""
+"""Measurements of availability: start them, and show them during and after their run."""
 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -30,15 +31,29 @@ from .. import commands, text
 EVERY_SECONDS = 600.0
 MOST_SECONDS = 24 * 3600.0
 _LEAST_EVERY = 60.0
-"""Between two looks at Compute Engine, which counts requests."""
-_LOOK_SECONDS = 0.2
-_ONLY = "It tells of these zones and hours, and forecasts no others."
+"""The shortest interval of requests to Compute Engine, which limits their rate."""
+_POLL_SECONDS = 0.2
+_ONLY = "It covers these zones and hours, and does not predict others."
 
 
 class Measurement:
-    """One measurement, by its name."""
+    """A measurement of availability.
+
+    Attributes
+    ----------
+    name : str
+        The name of the measurement.
+    spec : MeasureSpec
+        Its declaration.
+
+    Examples
+    --------
+    >>> measurement = tm.measure("t4", ["us-east1-c"], budget=2)
+    >>> measurement.wait()
+    """
 
     def __init__(self, name: str) -> None:
+        """Read the declaration of a measurement. Raises ClusterError if it is unreadable."""
         self.name = name
         self._folder = places.measurements() / name
         try:
@@ -52,49 +67,60 @@ class Measurement:
 
     @property
     def seen(self) -> list[Sighting]:
-        """What it has seen so far, with the moments (seconds since 1970)."""
+        """The results so far, with their times in seconds since 1970."""
         return read_sightings(self._folder)
 
     @property
     def dollars(self) -> float:
-        """What its VMs have cost so far, in US dollars."""
-        return sum(each.dollars for each in self.seen)
+        """The cost of its VMs so far, in US dollars."""
+        return sum(sighting.dollars for sighting in self.seen)
 
     @property
     def file(self) -> Path:
-        """The same as traces; of Spot VMs `--availability` of `%transient_weather` and
-        `%transient_plan` read them.
+        """The file of the results as traces.
+
+        `%transient_weather` and `%transient_plan` read traces of Spot VMs with `--availability`.
         """
         return self._folder / TRACE
 
     @property
     def over(self) -> bool:
-        """Whether it looks no more."""
+        """Whether it has ended."""
         return bool(self.ended) or not (
             starting(self._folder, self.spec.declared_at) or held(self._folder)
         )
 
     @property
     def ended(self) -> str:
-        """Why it looks no more, a clause; nothing while it does, or where its process was killed."""
+        """The reason of its end, as a clause; empty while it runs, or if its process was killed."""
         with suppress(OSError, ValueError):
             return str(json.loads((self._folder / ENDED).read_text(encoding="utf-8"))["why"])
         return ""
 
     def stop(self) -> None:
-        """Have it look no more. What it has seen stays."""
+        """Stop the measurement and keep its results."""
         (self._folder / STOP).touch()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until it is over. Raises ClusterError after `timeout` seconds."""
-        if timeout is None:
-            deadline = None
-        else:
+        """Block until it has ended.
+
+        Parameters
+        ----------
+        timeout
+            The time limit in seconds (default: none).
+
+        Raises
+        ------
+        ClusterError
+            The time limit has passed.
+        """
+        deadline = math.inf
+        if timeout is not None:
             deadline = time.monotonic() + timeout
         while not self.over:
-            if deadline is not None and time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise ClusterError(f"{self.name} is not over after {timeout:g} s")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def __str__(self) -> str:
         spec = self.spec
@@ -102,45 +128,49 @@ class Measurement:
         rows = [
             (
                 zone,
-                str(asked),
-                f"{given / asked:.0%}",
-                _moment(max(each.at for each in seen if each.zone == zone)),
+                str(requests),
+                f"{given / requests:.0%}",
+                _moment(max(sighting.at for sighting in seen if sighting.zone == zone)),
             )
-            for zone, (asked, given) in sorted(shares(seen).items())
+            for zone, (requests, given) in sorted(shares(seen).items())
         ]
-        said = f"{self.name}: {spec.kind} of {spec.source}, asked for every "
-        said += f"{render_duration(spec.every_seconds)} since {_moment(spec.declared_at)}, "
-        said += f"{text.money(self.dollars)} of {text.money(spec.budget)} spent."
+        every = render_duration(spec.every_seconds)
+        lines = [
+            f"{self.name}: {spec.kind} of {spec.source}, requested every {every} since "
+            f"{_moment(spec.declared_at)}, {text.money(self.dollars)} of "
+            f"{text.money(spec.budget)} spent."
+        ]
         if rows:
-            table = text.table(("ZONE", "LOOKS", "THERE WAS ONE", "LAST LOOK"), rows)
+            lines += text.table(("ZONE", "REQUESTS", "SUCCEEDED", "LAST REQUEST"), rows)
         else:
-            table = ["Nothing was seen yet."]
+            lines.append("There are no results yet.")
+        lines.append(self._phase)
         if rows and spec.provisioning_model == "spot":
-            file = [f"As traces, for --availability: {self.file}"]
-        else:
-            file = []
-        return "\n".join([said, *table, self._phase, *file, _ONLY])
+            lines.append(f"As traces, for --availability: {self.file}")
+        return "\n".join([*lines, _ONLY])
 
     @property
     def _phase(self) -> str:
         if self.over:
-            return f"It looks no more: {self.ended or 'its process was killed'}."
+            return f"It has ended: {self.ended or 'its process was killed'}."
         if (self._folder / STOP).exists():
-            return "It is ending."
+            return "It is stopping."
         if starting(self._folder, self.spec.declared_at):
-            return "It begins."
-        return "It goes on."
+            return "It is starting."
+        return "It is running."
 
     def __repr__(self) -> str:
         return str(self)
 
 
 class Measurements(tuple[Measurement, ...]):
-    """All measurements of this machine, the oldest first."""
+    """All measurements of this machine, oldest first."""
 
     def __str__(self) -> str:
         example = "For example: %transient_measure t4 --zones us-east1-c --budget 2"
-        return "\n\n".join(map(str, self)) or f"Nothing was measured from this machine. {example}"
+        if not self:
+            return f"There are no measurements of this machine. {example}"
+        return "\n\n".join(map(str, self))
 
     def __repr__(self) -> str:
         return str(self)
@@ -158,23 +188,55 @@ def measure(
     project: str | None = None,
     stop: bool = False,
 ) -> Measurement | Measurements:
-    """Begin to measure whether zones have VMs with a GPU, and return at once; without a GPU tell
-    what was seen.
+    """Start a measurement of capacity and return immediately; without a GPU, list measurements.
 
-    Every `every` seconds a VM is asked for in each zone and given back at once, until `budget` (US
-    dollars) is spent or `hours` have passed; a process of its own does it, which outlives this one.
-    With `provisioning_model` "standard" it is asked for on demand, and paid so. `stop` ends those
-    under way. Raises DeclarationError.
+    A process that outlives this one requests a VM in each zone at intervals, and deletes it
+    immediately.
+
+    Parameters
+    ----------
+    gpu
+        The GPU, or `cpu`.
+    zones
+        The zones.
+    budget
+        The limit of the cost, in US dollars.
+    every
+        The interval in seconds.
+    hours
+        The duration in hours.
+    provisioning_model
+        `spot`, or `standard` for VMs on demand, which cost more.
+    project
+        The project (default: the emulator).
+    stop
+        Whether to stop all running measurements first.
+
+    Returns
+    -------
+    Measurement or Measurements
+        The new measurement, or all measurements, shown as a table.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid, or the budget does not suffice for one round of requests.
+
+    Examples
+    --------
+    >>> tm.measure("t4", ["us-east1-c"], budget=2, project="my-project")
+    >>> tm.measure()
     """
-    known = Measurements(Measurement(path.parent.name) for path in sorted(_folders()))
+    measurements = Measurements(Measurement(path.parent.name) for path in sorted(_folders()))
     if stop:
-        for each in known:
-            each.stop()
+        for measurement in measurements:
+            measurement.stop()
     if not gpu:
-        return known
+        return measurements
     if budget is None or not zones:
         raise DeclarationError(
-            "A measurement needs --zones and --budget", fix="As --zones us-east1-c --budget 2."
+            "A measurement needs --zones and --budget",
+            fix="For example: --zones us-east1-c --budget 2.",
         )
     gpu = accelerator(gpu.lower()).name
     on_demand = provisioning_model == "standard"
@@ -186,7 +248,7 @@ def measure(
             raise DeclarationError(f"{zone} has no {gpu.upper()}", where="--zones")
     if project and every < _LEAST_EVERY:
         raise DeclarationError(
-            "--every takes a minute at least with a project", fix="For example: --every 10m"
+            "With --project, --every takes a minute or more", fix="For example: --every 10m"
         )
     lines = price_list([gpu], external_ip=False)
     now = time.time()
@@ -206,7 +268,10 @@ def measure(
         provisioning_model=provisioning_model,
     )
     if spec.round_dollars > budget:
-        what = f"One look into {text.count(len(spec.zones), 'zone')} could cost {text.money(spec.round_dollars)}"
+        what = (
+            f"One request in {text.count(len(spec.zones), 'zone')} may cost "
+            f"{text.money(spec.round_dollars)}"
+        )
         raise DeclarationError(what, where="--budget", fix="Raise it, or name fewer zones.")
     folder = places.private(places.measurements() / spec.name)
     (folder / layout.SPEC).write_text(json.dumps(spec.to_dict()), encoding="utf-8")
@@ -219,7 +284,9 @@ def _folders() -> list[Path]:
 
 
 def _price(of: VmPrice, on_demand: bool) -> float:
-    return of.on_demand if on_demand else of.transient
+    if on_demand:
+        return of.on_demand
+    return of.transient
 
 
 def _moment(at: float) -> str:

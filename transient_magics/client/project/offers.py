@@ -1,6 +1,4 @@
-"""What can be declared and what it costs, for people to read: the answer of `transient catalog
-[GPU]`.
-"""
+"""The catalog as tables and text: the answer of `transient catalog [GPU]`."""
 
 from __future__ import annotations
 
@@ -40,49 +38,76 @@ from ..text import table
 
 _WIDTH = 79
 _NOT_IN_IT = (
-    "No taxes, other currencies, negotiated prices or sustained-use discounts are in any price."
+    "Prices exclude taxes, other currencies, negotiated prices and sustained-use discounts."
 )
 _UNIT = "US dollars per hour of the whole VM"
 
 
 @dataclass(frozen=True)
 class Offers:
-    """The catalog as rows and as text. `gpu` is the one that it is about, or nothing for all of
-    them.
+    """The catalog as rows and as text.
+
+    Attributes
+    ----------
+    gpu : str
+        The GPU; empty for all GPUs.
+
+    Examples
+    --------
+    >>> from transient_magics.client import catalog
+    >>> catalog("t4").rows
     """
 
     gpu: str = ""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per GPU, or per region of the one GPU; prices in US dollars per hour of the
-        whole VM.
+        """One dict per GPU, or per region if there is one GPU.
 
-        Per GPU: gpu, memory_gb, machine_type, zone (the default), zones (how many). Per region:
-        region, zones (which). Both: transient, on_demand, and of whom and when: transient_as_of,
-        on_demand_as_of, source.
+        Keys per GPU: gpu, memory_gb, machine_type, zone (the default) and zones (their number).
+        Keys per region: region and zones (a list). Keys of both: transient and on_demand (US
+        dollars per hour of the whole VM), transient_as_of, on_demand_as_of and source.
         """
         if self.gpu:
             return _regions(self.gpu)
         return [_offer(name) for name in ACCELERATORS]
 
     def __str__(self) -> str:
-        return "\n".join(_one(self.gpu, self.rows) if self.gpu else _all(self.rows))
+        if self.gpu:
+            return "\n".join(_one(self.gpu, self.rows))
+        return "\n".join(_all(self.rows))
 
     def __repr__(self) -> str:
         return str(self)
 
 
 def catalog(gpu: str | None = None, project: str | None = None) -> Offers:
-    """All GPUs with their machines and prices, or the zones, prices and limits of one. Raises
-    DeclarationError.
+    """Return the GPUs of the catalog with machines and prices, or one GPU in detail.
 
-    With a project Google is asked for today's prices first, and they are kept. Raises CloudError
-    then.
+    Parameters
+    ----------
+    gpu
+        The GPU (default: all).
+    project
+        A project with whose permissions today's prices are fetched first and stored.
+
+    Returns
+    -------
+    Offers
+        The catalog, shown as a table.
+
+    Raises
+    ------
+    DeclarationError
+        The GPU is unknown.
+    CloudError
+        Today's prices cannot be fetched.
     """
     if project:
-        run_program("queries", "Asking for today's prices", "prices", project)
-    return Offers(accelerator(gpu.lower()).name if gpu else "")
+        run_program("queries", "Fetching today's prices", "prices", project)
+    if not gpu:
+        return Offers()
+    return Offers(accelerator(gpu.lower()).name)
 
 
 def _offer(name: str) -> dict[str, Any]:
@@ -129,7 +154,7 @@ def _all(rows: list[dict[str, Any]]) -> list[str]:
             for row in rows
         ],
     )
-    notes = [f"{_UNIT}, in its default zone. More of one: transient catalog GPU."]
+    notes = [f"{_UNIT}, in the default zone. Details of a GPU: transient catalog GPU."]
     notes += [_withdrawn(name) for name, entry in ACCELERATORS.items() if entry.withdrawn]
     notes += filter(None, [never_on_demand(ACCELERATORS)])
     older = [
@@ -137,26 +162,28 @@ def _all(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
         if row["on_demand_as_of"] != row["transient_as_of"]
     ]
-    notes.append(
-        f"{_age(rows)}{' Of other dates: ' if older else ''}{', '.join(older)}{'.' if older else ''}"
-    )
+    age = _age(rows)
+    if older:
+        age += f" Prices of other dates: {', '.join(older)}."
+    notes.append(age)
     notes.append(f"{_NOT_IN_IT} {_sources(rows)}")
     return [*lines, "", *_filled([*notes, _extras(rows[0]["zone"]), _traffic()])]
 
 
 def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
     entry = ACCELERATORS[name]
+    what = "No GPU"
     if name != "cpu":
         what = f"{name.upper()} ({entry.compute_engine_name}), {entry.gpu_memory_gb:g} GB"
-    else:
-        what = "No GPU"
     notes = [
-        f"{what}. By default in {entry.machine_type}: {entry.vcpus} vCPUs, {entry.memory_gb:g} GB."
+        f"{what}. Default machine: {entry.machine_type} with {entry.vcpus} vCPUs, "
+        f"{entry.memory_gb:g} GB."
     ]
-    if len(others := [shape for shape in shapes(name) if shape != entry.machine_type]) > 0:
-        notes.append(
-            f"With --machine-type: {', '.join(others)}{'' if entry.bundled else ', or a custom one'}."
-        )
+    if others := [shape for shape in shapes(name) if shape != entry.machine_type]:
+        machines = ", ".join(others)
+        if not entry.bundled:
+            machines += ", or a custom one"
+        notes.append(f"With --machine-type: {machines}.")
     if entry.withdrawn:
         price = ICAC19.worker_price(name)
         published = (
@@ -192,7 +219,7 @@ def _one(name: str, rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _dates(row: dict[str, Any]) -> str:
-    """The date of both prices, or Spot's, then that of the price on demand."""
+    """Return the date of both prices, or that of the Spot price and that of the on-demand price."""
     dates = dict.fromkeys((row["transient_as_of"], row["on_demand_as_of"]))
     return ", ".join(dates)
 
@@ -206,17 +233,21 @@ def _withdrawn(name: str) -> str:
 
 
 def _cuda(name: str) -> str:
-    """Return that a GPU is too old for programs built for CUDA 13, or nothing."""
+    """Return a note if a GPU is too old for programs that are built for CUDA 13."""
     if name == "cpu" or runs_cuda_13(name):
         return ""
-    return "Programs built for CUDA 13, as PyTorch from 2.11 on, do not run on it: --pip 'torch<2.8' does."
+    return (
+        "Programs for CUDA 13, such as PyTorch 2.11 and later, do not run on it. Use: --pip "
+        "'torch<2.8'."
+    )
 
 
 def _limits(name: str) -> list[str]:
     if own := machines_with(name):
         lines = [
-            f"{each.name}: {each.gpu_count} GPU, {each.vcpus} vCPUs, {each.memory_gb:g} GB"
-            for each in own
+            f"{machine.name}: {machine.gpu_count} GPU, {machine.vcpus} vCPUs, "
+            f"{machine.memory_gb:g} GB"
+            for machine in own
         ]
         return ["Its machine types:", *(f"  {line}" for line in lines)]
     general = limits(name)
@@ -228,9 +259,9 @@ def _limits(name: str) -> list[str]:
     for zone in zones_with(name):
         for count, most in limits(name, zone).items():
             if most != general[count]:
-                said = f"{count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB"
-                odd.setdefault(said, []).append(zone)
-    lines += [f"  {said} in {', '.join(zones)}" for said, zones in odd.items()]
+                limit = f"{count} GPU: {most.vcpus} vCPUs, {most.memory_gb:g} GB"
+                odd.setdefault(limit, []).append(zone)
+    lines += [f"  {limit} in {', '.join(zones)}" for limit, zones in odd.items()]
     if lines:
         return ["Limits of an N1 VM:", *lines]
     return []
@@ -243,17 +274,19 @@ def _history(name: str) -> list[str]:
     ]
     lines = table(("DATE", "REGION", "PREEMPTIBLE OR SPOT", "ON DEMAND"), rows)
     if rows:
-        return ["The GPU alone, over the years:", *(f"  {line}" for line in lines)]
+        return ["Earlier prices of the GPU alone:", *(f"  {line}" for line in lines)]
     return []
 
 
 def _extras(zone: str) -> str:
-    """What a VM costs besides its machine."""
+    """Return the costs of a VM in addition to its machine."""
     month, (standard, spot) = item_price(DISK_TYPE, zone)[0], address_hourly()
     return (
-        f"Besides, and in the price of every cluster and plan: its disk ({DISK_GB} GB {DISK_TYPE}, in {region(zone)} "
-        f"${month:.3f} per GB and month, ${disk_hourly(zone):.4f} per hour) and its external address (${spot:.4f} per "
-        f"hour of Spot, ${standard:.4f} on demand), and Local SSDs that come with its machine. "
+        f"Prices of clusters and plans also include the disk ({DISK_GB} GB {DISK_TYPE}, in "
+        f"{region(zone)} "
+        f"${month:.3f} per GB and month, ${disk_hourly(zone):.4f} per hour), the external address "
+        f"(${spot:.4f} per "
+        f"hour for Spot, ${standard:.4f} on demand), and Local SSDs of the machine type. "
         f"Sources: {SOURCES['gcosts']}; {SOURCES['vpc-pricing']}."
     )
 
@@ -267,37 +300,39 @@ def _traffic() -> str:
 
 
 def _range(price: TransferPrice) -> str:
+    dollars = f"{price.dollars_per_gib:.2f}"
     if price.at_least != price.dollars_per_gib:
-        least = f"{price.at_least:.2f} to "
-    else:
-        least = ""
-    return f"${least}{price.dollars_per_gib:.2f}{'' if price.confirmed else '*'}"
+        dollars = f"{price.at_least:.2f} to {dollars}"
+    if not price.confirmed:
+        dollars += "*"
+    return f"${dollars}"
 
 
 def _dating(rows: list[dict[str, Any]]) -> str:
     dates = [_dates(row) for row in rows]
-    said = [
+    sentences = [
         _age(rows),
-        "The date is the GPU's. ~: the source has none, and others quote those prices for that day.",
+        "Dates are those of the GPU's price. ~: the source has no date; others quote these prices "
+        "for that day.",
     ]
     if any(", " in date for date in dates):
-        said.append("Of two dates the first is Spot's.")
+        sentences.append("The first of two dates is that of the Spot price.")
     if any(" of " in date for date in dates):
-        said.append("`of`: the nearest region with a known price.")
-    return " ".join(said)
+        sentences.append("`of`: the nearest region with a known price.")
+    return " ".join(sentences)
 
 
 def _age(rows: list[dict[str, Any]]) -> str:
-    """How old the oldest of the Spot prices is that do not stand for themselves."""
+    """Return the age of the oldest Spot price, without prices from publications."""
     dates = [row["transient_as_of"] for row in rows if not row["published"]]
     if not dates:
         return ""
     oldest = max(dates, key=age_days)
     days = age_days(oldest)
-    said = f"Spot prices are up to {days:.0f} days old ({oldest.split()[0]})."
+    age = f"Spot prices are up to {days:.0f} days old ({oldest.split()[0]})."
     if days > STALE_DAYS:
-        return f"{said} {REFRESH}"
-    return said
+        return f"{age} {REFRESH}"
+    return age
 
 
 def _sources(rows: list[dict[str, Any]], gpu: str = "") -> str:

@@ -1,7 +1,6 @@
-"""What this user left in a project and nothing on this machine knows any more: VMs, and firewall
-rules without any.
+"""Orphans in a project: VMs and firewall rules of this user that belong to no cluster.
 
-Found, shown, and deleted where that is said.
+They are listed, and deleted on request.
 """
 
 from __future__ import annotations
@@ -14,7 +13,15 @@ from ..commands import run_program
 
 @dataclass(frozen=True)
 class Orphan:
-    """One VM that nobody looks after; `why` is a clause."""
+    """An orphaned VM.
+
+    Attributes
+    ----------
+    name, zone : str
+        The VM and its zone.
+    why : str
+        The reason why it is orphaned, as a clause.
+    """
 
     name: str
     zone: str
@@ -23,7 +30,15 @@ class Orphan:
 
 @dataclass(frozen=True)
 class OrphanRule:
-    """A firewall rule of a cluster that has no VM and that nobody looks after; `why` is a clause."""
+    """An orphaned firewall rule of a cluster without VMs.
+
+    Attributes
+    ----------
+    name : str
+        The rule.
+    why : str
+        The reason why it is orphaned, as a clause.
+    """
 
     name: str
     why: str
@@ -31,15 +46,26 @@ class OrphanRule:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What was found in a project (None: on the emulator), and whether it was `deleted`."""
+    """The orphans of a project.
+
+    Attributes
+    ----------
+    project : str or None
+        The project; None for the emulator.
+    orphans : tuple of Orphan
+        The VMs.
+    deleted : bool
+        Whether the orphans were deleted.
+    unreadable : tuple of str
+        A sentence for each unreadable folder of a cluster, and for each failed request.
+    rules : tuple of OrphanRule
+        The firewall rules.
+    """
 
     project: str | None
     orphans: tuple[Orphan, ...]
     deleted: bool
     unreadable: tuple[str, ...] = ()
-    """A sentence for each cluster's folder here that cannot be read, and for what else could not be
-    looked at.
-    """
     rules: tuple[OrphanRule, ...] = ()
 
     @property
@@ -50,8 +76,8 @@ class Sweep:
     def __str__(self) -> str:
         if not (self.orphans or self.rules):
             nothing = (
-                "Nothing to sweep: every VM and firewall rule that you made from this machine belongs to a cluster, or "
-                "to the build of an image."
+                "No orphans: all your VMs and firewall rules from this machine belong to a "
+                "cluster or to the build of an image."
             )
             return "\n".join([nothing, *self.unreadable])
         vms = text.table(
@@ -59,11 +85,14 @@ class Sweep:
             [(orphan.name, orphan.zone, orphan.why) for orphan in self.orphans],
         )
         rules = text.table(["FIREWALL RULE", "WHY"], [(rule.name, rule.why) for rule in self.rules])
-        tables = [*(vms if self.orphans else ()), *(rules if self.rules else ())]
+        tables: list[str] = []
+        if self.orphans:
+            tables += vms
+        if self.rules:
+            tables += rules
+        end = "Nothing was deleted. Add --yes (in Python yes=True) to delete them."
         if self.deleted:
             end = "They are deleted."
-        else:
-            end = "Nothing was deleted. With --yes (in Python yes=True) they are."
         return "\n".join([*tables, *self.unreadable, end])
 
     def __repr__(self) -> str:
@@ -71,14 +100,40 @@ class Sweep:
 
 
 def sweep(project: str | None = None, *, yes: bool = False, all_machines: bool = False) -> Sweep:
-    """Find VMs that you made from this machine (of `project`, else of the emulator) and that no
-    living cluster has.
+    """Find orphans: your VMs that belong to no cluster, and firewall rules of clusters without VMs.
 
-    And firewall rules of clusters that have no VM. `yes` deletes them. `all_machines`: also those
-    of your other machines, an hour after they were made (rules: a day). Raises CloudError.
+    Parameters
+    ----------
+    project
+        The project (default: the emulator).
+    yes
+        Whether to delete them.
+    all_machines
+        Whether to include what you created from other machines, an hour after its creation (rules:
+        a day).
+
+    Returns
+    -------
+    Sweep
+        The orphans, shown as a table.
+
+    Raises
+    ------
+    CloudError
+        The project cannot be searched.
+
+    Examples
+    --------
+    >>> tm.sweep("my-project", yes=True)
     """
-    options = [*(["--yes"] if yes else []), *(["--all-machines"] if all_machines else [])]
-    found = run_program("sweep", "Sweeping", *options, *([project] if project else []))
-    orphans = tuple(Orphan(**each) for each in found["orphans"])
-    rules = tuple(OrphanRule(**each) for each in found["rules"])
+    options: list[str] = []
+    if yes:
+        options.append("--yes")
+    if all_machines:
+        options.append("--all-machines")
+    if project:
+        options.append(project)
+    found = run_program("sweep", "Sweeping", *options)
+    orphans = tuple(Orphan(**values) for values in found["orphans"])
+    rules = tuple(OrphanRule(**values) for values in found["rules"])
     return Sweep(project, orphans, bool(found["deleted"]), tuple(found["unreadable"]), rules)

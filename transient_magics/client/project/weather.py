@@ -1,4 +1,8 @@
-"""The weather of this user's emulator: read and set through a cluster that lives in it."""
+"""The weather of the emulator, read and set through a cluster on it.
+
+The emulator parses settings and refuses invalid ones. All clusters without a project share one
+weather.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +22,28 @@ if TYPE_CHECKING:
 
 _PATH = "/emulator/v1/weather"
 _BESIDE = ("rate", "since", "anchors", "description", "wanted_back")
-"""What an answer tells that is no setting."""
+"""Values of an answer that are not settings."""
 
 _OPTION = "--availability"
 
 
 def replayed_traces(text: str, places: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
-    """What the emulator is told. Of a part without a zone, the file's traces are dealt out in their
-    order to the `places` (zone and GPU) that no other part names, as far as these go. Raises
-    DeclarationError.
+    """Return the traces of `--availability` for the emulator.
+
+    Parameters
+    ----------
+    text
+        The value, such as `us-east1-b=FILE:us-east1-f,...`. The traces of a part without a zone
+        are assigned, in order, to those `places` that no other part names.
+    places
+        Zones and GPUs.
+
+    Raises
+    ------
+    DeclarationError
+        A file is unreadable, or a trace is unknown.
     """
-    told: list[dict[str, str]] = []
+    assigned: list[dict[str, str]] = []
     parts = [part.strip() for part in text.split(",")]
     named = {part.partition("=")[0].partition(":")[0].lower() for part in parts if "=" in part}
     left = [(zone, gpu) for zone, gpu in places if zone not in named]
@@ -36,26 +51,26 @@ def replayed_traces(text: str, places: Sequence[tuple[str, str]]) -> list[dict[s
         place, equals, source = part.rpartition("=")
         file, found = _traces(source)
         if not equals:
-            told += [_told(*left.pop(0), file, trace) for trace in found[: len(left)]]
+            assigned += [_assigned(*left.pop(0), file, trace) for trace in found[: len(left)]]
             continue
         if len(found) > 1:
             names = [trace.name for trace in found]
             fix = f"Write {place}={source}:{names[0]}; there are {', '.join(names[:8])}."
             raise DeclarationError(f"{file} has {len(found)} traces", where=_OPTION, fix=fix)
         zone, _, gpu = place.lower().partition(":")
-        told.append(_told(zone.strip(), gpu.strip(), file, found[0]))
-    return told
+        assigned.append(_assigned(zone.strip(), gpu.strip(), file, found[0]))
+    return assigned
 
 
 def _traces(source: str) -> tuple[str, list[Trace]]:
-    """The file's name, and its traces, or those that the part after the name means."""
-    file, _, wanted = source.partition(":")
+    """Return a file's name and its traces, or only the trace named after the colon."""
+    file, _, chosen = source.partition(":")
     if file.strip() == GOOGLE_H100_2025:
         name = GOOGLE_H100_2025
         traces = list(drawn())
     else:
-        before, ending, wanted = source.partition(".csv")
-        wanted = wanted.removeprefix(":")
+        before, ending, chosen = source.partition(".csv")
+        chosen = chosen.removeprefix(":")
         path = Path(before + ending).expanduser()
         name = path.name
         try:
@@ -63,25 +78,31 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
         except (OSError, UnicodeDecodeError) as error:
             reason = reason_of(error)
             raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
-    wanted = wanted.strip().lower()
-    if not wanted:
+    chosen = chosen.strip().lower()
+    if not chosen:
         return name, traces
-    found = [trace for trace in traces if wanted in (trace.name, trace.zone)]
+    found = [trace for trace in traces if chosen in (trace.name, trace.zone)]
     if not found:
-        raise unknown("trace", wanted, [trace.name for trace in traces], at=name, where=_OPTION)
+        raise unknown("trace", chosen, [trace.name for trace in traces], at=name, where=_OPTION)
     return name, found
 
 
-def _told(zone: str, gpu: str, file: str, trace: Trace) -> dict[str, str]:
+def _assigned(zone: str, gpu: str, file: str, trace: Trace) -> dict[str, str]:
     return {"zone": zone, "gpu": gpu, "name": file, "csv": trace.to_csv()}
 
 
 @dataclass(frozen=True)
 class Weather:
-    """What is set, by the names of the options, and what that means.
+    """The weather of the emulator.
 
-    `rate` is how many emulated seconds pass in one (for lifetimes, boot times, limits, bills);
-    `description` has one sentence for each thing that differs from fair weather.
+    Attributes
+    ----------
+    settings : Mapping[str, Any]
+        The settings by name of their option.
+    rate : float
+        The number of emulated seconds per second, for lifetimes, boot times, limits and bills.
+    description : tuple of str
+        One sentence for each setting that differs from its default.
     """
 
     settings: Mapping[str, Any]
@@ -89,7 +110,7 @@ class Weather:
     description: tuple[str, ...]
 
     def __str__(self) -> str:
-        fair = "Fair weather: nothing is revoked or refused, and time passes as ever."
+        fair = "Fair weather: no revocations, no refusals, and real time."
         shown = [
             f"{key.replace('_', '-'):20} {_shown(value)}" for key, value in self.settings.items()
         ]
@@ -100,24 +121,45 @@ class Weather:
 
 
 def weather(cluster: BaseCluster, settings: Mapping[str, Any]) -> Weather:
-    """Set what is given, and tell what the weather is then. Raises DeclarationError, ClusterError,
-    UnreachableError.
+    """Change settings and return the weather.
+
+    Parameters
+    ----------
+    cluster
+        A cluster on the emulator.
+    settings
+        Settings by name of their option; empty to read the weather only.
+
+    Raises
+    ------
+    DeclarationError
+        A setting is unknown or invalid.
+    ClusterError
+        The cluster is in a project.
+    UnreachableError
+        The emulator does not answer.
     """
-    url = emulator_of(cluster, "the weather is Google's", "the weather of its emulator can be set")
+    url = emulator_of(cluster, "there is no emulated weather", "its emulator has weather")
     given = {
         key: _with_file(value) if key == "revocations" else value for key, value in settings.items()
     }
-    if isinstance(said := given.get("availability"), (str, Path)) and said != "none":
-        given["availability"] = replayed_traces(str(said), _places(cluster))
-    if (said := given.get("reclaim")) is not None and said != "none":
-        given["reclaim"] = {"said": str(said), "vms": _transient(cluster), "cluster": cluster.name}
+    availability = given.get("availability")
+    if isinstance(availability, (str, Path)) and availability != "none":
+        given["availability"] = replayed_traces(str(availability), _places(cluster))
+    reclaim = given.get("reclaim")
+    if reclaim is not None and reclaim != "none":
+        given["reclaim"] = {
+            "said": str(reclaim),
+            "vms": _transient(cluster),
+            "cluster": cluster.name,
+        }
     answer = ask(url, "PATCH" if given else "GET", _PATH, given)
-    told = {key: value for key, value in answer.items() if key not in _BESIDE}
-    return Weather(told, answer["rate"], tuple(answer["description"]))
+    current = {key: value for key, value in answer.items() if key not in _BESIDE}
+    return Weather(current, answer["rate"], tuple(answer["description"]))
 
 
 def _with_file(value: Any) -> Any:
-    """The text of the file that is named, where one is."""
+    """Return the content of the file if the value is the path of one, else the value."""
     if (
         not isinstance(value, (str, Path))
         or value in ("none", "published")
@@ -126,7 +168,7 @@ def _with_file(value: Any) -> Any:
         return value
     path = Path(value).expanduser()
     if not path.exists() and not path.suffix and isinstance(value, str):
-        return value  # a slip of a word rather than of a path: the emulator knows the nearest one
+        return value  # a mistyped word rather than a path: the emulator suggests the nearest one
     try:
         return {"name": path.name, "csv": path.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:
@@ -135,7 +177,7 @@ def _with_file(value: Any) -> Any:
 
 
 def _transient(cluster: BaseCluster) -> list[str]:
-    """The ids of its transient workers that run."""
+    """Return the IDs of the cluster's running transient workers."""
     workers = [
         vm
         for vm in cluster.state.serving
@@ -145,18 +187,13 @@ def _transient(cluster: BaseCluster) -> list[str]:
 
 
 def _places(cluster: BaseCluster) -> list[tuple[str, str]]:
-    """Zones and GPUs for traces that name none: the cluster's own, then the others that have its
-    GPUs.
-    """
+    """Return zones and GPUs for traces: the cluster's own, then other zones with its GPUs."""
+    own: list[tuple[str, str]] = []
     spec = cluster.state.spec
     if spec:
-        own = [
-            (zone, group.accelerator)
-            for group in (spec.groups if spec else ())
-            for zone in ([group.zone] if group.zone else spec.zones_for(group.accelerator))
-        ]
-    else:
-        own = []
+        for group in spec.groups:
+            zones = [group.zone] if group.zone else spec.zones_for(group.accelerator)
+            own += [(zone, group.accelerator) for zone in zones]
     return list(dict.fromkeys([*own, *((zone, gpu) for _, gpu in own for zone in zones_with(gpu))]))
 
 

@@ -9,17 +9,21 @@ from dataclasses import replace
 
 from ...controller.trust import Sieve
 from ...journal import Event, events
-from ...journal.declared import declared_study, was_asked
+from ...journal.declared import read_declaration, was_asked
 from ...protocol.cluster_commands import ExtendStudy
 from ...protocol.literals import same
 from .events import StudyAsked, StudyExtended
 from .sampling import point
+from .spec import StudySpec
 from .state import StudyState
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
     """Count a study as this machine has it."""
-    return replace(event, spec=declared_study(sieve.directory, event.work).to_dict())
+    return replace(
+        event,
+        spec=read_declaration(sieve.directory, "study", event.work, StudySpec.from_dict).to_dict(),
+    )
 
 
 def asked(sieve: Sieve, event: StudyAsked) -> Event | None:

@@ -13,7 +13,7 @@ from ... import places
 from ...controller.works import Comes, Never, Turn, Waits
 from ...journal import ClusterState, kept
 from ...journal.cost import charged
-from ...journal.declared import declared_below, declared_study
+from ...journal.declared import declared_below, read_declaration
 from ...protocol import layout
 from ...spec import ClusterSpec, render_duration, render_money
 from .spec import StudySpec
@@ -26,7 +26,7 @@ def waited_for(directory: Path) -> StudySpec | None:
     Raises ClusterError where its declaration cannot be read.
     """
     studies = [
-        declared_study(directory, name)
+        read_declaration(directory, "study", name, StudySpec.from_dict)
         for name in declared_below(directory / layout.STUDIES, layout.STUDY)
     ]
     return next((spec for spec in studies if spec.alone and directory.name in spec.parts), None)
