@@ -242,7 +242,7 @@ async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_be
     cluster: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, patience: float, told: bool
 ) -> None:
     """It knows the moment. Both show it at once, and who is seen first is chance."""
-    monkeypatch.setattr(vms_fleet, "_TELL_SECONDS", patience)
+    monkeypatch.setattr(vms_fleet, "_NOTICE_SECONDS", patience)
     taken = Vm("one-worker-0", AWAY, "1", "STOPPING", "10.0.0.1", "", {}, None, preemptible=True, last_start=None)
     with in_charge(cluster) as controller:
         async with asyncio.TaskGroup() as group:

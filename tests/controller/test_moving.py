@@ -298,7 +298,7 @@ def test_what_cannot_move_is_refused_in_a_sentence() -> None:
 
     assert "one is there already" in refusal(World(), HOME)
     assert "one is there already" in refusal(World(), "", "k80")
-    assert "us-east1-b has no K80 (--zone). These have: us-west1-b" in refusal(World(), "us-east1-b")
+    assert "us-east1-b has no K80 (--zone). Use one of these: us-west1-b" in refusal(World(), "us-east1-b")
     assert "unknown zone 'us-east9-c'" in refusal(World(), "us-east9-c")
     world = World()
     world.happens(events.WorkDeclared(of="job", work="job-1", spec={"command": "true", "workers": 1}))
@@ -340,7 +340,7 @@ def test_the_money_lasts_for_both_places_or_the_end_is_earlier_or_it_does_not_mo
         world.spec, new, {"bytes": 0, "dollars": 0.0, "ends_at": new.ends_at, "ends_at_before": world.spec.ends_at},
         begun=False,
     )  # fmt: skip
-    assert "sooner, for its limit has to pay for both" in str(offer)
+    assert "sooner, because its limit on cost covers both" in str(offer)
     assert "--yes" in str(offer)
     world.round()
     for vm in [each.name for each in world.state.living if each.state == "requested"]:

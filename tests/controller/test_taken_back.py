@@ -406,7 +406,7 @@ def test_few_lines_of_a_vm_rent_nothing_outside_the_declaration(written: list[Ev
 class Deaf(Fleet):
     """A fleet that records its requests and sends none."""
 
-    def _bulk(self, batch: Sequence[events.VmRequested]) -> Any:
+    def _send_batch(self, batch: Sequence[events.VmRequested]) -> Any:
         return None
 
 

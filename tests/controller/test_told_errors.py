@@ -20,8 +20,7 @@ from transient_magics.client import commands
 from transient_magics.client.project import emulator_api
 from transient_magics.controller.commands import serve
 from transient_magics.controller.programs import print_answer
-from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted
-from transient_magics.errors import to_record
+from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, to_record
 from transient_magics.protocol.cluster_commands import Command, Ping, Revoke
 
 
