@@ -89,7 +89,7 @@ READERS: tuple[Any, ...] = (
     checkpoint_copy._safe,
     checkpoint_copy._newest,
     transfer.Transfer._checked,
-    errors.granted,
+    errors.checked_answer,
     errors.error_class,
     messages.read,
     cluster_commands.read,
@@ -289,7 +289,7 @@ def of_an_assignment(message: Any) -> None:
 
 def of_an_answer(answer: dict[str, Any]) -> None:
     with contextlib.suppress(TransientError):
-        errors.granted(dict(answer))
+        errors.checked_answer(dict(answer))
 
 
 def of_a_listing(line: str) -> None:

@@ -95,7 +95,7 @@ async def test_the_dry_run_says_so_too(api: Api, monkeypatch: pytest.MonkeyPatch
     spec = replace(declared(tmp_path, time.time()), project=None)
     monkeypatch.setattr("transient_magics.controller.vms.access._ask", lambda _: {"relay": "nowhere", "isolated": True})
     findings, _ = await preflight.examine(spec)
-    assert "12 h ahead of" in next(each.said for each in findings if each.subject == "clock")
+    assert "12 h ahead of" in next(each.text for each in findings if each.subject == "clock")
 
 
 def test_answers_are_heard_in_threads_while_somebody_asks_for_the_clock() -> None:

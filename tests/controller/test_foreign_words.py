@@ -28,7 +28,7 @@ from transient_magics.controller.remote_controller.proxy import ControllerProxy
 from transient_magics.controller.setup import Setup
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
-from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
+from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, checked_answer
 from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
 from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
@@ -584,7 +584,7 @@ def test_an_error_that_a_vm_names_is_one_of_ours() -> None:
         ("Exception", ClusterError),
     ]:
         with pytest.raises(expected, match=r"^no"):
-            granted({"ok": False, "kind": kind, "error": "no"})
+            checked_answer({"ok": False, "kind": kind, "error": "no"})
     assert errors.error_class(["StockoutError"], ClusterError) is ClusterError
 
 

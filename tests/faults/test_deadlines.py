@@ -129,7 +129,7 @@ def test_a_spot_worker_takes_over_beside_the_one_on_demand_though_the_controller
         assert _most_at_once(cluster.events()) == 2
         reasons = [each.reason for each in patient.since(0, events.DeadlineActed)]
         assert "no Spot capacity for" in reasons[0]
-        assert "none on demand any more" in reasons[1]
+        assert "no on-demand workers" in reasons[1]
         run.stop()
     finally:
         cluster.delete()

@@ -145,7 +145,7 @@ def asked(kind: type, **values: Any) -> dict[str, Any]:
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.get_or_create_global_step()
         tf.get_variable("body/a", []), tf.get_variable("top/b", [])
-        found = optimizer.asked_of_optimize(kind(hparams(**values), TRAIN), tf.constant(3.0))
+        found = optimizer.optimize_request(kind(hparams(**values), TRAIN), tf.constant(3.0))
         session.run(step.initializer)
         session.run(step.assign(10_000))
         loss, rate = session.run([found.loss, found.rate])
@@ -157,7 +157,7 @@ def flow_prior() -> list[float]:
     model, chosen = registry.find("model", "transformer_vae_flow_prior"), registry.find("hparams", "wmt_diag_small")
     with tf.Graph().as_default(), tf.Session() as session:
         step = tf.train.get_or_create_global_step()
-        found = optimizer.asked_of_optimize(model(chosen, TRAIN), tf.constant(3.0))
+        found = optimizer.optimize_request(model(chosen, TRAIN), tf.constant(3.0))
         session.run(step.initializer)
         session.run(step.assign(10_000))
         return [float(each) for each in session.run([found.rate, learning_rate.learning_rate_schedule(chosen)])]
@@ -169,7 +169,7 @@ def noise() -> dict[str, Any]:
         step, given = tf.train.get_or_create_global_step(), hparams(weight_noise=1e4, clip_grad_norm=0.0)
         given.optimizer = "sgd"
         variable = tf.get_variable("m/body/weights", [1000], initializer=tf.zeros_initializer())
-        wanted = optimizer.Asked(tf.reduce_sum(variable) * 0.0, tf.constant(1.0), given, [variable])
+        wanted = optimizer.Request(tf.reduce_sum(variable) * 0.0, tf.constant(1.0), given, [variable])
         total, made, pairs = optimizer.gradients(wanted, wanted.rate)
         objective = Objective(
             total, pairs, made, lambda given: given, lambda by: made, 1.0,
@@ -206,7 +206,7 @@ def scaled(damped: bool) -> dict[str, Any]:
         factor = tf.placeholder_with_default(1.0, [])
         weights = tf.get_variable("weights", [4], initializer=tf.ones_initializer())
         small = tf.cast(tf.cast(weights, tf.float16) * 1e-4, tf.float32) * 1e-4 * factor
-        asked = optimizer.Asked(tf.reduce_sum(small), tf.constant(0.5), given, [weights])
+        asked = optimizer.Request(tf.reduce_sum(small), tf.constant(0.5), given, [weights])
         total, made, pairs = optimizer.gradients(asked, asked.rate)
         objective = Objective(
             total, pairs, made, lambda given: given, lambda by: optimizer.optimizer(given, asked.rate / by), 1.0
@@ -270,7 +270,7 @@ def halves(factor: Any) -> tuple[Objective, Accumulators]:
     step = tf.train.get_or_create_global_step()
     parts = [tf.get_variable(name, [4], initializer=tf.zeros_initializer()) for name in ("a", "b")]
     small = [tf.reduce_sum(tf.cast(tf.cast(part, tf.float16) * 1e-4, tf.float32) * 1e-4) for part in parts]
-    asked = optimizer.Asked(tf.add_n(small) * factor, tf.constant(0.5), given, parts)
+    asked = optimizer.Request(tf.add_n(small) * factor, tf.constant(0.5), given, parts)
     total, made, pairs = optimizer.gradients(asked, asked.rate)
     objective = Objective(total, pairs, made, lambda given: given, lambda by: made, tf.constant(1.0))
     return objective, Accumulators(parts, step)

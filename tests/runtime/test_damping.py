@@ -18,7 +18,7 @@ from transient_magics.runtime.training.t2t import bridges
 tf = bridges.cross()
 from tensor2tensor.models import resnet
 from transient_magics.runtime.training.graph.step import applied
-from transient_magics.runtime.training.t2t.optimizer import Asked, gradients, optimizer as made
+from transient_magics.runtime.training.t2t.optimizer import Request, gradients, optimizer as made
 from transient_magics.runtime.training.trainable import Objective
 
 
@@ -32,7 +32,7 @@ def moved(optimizer, late, damped=True):
         began = tf.identity(step.read_value())
         share = tf.placeholder_with_default(1.0, [])
         rate = tf.constant(0.25)
-        total, plain, pairs = gradients(Asked(loss, rate, hparams, [table]), rate)
+        total, plain, pairs = gradients(Request(loss, rate, hparams, [table]), rate)
         objective = Objective(total, pairs, plain, lambda pairs: pairs, lambda by: made(hparams, rate / by), rate)
         train = applied(objective, step, share, began=began if damped else None)
         session.run(tf.global_variables_initializer())

@@ -18,7 +18,7 @@ tf = bridges.cross()
 from tensor2tensor.models import resnet
 from transient_magics.runtime.training.batching import BatchController
 from transient_magics.runtime.training.graph.step import applied, exact_share
-from transient_magics.runtime.training.t2t.optimizer import Asked, gradients, noisy_and_clipped
+from transient_magics.runtime.training.t2t.optimizer import Request, gradients, noisy_and_clipped
 from transient_magics.runtime.training.trainable import Objective
 
 controller = BatchController("static", 64, 3)
@@ -36,7 +36,7 @@ def pushed(clip, rows, share):
         fed = tf.placeholder_with_default(1.0, [])
         loss = tf.reduce_mean(tf.square(tf.matmul(inputs[rows], weights) - targets[rows])) / 2
         step = tf.train.get_or_create_global_step()
-        total, optimizer, pairs = gradients(Asked(loss, 1.0, hparams, [weights]), tf.constant(1.0))
+        total, optimizer, pairs = gradients(Request(loss, 1.0, hparams, [weights]), tf.constant(1.0))
         objective = Objective(
             total, pairs, optimizer, lambda given: noisy_and_clipped(given, hparams), lambda by: optimizer, fed
         )

@@ -86,7 +86,9 @@ def test_a_library_that_tensorflow_does_not_find_is_named(tmp_path: Path, monkey
         (tmp_path / "nvidia" / package / "lib").mkdir(parents=True, exist_ok=True)
         (tmp_path / "nvidia" / package / "lib" / f"lib{name}").touch()
     said = missing_library(tmp_path)
-    assert said.startswith("libcusolver.so.11 is installed where the linker does not look"), "the others lie beside"
+    assert said.startswith("libcusolver.so.11 is installed in a folder that the linker does not search"), (
+        "the others lie beside"
+    )
 
     def load(name: str) -> None:
         raise OSError("libnvJitLink.so.12: cannot open shared object file")

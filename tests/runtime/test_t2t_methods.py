@@ -29,7 +29,7 @@ def test_what_would_never_be_called_or_read_is_refused_by_name(tried: dict[str, 
     assert "/somewhere" in said["warm_start_from_second"]
     assert "warm_start_from_second" in said.pop("warm_start_from_second")
     assert "--ps-shards" in said.pop("adafactor")
-    assert "there is no loss scaler 'linear'" in said.pop("scaler")
+    assert "unknown loss scaler 'linear'" in said.pop("scaler")
     assert not said
 
 

@@ -135,7 +135,7 @@ def check_hyperparameters(names: Iterable[str], source: str, *, where: str) -> N
     DeclarationError
         Tensor2Tensor does not have the name.
     """
-    valid = hyperparameters.known()
+    valid = hyperparameters.hyperparameter_names()
     if not valid:
         return
     for name in names:

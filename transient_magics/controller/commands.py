@@ -71,13 +71,13 @@ async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
     try:
         return {"ok": True, **await handle(_read(line))}
     except TransientError as error:
-        return {"ok": False, **errors.to_record(error)}
+        return {"ok": False, **errors.to_message(error)}
     except OSError as error:  # a full disk; without an answer the client sends the command again
         log.warning("a command failed: %s", error)
         what = f"The controller cannot do this: {reason_of(error)}"
         return {
             "ok": False,
-            **errors.to_record(ClusterError(what, where=str(error.filename or ""))),
+            **errors.to_message(ClusterError(what, where=str(error.filename or ""))),
         }
 
 

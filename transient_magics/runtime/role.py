@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -124,10 +123,7 @@ class Role:
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim_role(self.folder.logs, self.assignment)
-        spec = self.folder.spec()
-        if not spec.train_steps:
-            spec = replace(spec, train_steps=self.assignment.train_steps)
-        self.spec: RunSpec = spec
+        self.spec: RunSpec = self.assignment.fit.applied(self.folder.spec())
         if self.spec.stalls:
             # Connections are idle between measures, and servers refuse too many pings then.
             name = "TF_GRPC_DEFAULT_OPTIONS"

@@ -276,7 +276,7 @@ async def check_bucket(patient: Patient) -> Answer:
     location = region(spec.home_zone)
     own = name == own_bucket(access.engine.project, location)
     try:
-        warning = await access.storage.look(name, own=own)
+        warning = await access.storage.check(name, own=own)
     except (CredentialsError, ConsumerError):
         raise
     except AccessError as error:
@@ -471,10 +471,10 @@ def _check_of(finding: Finding) -> Check:
     question = next(
         (text for start, text in _EXAMINED.items() if finding.subject.startswith(start)), ""
     )
-    result = GOOD if finding.told else NOTE
+    result = GOOD if finding.answered else NOTE
     if not finding.good:
         result = BAD
-    found = _without(finding.said, finding.fix)
+    found = _without(finding.text, finding.fix)
     return Check(finding.subject, question, result, found, _commands(finding.fix) or finding.fix)
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ...protocol import checks
 from ...protocol.machines import MOST_WORKERS, render_machines
-from ...protocol.run import RunSpec
+from ...protocol.run import FitDeclaration, RunSpec
 from ...protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,
@@ -97,8 +97,9 @@ def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
         "variable_bytes": event.variable_bytes,
     }
     spec = state.of(RunState)[event.run].spec
-    if event.steps and not spec.train_steps:
-        counted["spec"] = replace(spec, train_steps=event.steps)
+    fit = FitDeclaration(event.steps, event.epoch_steps, event.keep_best, event.stop_when)
+    if event.steps:
+        counted["spec"] = fit.applied(spec)
     return with_run(state, event.run, checked=True, **counted)
 
 

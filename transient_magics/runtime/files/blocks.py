@@ -192,10 +192,11 @@ def _torn(path: Path, place: int, what: str) -> TrainingError:
 
 # Blocks of records on the worker's VM, in a cache that never evicts (MinIO of CoorDL, VLDB 2021).
 #
-# A cached block stays, and a block without space passes through: if a part x of the data fits, exactly
-# that part is found in every epoch. A cache that evicts the least recently used block finds less,
-# because each record is used once per epoch, after all others. TensorFlow reads blocks as files. Blocks
-# in the worker's memory are files without a name (memfd), as are those that pass through.
+# A cached block stays, and a block without space passes through: if a part x of the data fits,
+# exactly that part is found in every epoch. A cache that evicts the least recently used block finds
+# less, because each record is used once per epoch, after all others. TensorFlow reads blocks as
+# files. Blocks in the worker's memory are files without a name (memfd), as are those that pass
+# through.
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,9 @@ class Listed(NamedTuple):
 class Sink(Protocol):
     """A receiver of the bytes of a download; an exception of `write` ends the download."""
 
-    def write(self, piece: bytes, /) -> int: ...
+    def write(self, piece: bytes, /) -> int:
+        """Receive the next bytes."""
+        ...
 
 
 class Bucket:
@@ -60,8 +62,8 @@ class Bucket:
     place
         `gs://bucket/path`.
     token
-        The file into which the controller writes a token, or a function that returns its content, and raises
-        OSError or ValueError if it has none. None for default credentials.
+        The file into which the controller writes a token, or a function that returns its content,
+        and raises OSError or ValueError if it has none. None for default credentials.
     """
 
     def __init__(

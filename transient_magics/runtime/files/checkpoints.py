@@ -209,8 +209,8 @@ class Checkpoints:
         Raises
         ------
         TrainingError
-            If all checkpoints are damaged, now and in later calls: the run must not silently start from
-            nothing.
+            If all checkpoints are damaged, now and in later calls: the run must not silently start
+            from nothing.
         MemoryError, OSError, tf.errors.ResourceExhaustedError
             If a resource is missing, which does not mean that the file is damaged.
         """
@@ -225,7 +225,7 @@ class Checkpoints:
                 return step, self.read(step)
             except (MemoryError, OSError, tensorflow().errors.ResourceExhaustedError):
                 raise
-            except Exception as error:  # noqa: BLE001 - TensorFlow has many errors for damaged files
+            except Exception as error:  # noqa: BLE001 - damaged files have many errors
                 broken.append(f"model.ckpt-{step}: {str(error).splitlines()[0][:120]}")
                 for path in self.files(step):
                     path.rename(path.with_name(f"broken-{path.name}"))
@@ -263,8 +263,8 @@ class Checkpoints:
 # checkpoints.
 #
 # A checkpoint of a text model is useless without them, so they are copied with it: to the user's
-# machine, into the bucket, to the VM that replaces a lost one, and to the run that resumes from it. They
-# are laid out there before the records are generated again, and Tensor2Tensor uses an existing
+# machine, into the bucket, to the VM that replaces a lost one, and to the run that resumes from it.
+# They are laid out there before the records are generated again, and Tensor2Tensor uses an existing
 # vocabulary: the one that the model was trained with.
 
 
@@ -304,8 +304,8 @@ def _is_vocabulary(path: Path, shared: bool) -> bool:
 
 # A checkpoint that a worker wrote (`--chief worker`), sent to the chief over the run's port.
 #
-# A message names the files with their sums, and their bytes follow. The chief moves the files to the
-# checkpoints when all are complete, and discards them otherwise.
+# A message names the files with their sums, and their bytes follow. The chief moves the files to
+# the checkpoints when all are complete, and discards them otherwise.
 
 
 def deliver(chief: str, token: str, number: int, saved: Saved, folder: Path) -> None:

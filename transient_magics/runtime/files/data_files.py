@@ -100,8 +100,8 @@ def copy(
     directory
         The target folder.
     what
-        `records`; of records that only other VMs read, a worker then receives the names. `whole` for the
-        records of any other reader, and `graphs` for the graphs that exist now.
+        `records`; of records that only other VMs read, a worker then receives the names. `whole`
+        for the records of any other reader, and `graphs` for the graphs that exist now.
     tries
         Number of attempts.
 

@@ -129,7 +129,8 @@ class Manifest:
         Returns
         -------
         Manifest
-            The checkpoints whose index and data are all there; of two of the same step, the later one.
+            The checkpoints whose index and data are all there; of two of the same step, the later
+            one.
         """
         folders: dict[str, list[File]] = {}
         for name, size, crc32c in objects:

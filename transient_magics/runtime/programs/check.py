@@ -19,6 +19,7 @@ import os
 import sys
 import tempfile
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[st
         }
     }
     if isinstance(trainable, OwnModel):
-        if trainable.fit and trainable.fit.steps:
-            found["model"]["fit_steps"] = trainable.fit.steps
+        if trainable.fit:
+            found["fit"] = asdict(trainable.fit.declaration())
         trainable.check_data()
     if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)

@@ -333,7 +333,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
             decode(folder, spec, step, data, given.inputs, given.outputs, **search)
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
         traceback.print_exc()
-        return errors.to_record(to_transient_error(error, offset))
+        return errors.to_message(to_transient_error(error, offset))
     return {"step": step, **more}
 
 

@@ -1,5 +1,3 @@
-"""TensorFlow apart from any model: where variables are placed, sessions, graph mode, imports of
-parts, `==`.
-"""
+"""TensorFlow apart from any model: placement, sessions, graph mode, partial imports, `==`."""
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""TensorFlow's version-1 interface: graphs and sessions, which is how every process of a run uses
-TensorFlow.
+"""TensorFlow's version-1 interface: graphs and sessions, as every process of a run uses TensorFlow.
 
-Parameter servers that workers join and leave at any moment exist in graph mode only (placement.py).
+Parameter servers that workers join and leave at any time exist only in graph mode (placement.py).
 Outside of a graph eager execution stays on, unless Tensor2Tensor's bridges were crossed.
 """
 
@@ -25,8 +24,9 @@ from ...errors import TrainingError
 from ...imports import uncollected
 
 GPU = "TRANSIENT_GPU"
-"""In the environment: build graphs as on a machine with a GPU (1) or without (0), whatever this one
-has.
+"""Environment variable: build graphs as on a machine with a GPU (1) or without one (0).
+
+Overrides what this machine has.
 """
 
 _KERAS = "keras.src.optimizers"
@@ -40,9 +40,9 @@ _LIBRARIES = (
     "libcusparse.so.12",
     "libcudnn.so.9",
 )
-"""What TensorFlow opens before it takes a GPU, in its order."""
+"""Libraries that TensorFlow opens before it uses a GPU, in its order."""
 _NOT_BESIDE = "libcusolver.so.11"
-"""The one that it finds through the linker alone."""
+"""The library that only the linker finds."""
 
 
 _TENSORFLOW = "tensorflow"
@@ -80,23 +80,21 @@ _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 def has_gpu() -> bool:
-    """Whether the machine for which graphs are built has a GPU. TensorFlow is not asked: it would
-    take the GPU.
+    """Return whether graphs are built for a machine with a GPU.
 
-    One that is hidden from this process (CUDA_VISIBLE_DEVICES is -1 or empty) is none, nor one that
-    TensorFlow has not the libraries for, as on a desktop where it was installed without them.
+    Does not ask TensorFlow, which would allocate the GPU. A GPU does not count if it is hidden from
+    this process (CUDA_VISIBLE_DEVICES is -1 or empty), or if libraries are missing, as on a desktop
+    where TensorFlow was installed without them.
     """
-    told = os.environ.get(GPU)
-    if told:
-        return told == "1"
+    override = os.environ.get(GPU)
+    if override:
+        return override == "1"
     return _finds_card() and _has_libraries()
 
 
 def _finds_card() -> bool:
-    return os.path.exists("/proc/driver/nvidia") and os.environ.get("CUDA_VISIBLE_DEVICES") not in (
-        "-1",
-        "",
-    )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return os.path.exists("/proc/driver/nvidia") and visible not in ("-1", "")
 
 
 @functools.cache
@@ -108,8 +106,9 @@ _in_use: Any = None
 
 
 def tensorflow() -> Any:
-    """`tensorflow.compat.v1`; imported and set up when it is first asked for. After `run_only` a
-    part of it.
+    """Return `tensorflow.compat.v1`, which the first call imports and configures.
+
+    After `run_only`, returns only a part of it.
     """
     global _in_use
     if _in_use is None:
@@ -119,11 +118,10 @@ def tensorflow() -> Any:
 
 
 def run_only() -> None:
-    """Have `tensorflow` return what runs graphs, which takes a third of the time to import, unless
-    all is there.
+    """Let `tensorflow` return only what runs graphs, unless all of it is already imported.
 
-    Whatever else is asked of it, and `everything`, imports the rest. Raises ImportError or
-    TrainingError.
+    That takes a third of the time to import. Any other attribute, and `everything`, import the
+    rest. Raises ImportError or TrainingError.
     """
     global _in_use
     if _in_use is None:
@@ -132,7 +130,7 @@ def run_only() -> None:
 
 
 def everything() -> Any:
-    """`tensorflow.compat.v1`, all of it: what builds graphs."""
+    """Return all of `tensorflow.compat.v1`, which can build graphs."""
     global _in_use
     if stands_in():
         give_way()
@@ -141,22 +139,24 @@ def everything() -> Any:
 
 
 def prepare() -> None:
-    """What TensorFlow is to find in the environment when it is imported."""
+    """Set the environment variables that TensorFlow reads when it is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # A process would take all of a GPU's memory, of which others may need some. No session is
-    # configured yet where a cell's Keras computes at once.
+    # Otherwise a process allocates all of a GPU's memory, which other processes share. A variable,
+    # because a cell may compute with Keras before any session is configured.
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     if not _finds_card():
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # do not look for what is not there
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # skip the search for a GPU
 
 
 def _whole() -> Any:
+    """Import and configure all of `tensorflow.compat.v1`."""
     with uncollected(), _keras_later():
         tf = importlib.import_module("tensorflow.compat.v1")
     tf.logging.set_verbosity(tf.logging.ERROR)
-    tf.disable_control_flow_v2()  # operations of loops and conditions are placed one by one, as all others
-    # The global step follows the default kind of variable; as a resource variable its reads and
-    # increments are ordered.
+    # Operations of loops and conditions are then placed individually, as all others.
+    tf.disable_control_flow_v2()
+    # The global step has the default kind of variable. Reads and increments of a resource variable
+    # are ordered.
     tf.enable_resource_variables()
     compare_by_element()
     return tf
@@ -164,13 +164,14 @@ def _whole() -> Any:
 
 @contextlib.contextmanager
 def _keras_later() -> Iterator[None]:
-    """Let TensorFlow be imported without Keras, which is almost half of it: it comes when the cell
-    asks for it.
+    """Hide Keras inside, while TensorFlow is imported.
+
+    It is almost half of the import. A cell that uses Keras imports it later.
     """
     if _KERAS in sys.modules:
         yield
         return
-    # TensorFlow imports it for its side effects, and goes on where it is not there.
+    # TensorFlow imports it for its side effects, and continues without it.
     sys.modules[_KERAS] = cast("Any", None)
     try:
         yield
@@ -178,21 +179,21 @@ def _keras_later() -> Iterator[None]:
         del sys.modules[_KERAS]
 
 
-# `==` and `!=` between tensors: element by element, as TensorFlow 2 means them, wherever the cell's
-# code runs.
+# `==` and `!=` between tensors: elementwise as in TensorFlow 2, wherever the cell's code runs.
 #
-# In a version-1 graph TensorFlow compares tensors by identity, without a word: `labels == 0` is
-# False there. It does otherwise only in graphs of functions with eager execution around them, whose
-# variables live in the process that makes them, and not on parameter servers. So the operators look
-# at who asks. TensorFlow itself, Tensor2Tensor and what else was written for graphs rely on
-# identity, and keep it; all others were written for TensorFlow 2: the cell, what is sent along,
-# what `--pip` installs, Keras 3, and what AutoGraph makes of them. Hashes stay those of identity,
-# as version-1 code needs them (feed_dict).
+# In a version-1 graph TensorFlow compares tensors by identity, without a warning: `labels == 0` is
+# False. Elementwise comparison is available only in graphs of functions under eager execution,
+# whose variables are in the process that creates them, not on parameter servers. So the operators
+# check which code compares. TensorFlow itself, Tensor2Tensor and other packages for graphs rely on
+# identity, and keep it. All other code was written for TensorFlow 2: the cell, modules sent with
+# it, packages of `--pip`, Keras 3, and AutoGraph's conversions of them. Hashes are still those of
+# identity, which version-1 code needs (feed_dict).
 
 
 def compare_by_element() -> None:
-    """Have the operators of TensorFlow's tensors and variables ask whose code compares. Once per
-    process.
+    """Replace the operators `==` and `!=` of tensors and variables. Call it once per process.
+
+    They compare by element or by identity, depending on the code that compares.
     """
     from tensorflow.python.framework import tensor
     from tensorflow.python.ops import gen_math_ops, math_ops, variables
@@ -212,33 +213,33 @@ def _operator(
     ragged: Callable[..., Any],
     apart: bool,
 ) -> Callable[[Any, Any], Any]:
-    """What TensorFlow 2 does, with its own functions; `apart` is its answer on what cannot be
-    broadcast.
+    """Return an operator that computes as in TensorFlow 2, with TensorFlow's own functions.
+
+    `apart` is its result for values that cannot be broadcast.
     """
     from tensorflow.python.framework import errors, override_binary_operator
     from tensorflow.python.ops.ragged import ragged_tensor
 
-    def asked(this: Any, other: Any) -> Any:
-        if not _means_elements(sys._getframe(1)):
-            return by_identity(this, other)
+    def compare(one: Any, other: Any) -> Any:
+        if not _compares_elements(sys._getframe(1)):
+            return by_identity(one, other)
         if other is None:
             return apart
-        if isinstance(this, ragged_tensor.RaggedTensor) or isinstance(
-            other, ragged_tensor.RaggedTensor
-        ):
+        if any(isinstance(value, ragged_tensor.RaggedTensor) for value in (one, other)):
             try:
-                return ragged(this, other)
+                return ragged(one, other)
             except (errors.InvalidArgumentError, ValueError):
                 return apart
-        this, other = override_binary_operator.maybe_promote_tensors(this, other)
-        return dense(this, other, incompatible_shape_error=False)
+        one, other = override_binary_operator.maybe_promote_tensors(one, other)
+        return dense(one, other, incompatible_shape_error=False)
 
-    return asked
+    return compare
 
 
-def _means_elements(frame: Any) -> bool:
-    """Whether the code that compares was written for TensorFlow 2. The standard library compares
-    for its caller.
+def _compares_elements(frame: Any) -> bool:
+    """Return whether the comparing code was written for TensorFlow 2.
+
+    The standard library compares for its caller.
     """
     while frame is not None:
         if (answer := _of_file(frame.f_code.co_filename)) is not None:
@@ -249,27 +250,30 @@ def _means_elements(frame: Any) -> bool:
 
 @cache
 def _of_file(name: str) -> bool | None:
+    """Return whether a file was written for TensorFlow 2; None for the standard library."""
     if found := _PACKAGE.search(name):
         return found[1] not in _BY_IDENTITY
-    return None if name.startswith((_STANDARD, "<")) else True
+    if name.startswith((_STANDARD, "<")):
+        return None
+    return True
 
 
-# Which of CUDA's libraries TensorFlow would not find: without one of them it takes no GPU.
+# The CUDA libraries that TensorFlow would not find. It uses no GPU if one is missing.
 #
-# TensorFlow is not asked, for it would take the GPU. Its wheel looks for the libraries beside
-# itself, where pip puts them (`locks/cuda.txt`), but for one.
+# This code does not ask TensorFlow, which would allocate the GPU. TensorFlow's wheel finds the
+# libraries beside itself, where pip installs them (`locks/cuda.txt`), except for one.
 
 
 def missing_library(packages: Path | None = None) -> str:
-    """The first library that TensorFlow would not find, a clause, or nothing. `packages`: where
-    TensorFlow lies.
+    """Return a clause about the first library that TensorFlow would not find, or nothing.
+
+    `packages` is the folder that contains TensorFlow.
     """
     if packages is None:
+        packages = Path()
         found = importlib.util.find_spec("tensorflow")
         if found and found.origin:
             packages = Path(found.origin).parents[1]
-        else:
-            packages = Path()
     for name in _LIBRARIES:
         installed = any(packages.glob(f"nvidia/*/lib/{name}"))
         if installed and name != _NOT_BESIDE:
@@ -277,28 +281,32 @@ def missing_library(packages: Path | None = None) -> str:
         try:
             ctypes.CDLL(name)
         except OSError as error:
-            if not str(error).startswith(f"{name}:"):  # it lacks another one itself
+            if not str(error).startswith(f"{name}:"):  # a library that it needs is missing
                 return f"{name} cannot be loaded ({error})"
-            where = "is installed where the linker does not look (name its folder in /etc/ld.so.conf.d, run ldconfig)"
-            return f"{name} {where if installed else 'is missing'}"
+            if installed:
+                return (
+                    f"{name} is installed in a folder that the linker does not search (add it to "
+                    "/etc/ld.so.conf.d and run ldconfig)"
+                )
+            return f"{name} is missing"
     return ""
 
 
-# TensorFlow without what builds graphs: enough to read one from a file and to run it, in a third of
-# the time.
+# TensorFlow without the part that builds graphs: enough to read and run a graph, in a third of the
+# time.
 #
-# `import tensorflow` runs more than four thousand modules; some six hundred of them import and run
-# graphs. The others are named by the package's own `__init__`. So a stand-in bears that name while
-# the few are imported, and whoever asks for anything else gets all of TensorFlow then: the modules
-# that are there already become part of it.
+# `import tensorflow` imports more than four thousand modules, of which about six hundred read and
+# run graphs. The `__init__` of the package imports the others. So a stand-in for the package has
+# its name while the few are imported. Any other attribute then imports all of TensorFlow, which
+# includes the modules that are already imported.
 
 
 class _StandIn(types.ModuleType):
-    """In the place of TensorFlow's own package."""
+    """A stand-in for TensorFlow's package."""
 
 
 class _Names:
-    """The attributes `given`; all others are those of what `rest` returns."""
+    """The attributes `given`, and all others of the object that `rest` returns."""
 
     def __init__(self, given: Mapping[str, Any], rest: Callable[[], Any]) -> None:
         self.__dict__.update(given)
@@ -311,17 +319,16 @@ class _Names:
 
 
 def load_runner(whole: Callable[[], Any]) -> Any:
-    """What graphs are run with, under the names of `tensorflow.compat.v1`, which `whole` imports
-    for all the others.
+    """Import what runs graphs, under the names of `tensorflow.compat.v1`.
 
-    Raises TrainingError where TensorFlow is there already, or is no package.
+    `whole` imports all of it for the other names. Raises TrainingError if TensorFlow is already
+    imported, or is not a package.
     """
+    found = None
     if _TENSORFLOW not in sys.modules:
         found = importlib.util.find_spec(_TENSORFLOW)
-    else:
-        found = None
     if found is None or not found.submodule_search_locations:
-        raise TrainingError("TensorFlow cannot be imported in part", where="lean")
+        raise TrainingError("TensorFlow cannot be imported partially", where="lean")
     stand_in = _StandIn(_TENSORFLOW)
     stand_in.__path__ = list(found.submodule_search_locations)
     stand_in.__spec__ = found
@@ -329,8 +336,8 @@ def load_runner(whole: Callable[[], Any]) -> Any:
     sys.modules[_TENSORFLOW] = stand_in
     try:
         with uncollected():
-            # As TensorFlow's __init__ does: some modules look at it, and must not be another way
-            # when the rest comes.
+            # TensorFlow's __init__ sets it as well. Some modules read it, and must not change when
+            # the rest is imported.
             os.environ["TF2_BEHAVIOR"] = "1"
             importlib.import_module("tensorflow.python.pywrap_tensorflow")
             importlib.import_module("tensorflow.python.tf2").enable()
@@ -345,17 +352,18 @@ def load_runner(whole: Callable[[], Any]) -> Any:
 
 
 def stands_in() -> bool:
-    """Whether only the part is there."""
+    """Return whether only the part is imported."""
     return isinstance(sys.modules.get(_TENSORFLOW), _StandIn)
 
 
 def give_way() -> None:
-    """Let `import tensorflow` import TensorFlow."""
+    """Remove the stand-in, so that `import tensorflow` imports TensorFlow."""
     if stands_in():
         del sys.modules[_TENSORFLOW]
 
 
 def _found(place: str) -> Any:
+    """Import a module, or a name of it, from `module:name`."""
     module, _, name = place.partition(":")
     imported = importlib.import_module(module)
     if name:

@@ -1,10 +1,9 @@
-"""Where operations and variables of a training graph go, and the sessions that reach them:
-configured, closed.
+"""Placement of a training graph's variables, and the sessions that use them.
 
-Variables are spread over the parameter servers by size (round-robin would put everything big on
-one), everything else stays with whoever builds the graph. The sessions follow the one arrangement
-that survives revocations: nothing about workers is declared up front; each brings only its own
-address, under a number that is never used twice.
+Variables are distributed over the parameter servers by size (round-robin would put all large ones
+on one server). Everything else stays with the process that builds the graph. Sessions use the one
+arrangement that survives revocations: no worker is declared in advance, and each one adds only its
+own address, under a number that is never used twice.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from .graph_mode import has_gpu, tensorflow
 
 
 class BySize:
-    """Give each new variable to the parameter server that holds the fewest bytes.
+    """A strategy that puts each new variable on the parameter server with the fewest bytes.
 
-    The same order gives the same places.
+    The same order of variables gives the same placement.
     """
 
     def __init__(self, servers: int) -> None:
         self._bytes = [0] * servers
 
     def __call__(self, operation: Any) -> int:
+        """Return the number of the parameter server for the variable that `operation` creates."""
         chosen = self._bytes.index(min(self._bytes))
         self._bytes[chosen] += _bytes(operation)
         return chosen
@@ -34,8 +34,10 @@ class BySize:
 
 @contextlib.contextmanager
 def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
-    """Inside, variables go to the parameter servers, cut in `shards`, and the rest to
-    `worker_device`.
+    """Put variables on the parameter servers inside, and everything else on `worker_device`.
+
+    `servers` is the number of parameter servers, and `shards` the largest number of parts per
+    variable.
     """
     tf = tensorflow()
 
@@ -48,11 +50,10 @@ def placed(worker_device: str, servers: int, shards: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cut(shards: int) -> Iterator[None]:
-    """Inside, large variables are cut along their first dimension in up to `shards` parts of at
-    least 1 MiB.
+    """Split large variables inside, along their first dimension.
 
-    Wherever a run's model is built, whatever for: tf.nn.embedding_lookup finds other rows in a
-    table that is whole.
+    They have up to `shards` parts of at least 1 MiB. Every graph of a run's model must be built
+    inside: tf.nn.embedding_lookup finds other rows in a table that is not split.
     """
     if shards < 2:
         yield
@@ -71,9 +72,9 @@ def _whole(
     partitioner: Any = None,
     **given: Any,
 ) -> Any:
-    """Get a variable, uncut where one part is all that its partitioner would make.
+    """Get a variable, not split if its partitioner would make only one part.
 
-    TensorFlow fails to cut one without any rows, of which Tensor2Tensor has some: it divides every
+    TensorFlow fails to split variables without rows. Tensor2Tensor has some: it divides every
     vocabulary by 16.
     """
     if partitioner and shape is not None:
@@ -84,13 +85,13 @@ def _whole(
 
 
 def place_in_checkpoint(variable: Any) -> tuple[str, Any]:
-    """The name of a variable in a checkpoint, and the slices of that value which it is; None: all
-    of it.
+    """Return the name of a variable's value in a checkpoint, and its slices there.
+
+    The slices are None if the variable is the whole value.
     """
+    whole = None
     if hasattr(variable, "_get_save_slice_info"):
         whole = variable._get_save_slice_info()
-    else:
-        whole = None
     if whole is None:
         return variable.op.name, None
     spans = zip(whole.var_offset, whole.var_shape, strict=True)
@@ -98,11 +99,11 @@ def place_in_checkpoint(variable: Any) -> tuple[str, Any]:
 
 
 def ready_flag(run: str) -> Any:
-    """A variable on ps/0 that exists only while all others hold what they should.
+    """Return a variable on ps/0 that exists only while all others have their values.
 
-    The chief makes it last, after initialising or restoring, and destroys it before it restores.
-    Workers step only while it exists; without it they would train on values that the chief is still
-    replacing. It bears the name of the run: a worker that an earlier one left behind finds none.
+    The chief creates it last, after it initialised or restored the others, and destroys it before
+    it restores. Workers step only while it exists: otherwise they would train on values that the
+    chief is replacing. It has the name of the run, so a worker of an earlier run does not find it.
     """
     tf = tensorflow()
     with tf.device("/job:ps/task:0"):
@@ -112,20 +113,18 @@ def ready_flag(run: str) -> Any:
 
 
 def worker_device(number: int) -> str:
-    """The device of the worker with this number."""
+    """Return the device of the worker with this number."""
     return f"/job:worker/task:{number}"
 
 
 def worker_config(servers: Sequence[str], number: int, address: str, threads: int) -> Any:
-    """The session configuration of a worker that nobody declared (reference: one arrangement
-    survives).
-    """
+    """Return the session configuration of a worker that was not declared in advance."""
     tf = tensorflow()
 
     config = plain_config(threads)
     cluster = tf.train.ClusterSpec({"ps": list(servers), "worker": {number: address}})
     config.cluster_def.CopyFrom(cluster.as_cluster_def())
-    # Without this every session would get variables of its own, empty for ever.
+    # Otherwise every session would have its own variables, which would stay uninitialised.
     config.experimental.share_session_state_in_clusterspec_propagation = True
     config.device_filters.extend(["/job:ps", worker_device(number)])
     optimise_briefly(config)
@@ -133,11 +132,12 @@ def worker_config(servers: Sequence[str], number: int, address: str, threads: in
 
 
 def optimise_briefly(config: Any) -> None:
-    """Let TensorFlow spend less time on its graph before the first step, where there is no GPU.
+    """Shorten TensorFlow's optimisation of the graph before the first step, without a GPU.
 
-    By default a dozen optimizers go over it twice, 1.1 s for ResNet-32 (of 1.6 s that its first
-    step took). These four once take a third of that, and a step on a CPU takes no longer (with none
-    at all 6 % longer). A GPU has use for the others, which change layouts and join operations.
+    By default a dozen optimizers process it twice, which takes 1.1 s for ResNet-32 (of 1.6 s of its
+    first step). These four, once, take a third of that, and a step on a CPU is equally fast
+    (without any, 6 % slower). On a GPU the others are useful: they change layouts and fuse
+    operations.
     """
     if has_gpu():
         return
@@ -147,11 +147,10 @@ def optimise_briefly(config: Any) -> None:
 
 
 def plain_config(threads: int) -> Any:
-    """Session or server configuration; `threads` limits what TensorFlow takes of a machine that
-    several roles share.
+    """Return the configuration of a session or server.
 
-    What a model puts on a GPU is on the CPU where there is none, as parameter servers and
-    evaluations have it.
+    `threads` limits its threads on a machine that several roles share. Operations that a model puts
+    on a GPU run on the CPU if there is none, as on parameter servers and in evaluations.
     """
     tf = tensorflow()
 
@@ -163,8 +162,9 @@ def plain_config(threads: int) -> Any:
 
 
 def close(session: Any, limit: float = 2.0) -> None:
-    """Close a session without waiting for a dead peer: Session.close hangs then, so it gets a
-    thread and a limit.
+    """Close a session in a thread, and wait at most `limit` seconds.
+
+    Session.close hangs if a peer is dead.
     """
     closer = threading.Thread(target=_close, args=(session,), daemon=True, name="closing a session")
     closer.start()
@@ -174,14 +174,16 @@ def close(session: Any, limit: float = 2.0) -> None:
 def _close(session: Any) -> None:
     tf = tensorflow()
 
-    with contextlib.suppress(
-        tf.errors.OpError
-    ):  # the peer is gone; that is why the session is closed
+    # The peer may be gone, which is why the session is closed.
+    with contextlib.suppress(tf.errors.OpError):
         session.close()
 
 
 def transient_errors() -> tuple[type[Exception], ...]:
-    """What a session raises when a parameter server went away or came back: open a new session."""
+    """Return the errors of a session whose parameter server went away or came back.
+
+    After one of them, open a new session.
+    """
     tf = tensorflow()
 
     names = [
@@ -198,8 +200,9 @@ def transient_errors() -> tuple[type[Exception], ...]:
 
 
 def may_be_own(error: Exception) -> bool:
-    """Whether one of these has other reasons, too: a GPU, cuDNN and a model's own Python code raise
-    some of them.
+    """Return whether one of these errors may have another cause.
+
+    GPUs, cuDNN and a model's own Python code raise some of them.
     """
     tf = tensorflow()
     return isinstance(
@@ -208,6 +211,7 @@ def may_be_own(error: Exception) -> bool:
 
 
 def _bytes(operation: Any) -> int:
+    """Return the size of an operation's variable in bytes."""
     try:
         shape = operation.get_attr("shape")
         count = 1
@@ -215,4 +219,4 @@ def _bytes(operation: Any) -> int:
             count *= max(dimension.size, 1)
         return count * max(operation.get_attr("dtype").size, 1)
     except (ValueError, AttributeError):
-        return 1  # a table or another stateful operation: its size is not known
+        return 1  # a table or another stateful operation, whose size is unknown

@@ -109,8 +109,8 @@ class Rule:
     least, most
         Bounds of a mini-batch; 0 for `SMALLEST`, and for `LARGEST` times the declared mini-batch.
     step_time
-        The model of a step's time: `affine` (a fixed part, and one in proportion to its examples) or, as
-        published, `proportional`.
+        The model of a step's time: `affine` (a fixed part, and one in proportion to its examples)
+        or, as published, `proportional`.
     """
 
     deadband: float = 0.05

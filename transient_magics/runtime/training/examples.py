@@ -397,9 +397,9 @@ def _in_blocks(examples: Any, batch: int) -> Any:
 # Mini-batches that other VMs prepare: a pipeline whose dataset tf.data service runs.
 #
 # The worker registers its dataset with the dispatcher (the first registration stays), and receives
-# elements from any preparation VM. Each file of records goes to one of these VMs at a time: an element
-# comes once or, if a preparation VM is lost, not at all in that epoch. File names are relative to the
-# run's folder, in which all processes of a run start.
+# elements from any preparation VM. Each file of records goes to one of these VMs at a time: an
+# element comes once or, if a preparation VM is lost, not at all in that epoch. File names are
+# relative to the run's folder, in which all processes of a run start.
 
 
 def prepared(pipeline: Pipeline, dispatcher: str, run: str, batch: int) -> Pipeline:
@@ -506,11 +506,11 @@ def _python_operations(graph: Any) -> Iterator[str]:
 # Mini-batches of any size from the batches of a pipeline (for text: Tensor2Tensor's, by length and
 # tokens).
 #
-# The number of rows in a batch of the declared size depends on its lengths: few long sentences, or many
-# short ones. A mini-batch of half that size is half of a batch. A mini-batch of twice that size is two
-# batches with the same number of rows, which have similar lengths. The rest of a batch begins the next
-# mini-batch, so no example is lost. Whole rows are not always the exact part: the next mini-batch of
-# that kind makes up for the difference. Pure NumPy.
+# The number of rows in a batch of the declared size depends on its lengths: few long sentences, or
+# many short ones. A mini-batch of half that size is half of a batch. A mini-batch of twice that
+# size is two batches with the same number of rows, which have similar lengths. The rest of a batch
+# begins the next mini-batch, so no example is lost. Whole rows are not always the exact part: the
+# next mini-batch of that kind makes up for the difference. Pure NumPy.
 
 
 class _Kind:

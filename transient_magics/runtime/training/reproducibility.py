@@ -289,10 +289,12 @@ def _intercept_python() -> None:
     random.seed = seed_module_from_stream
 
 
-# A fingerprint of a run's program in one process, by which the chief sees that all processes execute the same one.
+# A fingerprint of a run's program in one process, by which the chief sees that all processes
+# execute the same one.
 #
-# Seeds make what a cell draws the same everywhere (reproducibility.py), but a cell can use entropy that no seed reaches.
-# Then workers may train on what is evaluated, or place variables on other parameter servers than the chief.
+# Seeds make what a cell draws the same everywhere (reproducibility.py), but a cell can use entropy
+# that no seed reaches. Then workers may train on what is evaluated, or place variables on other
+# parameter servers than the chief.
 
 
 def fingerprint_weights(graph: Any) -> dict[str, str]:

@@ -27,8 +27,8 @@ def gradients_needed(live: int, backup: int) -> int:
     Returns
     -------
     int
-        At least one: the first worker takes its first step before it counts as live, and the last one
-        continues however many backup workers were declared.
+        At least one: the first worker takes its first step before it counts as live, and the last
+        one continues however many backup workers were declared.
     """
     return max(1, live - backup)
 
@@ -61,10 +61,10 @@ def divisor(policy: str, *, synchronous: bool, active: int, slots: int) -> float
     Parameters
     ----------
     policy
-        `active`, `slots` or `fixed`. Each of n asynchronous workers applies its own updates, so `active`
-        divides their rate by the square root of the current number of workers. A synchronous step applies
-        one update, so `active` divides by one. `slots` uses the declared number in both modes. `fixed`
-        divides by one.
+        `active`, `slots` or `fixed`. Each of n asynchronous workers applies its own updates, so
+        `active` divides their rate by the square root of the current number of workers. A
+        synchronous step applies one update, so `active` divides by one. `slots` uses the declared
+        number in both modes. `fixed` divides by one.
     synchronous
         Whether steps are synchronous.
     active

@@ -31,8 +31,8 @@ class Pipeline:
     directory
         The folder that has all files it reads; empty if it may read others.
     files
-        For records in blocks, the names of the files of one chunk, fed when reading begins. The dataset
-        ends with them.
+        For records in blocks, the names of the files of one chunk, fed when reading begins. The
+        dataset ends with them.
     grouped
         Whether single examples are extracted from its elements, which are mini-batches.
     note
@@ -82,7 +82,8 @@ class Objective:
     slower
         Function of a number: the same optimizer with its learning rate divided by it.
     weight
-        Number of examples over which the loss is a mean, a scalar; for text, tokens without padding.
+        Number of examples over which the loss is a mean, a scalar; for text, tokens without
+        padding.
     disturbances
         Function that builds operations on the variables, run once after each applied step.
     """

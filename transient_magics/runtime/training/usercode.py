@@ -67,7 +67,7 @@ _ASIDE = ("WARNING: ", "DEPRECATION: ", "[notice]", "hint: ", "note: ")
 class CellEnd(BaseException):
     """Ends the execution of a cell early and without an error, as a recorded `model.fit` does.
 
-    It is no Exception, so that a cell's own `except Exception` does not catch it.
+    It is not an Exception, so that a cell's own `except Exception` does not catch it.
     """
 
 
@@ -250,9 +250,9 @@ def reason(error: BaseException, line_offset: int) -> str:
     return str(converted)
 
 
-# The packages of a run (`--pip`), installed into the run's folder in addition to those of the VM. Their
-# wheels come with the run's other files and fit the packages of every VM. So nothing is downloaded, and
-# the VM's environment does not change.
+# The packages of a run (`--pip`), installed into the run's folder in addition to those of the VM.
+# Their wheels come with the run's other files and fit the packages of every VM. So nothing is
+# downloaded, and the VM's environment does not change.
 
 
 def provide_packages(folder: RunFolder) -> None:
@@ -309,8 +309,8 @@ def pip_reason(output: str, wheels: Sequence[str]) -> str:
     Returns
     -------
     str
-        Its last error, shortened, because pip quotes the content of invalid files; and the wheel that the
-        output names.
+        Its last error, shortened, because pip quotes the content of invalid files; and the wheel
+        that the output names.
     """
     lines = [line.strip() for line in output.splitlines()]
     relevant = [line for line in lines if line and not line.startswith(_ASIDE)]

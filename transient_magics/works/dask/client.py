@@ -93,7 +93,7 @@ class Way:
             answer = {"error": f"The way to the scheduler of {dask.name} could not be opened"}
         if "error" in answer:
             self._close()
-            raise errors.from_record(answer, RemoteError)
+            raise errors.from_message(answer, RemoteError)
         self.ports: dict[str, int] = answer
 
     def end(self) -> None:

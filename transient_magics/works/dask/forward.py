@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ... import places
 from ...controller.vms.access import Access
-from ...errors import ClusterError, TransientError, to_record
+from ...errors import ClusterError, TransientError, to_message
 from ...journal import kept
 from ...protocol import layout
 from ...spec import ClusterSpec
@@ -64,7 +64,7 @@ def main() -> int:
     try:
         asyncio.run(forward(places.cluster(cluster), name))
     except TransientError as error:
-        print(json.dumps(to_record(error)), flush=True)
+        print(json.dumps(to_message(error)), flush=True)
         return 1
     return 0
 

@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from ...errors import RemoteError
 from ...files import write_atomically
 from ...journal import RunState
 from ...protocol import checks, layout
-from ...protocol.run import RunSpec
+from ...protocol.run import FitDeclaration, RunSpec
 from ...remote import push_bundle
 from ...runtime.role import environment
 
@@ -136,6 +137,14 @@ def counts(folder: Path) -> dict[str, float]:
         return {}
 
 
+def declared_by_fit(folder: Path) -> FitDeclaration:
+    """Return what a check found that the cell's `model.fit` declares."""
+    try:
+        return FitDeclaration.from_dict(json.loads((folder / layout.FIT).read_text("utf-8")))
+    except (OSError, ValueError):
+        return FitDeclaration()
+
+
 def check_counts(path: Path) -> None:
     """Leave in a file with what a check elsewhere counted its numbers alone. Raises ValueError
     where it has none.
@@ -159,6 +168,12 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
             return _TOO_LONG
         if model := _numbers(answer.get("model")):  # what plans compute with
             (folder / layout.MODEL).write_text(json.dumps(model), encoding="utf-8")
+        if answer.get("fit"):
+            try:
+                fit = FitDeclaration.from_dict(answer["fit"])
+            except ValueError as error:
+                return f"The check's answer cannot be read: {error}"[:_MOST_CHARACTERS]
+            (folder / layout.FIT).write_text(json.dumps(asdict(fit)), encoding="utf-8")
         if answer["ok"] is True:
             return ""
         return str(answer.get("error") or "The check failed")[:_MOST_CHARACTERS]
@@ -204,8 +219,9 @@ def found_alike(folder: Path, spec: RunSpec, others: Sequence[RunState]) -> bool
         try:
             if content(there) != content(folder):
                 continue
-            if (counted := there / layout.MODEL).exists():
-                write_atomically(folder / layout.MODEL, counted.read_bytes())
+            for name in (layout.MODEL, layout.FIT):
+                if (there / name).exists():
+                    write_atomically(folder / name, (there / name).read_bytes())
         except OSError as error:
             log.warning(
                 "%s: whether %s was checked for the same is not known: %s",

@@ -14,9 +14,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ...cloud import CloudStorage
 from ...controller.host import controller_vm
@@ -27,6 +28,7 @@ from ...errors import CloudError, ForeignError, RemoteError, RoomError, Training
 from ...journal import Event, RunState, VmState, events, now, read
 from ...protocol import jsonl, layout
 from ...protocol.agent_commands import DISPATCHER, Assignment, Evaluate, Role, Save
+from ...protocol.run import RunSpec
 from ...protocol.vm_events import (
     TrainEvaluated,
     TrainFailed,
@@ -39,7 +41,7 @@ from ...spec import CONTROLLER, PARAMETER_SERVER, PREPARATION, WORKER
 from ...spec.image import has_gpu
 from .artifacts import MOST_METRICS, Results, thin_metrics
 from .bucket_token import Mint, TokenKeeper, only_own, tokens
-from .checking import counts, found_alike, reason_against
+from .checking import counts, declared_by_fit, found_alike, reason_against
 from .chief_line import ChiefLine
 from .sending import files_of, send_newest, send_rest
 from .shipments import CHECKPOINTS, INTO_BUCKET_SECONDS, SHIP_SECONDS, Shipments
@@ -239,7 +241,7 @@ class Training:
                 chief,
                 slot,
                 dispatcher=dispatcher,
-                train_steps=self._spec.train_steps,
+                **_fit_of(self._spec),
             )
             if slot:
                 files = self._workers_files
@@ -261,7 +263,7 @@ class Training:
                     dispatcher=dispatcher,
                     gpu=vm.accelerator if has_gpu(vm.accelerator) else "",
                     shares=self._spec.study if self._spec.share_input else "",
-                    train_steps=self._spec.train_steps,
+                    **_fit_of(self._spec),
                 )
                 self._assign(vm.name, Work(given, self._workers_files, standby, vm in ahead))
 
@@ -453,14 +455,15 @@ class Training:
             known = {
                 name: max(0, int(counted.get(name, 0))) for name in ("parameters", "variable_bytes")
             }
-            steps = 0
+            found: dict[str, Any] = {}
             if not self._spec.train_steps:
-                steps = int(counted.get("fit_steps", 0))
-                if steps < 1:
+                fit = declared_by_fit(self.folder)
+                if not fit.steps:
                     self.fail(_STEPS_UNKNOWN)
                     return
-                self._spec = replace(self._spec, train_steps=steps)
-            self._record(events.TrainChecked(run=self.name, steps=steps, **known))
+                found = asdict(fit)
+                self._spec = fit.applied(self._spec)
+            self._record(events.TrainChecked(run=self.name, **known, **found))
         self._checked = True
         self._changed()
 
@@ -635,6 +638,19 @@ def _size(path: Path) -> int:
     if path.exists():
         return path.stat().st_size
     return 0
+
+
+def _fit_of(spec: RunSpec) -> dict[str, Any]:
+    """Return the fields of an assignment that repeat what the cell's `model.fit` declared.
+
+    A run.json that leaves the steps to the cell is completed with them on the VM.
+    """
+    return {
+        "steps": spec.train_steps,
+        "epoch_steps": spec.eval_steps or 0,
+        "keep_best": spec.keep_best,
+        "stop_when": spec.stop_when,
+    }
 
 
 def _role(vm: VmState) -> Role:

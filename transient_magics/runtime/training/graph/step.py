@@ -246,25 +246,26 @@ def _times(tf: Any, gradient: Any, share: Any) -> Any:
 # A synchronous step: workers push gradients, and the chief applies their mean once.
 #
 # Every variable has an accumulator on its parameter server, so gradients take the same way as in
-# asynchronous training. Gradients are tagged with a round, and an accumulator drops those of an earlier
-# one. Rounds are like steps, but they never go back: after a restore the global step repeats, and a
-# gradient of the lost variables must not count for the step with the same number.
+# asynchronous training. Gradients are tagged with a round, and an accumulator drops those of an
+# earlier one. Rounds are like steps, but they never go back: after a restore the global step
+# repeats, and a gradient of the lost variables must not count for the step with the same number.
 #
-# Workers push gradients times their weight, the number of examples over which they are a mean. One more
-# accumulator receives the weights, and the means are divided by its mean: the applied gradient is the
-# mean over all examples. This accumulator also counts complete pushes. A worker reaches it after all
-# others, and the chief reads it before all others, so a counted worker is part of every mean. A worker
-# that dies during its push is part of some means only. Each accumulator divides by its own count, so
-# each variable still moves by a mean of gradients of this step, with one batch more or less.
+# Workers push gradients times their weight, the number of examples over which they are a mean. One
+# more accumulator receives the weights, and the means are divided by its mean: the applied gradient
+# is the mean over all examples. This accumulator also counts complete pushes. A worker reaches it
+# after all others, and the chief reads it before all others, so a counted worker is part of every
+# mean. A worker that dies during its push is part of some means only. Each accumulator divides by
+# its own count, so each variable still moves by a mean of gradients of this step, with one batch
+# more or less.
 #
 # Sparse gradients (of embeddings) are sent sparse and become dense on the parameter server.
-# TensorFlow's SparseConditionalAccumulator would divide each row by the number of workers that used it:
-# rare rows would move too far, and the step would differ from that of one large batch. The price is
-# that lazy optimizers get dense gradients.
+# TensorFlow's SparseConditionalAccumulator would divide each row by the number of workers that used
+# it: rare rows would move too far, and the step would differ from that of one large batch. The
+# price is that lazy optimizers get dense gradients.
 #
-# State that layers assign (state.py) has accumulators too. Each worker pushes its new value, and the
-# chief assigns the plain mean of these values: every replica counts once, as in Keras's own synchronous
-# training.
+# State that layers assign (state.py) has accumulators too. Each worker pushes its new value, and
+# the chief assigns the plain mean of these values: every replica counts once, as in Keras's own
+# synchronous training.
 
 
 class Accumulators:
@@ -435,14 +436,14 @@ def _state_accumulator(tf: Any, variable: Any) -> Any:
         )
 
 
-# Transfers between a worker and the parameter servers: every variable once, and with `--wire bf16` in
-# half the bytes.
+# Transfers between a worker and the parameter servers: every variable once, and with `--wire bf16`
+# in half the bytes.
 #
-# The sender narrows and the receiver widens: the parameter server stores and updates every variable in
-# float32, and a worker computes in float32 on values that were rounded to bfloat16 during the transfer
-# (8 bits of mantissa; the range of float32, so nothing overflows and no loss needs scaling). Only
-# float32 is narrowed. The rounding is not part of the model: the graph is built as usual, and then the
-# edges between devices are replaced.
+# The sender narrows and the receiver widens: the parameter server stores and updates every variable
+# in float32, and a worker computes in float32 on values that were rounded to bfloat16 during the
+# transfer (8 bits of mantissa; the range of float32, so nothing overflows and no loss needs
+# scaling). Only float32 is narrowed. The rounding is not part of the model: the graph is built as
+# usual, and then the edges between devices are replaced.
 
 
 def cross_once(graph: Any, worker_device: str, wire: str, exact: Collection[Any] = ()) -> list[Any]:
@@ -539,12 +540,13 @@ def _cast(tf: Any, tensor: Any, to: Any, device: str, name: str) -> Any:
         return tf.cast(tensor, to, name=name)
 
 
-# The size of a model: its parameters, stored bytes, and floating-point operations of a training step.
+# The size of a model: its parameters, stored bytes, and floating-point operations of a training
+# step.
 #
 # TensorFlow's profiler counts the operations of the whole training graph, including gradients and
-# updates, as CM-DARE (ICDCS'20) does. It needs shapes, so it counts a copy of the graph on batches of
-# two examples. A copy, because some models refuse a batch of a known size; two, because some refuse one
-# example.
+# updates, as CM-DARE (ICDCS'20) does. It needs shapes, so it counts a copy of the graph on batches
+# of two examples. A copy, because some models refuse a batch of a known size; two, because some
+# refuse one example.
 
 
 def model_size(graph: Any, features: Mapping[str, Any]) -> dict[str, float]:
@@ -553,9 +555,9 @@ def model_size(graph: Any, features: Mapping[str, Any]) -> dict[str, float]:
     Returns
     -------
     dict
-        `parameters` that are trained; `variable_bytes` on the parameter servers, including variables of
-        the optimizer; and `gigaflops` (1e9) of a step per example, unless a feature has unknown
-        dimensions.
+        `parameters` that are trained; `variable_bytes` on the parameter servers, including
+        variables of the optimizer; and `gigaflops` (1e9) of a step per example, unless a feature
+        has unknown dimensions.
     """
     tf = tensorflow()
 

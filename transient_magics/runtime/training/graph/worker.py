@@ -24,7 +24,7 @@ _UPDATES = ("ResourceGather", "ResourceGatherNd")
 
 @dataclass(frozen=True)
 class WorkerGraph:
-    """What a worker runs and feeds: tensors of one graph, and the operation `step`.
+    """The tensors that a worker fetches and feeds, and the operation `step`.
 
     Attributes
     ----------
@@ -37,15 +37,16 @@ class WorkerGraph:
     missing
         Names of variables that do not exist yet.
     squared, summed, cleared
-        Measurement of gradients that no step applies: the squared norm of one, and of their sum; and the
-        operation that begins a new sum.
+        Measurement of gradients that no step applies: the squared norm of one, and of their sum;
+        and the operation that begins a new sum.
     variables
         The variables' values, which can be fed so that all these gradients are of the same values.
     fed, pulled, forward, backward
-        Times at which the mini-batch, variables, loss and gradients of a step were there (`Moments`).
+        Times at which the mini-batch, variables, loss and gradients of a step were there
+        (`Moments`).
     round, seen, current_round, current_step
-        Of synchronous training (`Accumulators` in step.py): the round to feed, the round that `step` saw,
-        and the current round and step.
+        Of synchronous training (`Accumulators` in step.py): the round to feed, the round that
+        `step` saw, and the current round and step.
     checkpoint, saved
         With `--chief worker`, `saved` writes the variables to the path fed as `checkpoint`.
     pull, push, number
@@ -154,13 +155,13 @@ def build(
     )
 
 
-# The variables of a worker that trains alone: on its own device, and written to the parameter server
-# from time to time.
+# The variables of a worker that trains alone: on its own device, and written to the parameter
+# server from time to time.
 #
 # No other process uses them, so no step waits for another process. The parameter server keeps the
-# reference copy: the worker begins with its values, and checkpoints and evaluations use what the worker
-# wrote last. Each worker that begins writes its number there. A worker that another one replaced, for
-# example after a freeze, finds a different number and writes nothing.
+# reference copy: the worker begins with its values, and checkpoints and evaluations use what the
+# worker wrote last. Each worker that begins writes its number there. A worker that another one
+# replaced, for example after a freeze, finds a different number and writes nothing.
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,8 @@ class Copies:
     pull
         Writes the number, and reads the values from the parameter server.
     push
-        Writes the values to the parameter server, the global step last. Raises InvalidArgumentError if
-        another worker wrote its number.
+        Writes the values to the parameter server, the global step last. Raises InvalidArgumentError
+        if another worker wrote its number.
     number
         The placeholder of the number.
     """
@@ -238,9 +239,9 @@ def _write(tf: Any, variable: Any) -> Any:
 
 # The part of a worker's graph that measures gradients, independent of the step.
 #
-# To run it computes the gradient of one more mini-batch and adds it to a sum in the worker's memory.
-# Nothing is applied, pushed or counted. `GradientNoise` explains the purpose. The results are single
-# numbers for any size of model.
+# To run it computes the gradient of one more mini-batch and adds it to a sum in the worker's
+# memory. Nothing is applied, pushed or counted. `GradientNoise` explains the purpose. The results
+# are single numbers for any size of model.
 
 
 def gradient_sum(pairs: Pairs) -> tuple[Any, Any, Any]:
@@ -272,13 +273,14 @@ def _squared(tf: Any, vector: Any) -> Any:
     return 2.0 * tf.nn.l2_loss(vector)
 
 
-# Moments of a step, seen by its worker: when its mini-batch, variables, loss and gradients were there.
+# Moments of a step, seen by its worker: when its mini-batch, variables, loss and gradients were
+# there.
 #
 # Each is the time at which an operation ran that depends on the event by control edges. No other
 # operation waits for it, so overlapping parts (pulling and computing, computing and pushing) still
-# overlap, and a moment that is not fetched is not part of a step. Each is measured on the worker's CPU
-# after a value has reached the worker: an edge from an operation of a parameter server would show when
-# that began to send.
+# overlap, and a moment that is not fetched is not part of a step. Each is measured on the worker's
+# CPU after a value has reached the worker: an edge from an operation of a parameter server would
+# show when that began to send.
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""What has to be put in place before Tensor2Tensor 1.15.7 can be imported on TensorFlow 2.21.
+"""The bridges that let Tensor2Tensor 1.15.7 be imported on TensorFlow 2.21.
 
-`cross()` is called once per process, before anything of tensor2tensor is imported. Each bridge says
-why it is there. None changes what a model computes; some (hidden and lazy modules, no garbage
+`cross()` is called once per process, before anything of tensor2tensor is imported. Each bridge
+explains its reason. None changes what a model computes. Some (hidden and lazy modules, no garbage
 collection, no scan of Unicode) only save seconds of a worker's start.
 """
 
@@ -24,15 +24,15 @@ from ....imports import uncollected
 from ...tf.graph_mode import everything, tensorflow
 
 _OPTIONAL = (
-    # tf-keras and tf-slim import these if they are there, to recognise their types, for one metric,
-    # or to turn images.
+    # Optional imports of tf-keras and tf-slim: to recognise types, for one metric, to rotate
+    # images.
     *("pandas", "sklearn", "scipy.sparse", "scipy.linalg", "scipy.ndimage"),
     # The format of weights alone in a file, as Keras 1 wrote it.
     "h5py",
-    # TensorFlow's way to ask Google which VMs there are, which nobody here wants.
+    # TensorFlow's client to list VMs at Google, which is not used here.
     "googleapiclient",
 )
-"""Seconds of a start, and nothing that training a model of Tensor2Tensor makes use of."""
+"""Packages that cost seconds of a start, and that training of T2T's models does not use."""
 
 _crossed = False
 
@@ -45,14 +45,13 @@ _IN_SLIM = {
     "layers.python.layers": "tf_slim.layers",
     "framework.python.ops": "tf_slim.ops.arg_scope",
 }
-"""Modules of tf.contrib, and where the same code is today."""
+"""Modules of tf.contrib, and the present place of the same code."""
 
 
 def cross() -> Any:
     """Put every bridge in place (once) and return `tensorflow.compat.v1`."""
     global _crossed
-    # Keras 3 has no graph mode and none of the v1 layers; T2T is written for Keras 2, which lives
-    # on as tf-keras.
+    # T2T is written for Keras 2, which is now tf-keras. Keras 3 has no graph mode and no v1 layers.
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if _crossed:
         return tensorflow()
@@ -64,9 +63,7 @@ def cross() -> Any:
 
 
 def preload() -> None:
-    """Cross, and import what every run needs of Tensor2Tensor, for a process that waits for its
-    role.
-    """
+    """Import what every run needs of Tensor2Tensor, for a process that waits for its role."""
     cross()
     with uncollected():
         for name in (
@@ -79,7 +76,7 @@ def preload() -> None:
 
 
 def _build(tf: Any) -> None:
-    # Not only disable_eager_execution(): with that alone a transformer worker never got a session.
+    # disable_eager_execution() alone is not enough: a transformer worker never got a session.
     tf.disable_v2_behavior()
     tf.enable_resource_variables()
     _moved_names()
@@ -96,7 +93,7 @@ def _build(tf: Any) -> None:
 
 @contextlib.contextmanager
 def autograph_off() -> Iterator[None]:
-    """No AutoGraph inside.
+    """Disable AutoGraph inside.
 
     Keras would convert the whole model, and building the graph would take 16 s instead of 4 s.
     """
@@ -108,15 +105,16 @@ def autograph_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hidden(*names: str) -> Iterator[None]:
-    """Make optional packages look absent inside; afterwards they can be imported as ever (the cell
-    may want them).
+    """Hide optional packages inside.
+
+    Afterwards they can be imported as usual, for example by the cell.
     """
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
             if fullname in names:
                 raise ModuleNotFoundError(
-                    f"{fullname} is left out while TensorFlow is imported", name=fullname
+                    f"{fullname} is hidden while TensorFlow is imported", name=fullname
                 )
             return None
 
@@ -129,7 +127,10 @@ def _hidden(*names: str) -> Iterator[None]:
 
 
 def _moved_names() -> None:
-    """tf-slim and T2T look for these where they were before TensorFlow 2.12 split the modules."""
+    """Add names where tf-slim and T2T expect them.
+
+    TensorFlow 2.12 split the modules that had them.
+    """
     from tensorflow.python.framework import indexed_slices, ops, tensor
     from tensorflow.python.ops import cond, control_flow_case, control_flow_ops, while_loop
 
@@ -145,9 +146,10 @@ def _moved_names() -> None:
 
 
 def _initialized_values() -> None:
-    """Only the old kind of variable still says what it is initialized with.
+    """Give resource variables the method `initialized_value`.
 
-    T2T sets up moving averages with it (transformer_nat).
+    Only the old kind of variable has it, and T2T initialises moving averages with it
+    (transformer_nat).
     """
     from tensorflow.python.ops import resource_variable_ops, variable_v1
 
@@ -156,9 +158,9 @@ def _initialized_values() -> None:
 
 
 def _estimator(tf: Any) -> None:
-    """TensorFlow 2.16 dropped the estimator.
+    """Add the names of the estimator, which TensorFlow 2.16 dropped.
 
-    T2T needs its names at import and ModeKeys and EstimatorSpec when building.
+    T2T needs the names to be imported, and ModeKeys and EstimatorSpec to build graphs.
     """
     if hasattr(tf, "estimator"):
         return
@@ -168,8 +170,8 @@ def _estimator(tf: Any) -> None:
         EVAL = "eval"
         PREDICT = "infer"
 
-    fields = "mode predictions loss train_op eval_metric_ops export_outputs training_chief_hooks training_hooks scaffold"
-    fields += " evaluation_hooks prediction_hooks host_call"
+    fields = "mode predictions loss train_op eval_metric_ops export_outputs training_chief_hooks"
+    fields += " training_hooks scaffold evaluation_hooks prediction_hooks host_call"
     specification = namedtuple("EstimatorSpec", fields, defaults=(None,) * 12)
 
     class RunConfig:
@@ -212,14 +214,15 @@ def _estimator(tf: Any) -> None:
 
 
 def _addons(tf: Any) -> None:
-    """tensorflow_addons has ended. T2T names only LazyAdam of it, but that is its `adam` optimizer,
-    so it must work.
+    """Add tensorflow_addons, which is no longer maintained.
+
+    T2T uses only its LazyAdam, but as its `adam` optimizer.
     """
     if "tensorflow_addons" in sys.modules:
         return
 
     class LazyAdam(tf.train.AdamOptimizer):
-        """Adam whose moments of an embedding row move only when the row was used.
+        """Adam that updates the moments of an embedding row only if the row was used.
 
         Much faster with large vocabularies.
         """
@@ -259,9 +262,9 @@ def _addons(tf: Any) -> None:
 
 
 def _models_package() -> None:
-    """`tensor2tensor.models` imports every model, also those that cannot be imported today.
+    """Register the package `tensor2tensor.models` without executing it.
 
-    Register it without running it.
+    It imports every model, including some that cannot be imported on current TensorFlow.
     """
     specification = importlib.util.find_spec("tensor2tensor")
     if specification is None or not specification.submodule_search_locations:
@@ -271,16 +274,14 @@ def _models_package() -> None:
     package.__path__ = [os.path.join(root, "models")]
     package.__spec__ = importlib.machinery.ModuleSpec("tensor2tensor.models", None, is_package=True)
     sys.modules.setdefault("tensor2tensor.models", package)
-    # Where transformer_vae_flow_prior looks for its operations.
+    # transformer_vae_flow_prior imports its operations from this name.
     sys.modules["tensor2tensor.research.models"] = importlib.import_module(
         "tensor2tensor.models.research"
     )
 
 
 def _numpy_names() -> None:
-    """NumPy removed its aliases of Python's own types; some of T2T's layers and generators still
-    use them.
-    """
+    """Add NumPy's former aliases of Python types, which some T2T layers and generators use."""
     import numpy
 
     for name, value in (("int", int), ("float", float), ("object", object), ("bool", bool)):
@@ -289,8 +290,9 @@ def _numpy_names() -> None:
 
 
 def _argument_names() -> None:
-    """`inspect.getargspec` is gone since Python 3.11; T2T asks it for the arguments of losses and
-    metrics.
+    """Add `inspect.getargspec`, which Python 3.11 dropped.
+
+    T2T uses it for the arguments of losses and metrics.
     """
     if hasattr(inspect, "getargspec"):
         return
@@ -304,10 +306,10 @@ def _argument_names() -> None:
 
 
 class _Later(types.ModuleType):
-    """A module that is imported when something of it is asked for.
+    """A module that is imported when one of its attributes is used.
 
-    importlib's LazyLoader is of no use here: since Python 3.11 an import statement that finds the
-    module already there looks at its attributes, which loads it.
+    importlib's LazyLoader does not work here: since Python 3.11 an import statement that finds the
+    module reads its attributes, which loads it.
     """
 
     def __init__(
@@ -331,24 +333,25 @@ class _Later(types.ModuleType):
 
 
 def _lazy(*names: str) -> None:
-    """Import these when they are first used: most models never do, and together they cost over a
-    second.
+    """Import these modules at their first use.
+
+    Most models never use them, and together they cost over a second.
     """
     for name in names:
-        if name not in sys.modules:
-            specification = importlib.util.find_spec(name)
-        else:
-            specification = None
+        if name in sys.modules:
+            continue
+        specification = importlib.util.find_spec(name)
         if specification is None or specification.loader is None:
             continue
-        module = sys.modules[name] = _Later(specification, specification.loader)
+        module = _Later(specification, specification.loader)
+        sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, module)
 
 
 class _Letters:
-    """Answers `character in letters` as T2T's set does, without having listed all of Unicode."""
+    """A set of letters and digits that does not list all of Unicode, unlike T2T's."""
 
     def __contains__(self, character: object) -> bool:
         import unicodedata
@@ -357,7 +360,7 @@ class _Letters:
 
 
 class _Postponed:
-    """Builds the object it stands for when an attribute of it is asked for."""
+    """An object that is built when one of its attributes is used."""
 
     def __init__(self, build: Any) -> None:
         self._build = build
@@ -370,10 +373,9 @@ class _Postponed:
 
 
 def _no_unicode_scans() -> None:
-    """T2T's tokenizer and its BLEU module look at each of 1.1 million characters when they are
-    imported.
+    """Shorten scans of Unicode when T2T's tokenizer and BLEU module are imported.
 
-    Over a second.
+    They read 1.1 million characters, which takes over a second.
     """
 
     def after_tokenizer(module: Any) -> None:
@@ -382,7 +384,7 @@ def _no_unicode_scans() -> None:
     def after_bleu(module: Any) -> None:
         module.uregex = _Postponed(module.UnicodeRegex)
 
-    hurried = {
+    completions = {
         "tensor2tensor.data_generators.tokenizer": after_tokenizer,
         "tensor2tensor.utils.bleu_hook": after_bleu,
     }
@@ -395,18 +397,18 @@ def _no_unicode_scans() -> None:
             return self.inner.create_module(spec)
 
         def exec_module(self, module: Any) -> None:
-            # both scans are range(sys.maxunicode)
+            # Both scans are range(sys.maxunicode).
             limit = sys.maxunicode
             sys.maxunicode = 128
             try:
                 self.inner.exec_module(module)
             finally:
                 sys.maxunicode = limit
-            hurried[module.__name__](module)
+            completions[module.__name__](module)
 
     class Finder(importlib.abc.MetaPathFinder):
         def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-            if fullname not in hurried:
+            if fullname not in completions:
                 return None
             found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
             if found is not None and found.loader is not None:
@@ -416,16 +418,16 @@ def _no_unicode_scans() -> None:
     sys.meta_path.insert(0, Finder())
 
 
-# What T2T takes of tf.contrib, which TensorFlow 2 dropped, from where it lives on: tf-slim and
-# TensorFlow itself.
+# The parts of tf.contrib that T2T uses. TensorFlow 2 dropped it; tf-slim and TensorFlow have the
+# code.
 
 
 def _supply_contrib(tf: Any) -> None:
-    """Give T2T's own stand-ins for tf.contrib what they lack.
+    """Complete T2T's own replacements for tf.contrib.
 
-    They know no optimizers (`sgd`, `rms_prop` would be missing), no layers, no argument scopes
-    (which glow needs) and no recurrent cells (which neural_stack needs). Some models (epva, all for
-    VQA) import tf.contrib past them.
+    They have no optimizers (`sgd`, `rms_prop` would be missing), layers, argument scopes (for glow)
+    and recurrent cells (for neural_stack). Some models (epva, all for VQA) import tf.contrib
+    directly.
     """
     from tensor2tensor.utils import contrib
 
@@ -444,20 +446,17 @@ def _supply_contrib(tf: Any) -> None:
     contrib.layers = lambda: layers
     contrib.framework = lambda msg="": framework
     contrib.rnn = lambda: cells
-    # Only now: as long as there is no tf.contrib, T2T, when imported, sees that this is TensorFlow
-    # 2.
+    # Only now: without tf.contrib, T2T detects TensorFlow 2 when it is imported.
     package: Any = types.ModuleType("tensorflow.contrib")
     package.rnn = cells
     package.slim = slim
     sys.modules[package.__name__] = package
-    for name, today in _IN_SLIM.items():
-        sys.modules[f"tensorflow.contrib.{name}"] = importlib.import_module(today)
+    for name, place in _IN_SLIM.items():
+        sys.modules[f"tensorflow.contrib.{name}"] = importlib.import_module(place)
 
 
 class _Layers:
-    """tf.contrib.layers as far as it lives on in tf-slim, with the optimizer classes that T2T
-    registers by name.
-    """
+    """The parts of tf.contrib.layers that tf-slim has, with the optimizers that T2T registers."""
 
     def __init__(self, slim: Any, classes: dict[str, Any]) -> None:
         self._slim = slim
@@ -472,10 +471,10 @@ class _Layers:
 
 
 class _Cells:
-    """tf.contrib.rnn as far as it lives on in tf.nn.rnn_cell, with the convolutional cell that
-    T2T's video models use.
+    """The parts of tf.contrib.rnn that T2T uses.
 
-    The cells are tf-keras's, which is imported when the first is asked for.
+    They come from tf.nn.rnn_cell, except for the convolutional cell of video models. The cells are
+    tf-keras's, which is imported with the first one.
     """
 
     def __init__(self, tf: Any) -> None:
@@ -494,11 +493,10 @@ class _Cells:
 
 def _conv_lstm_cell(tf: Any) -> type:
     class ConvLSTMCell(tf.nn.rnn_cell.RNNCell):
-        """An LSTM whose inputs and states are images, and whose products are convolutions (X. Shi
-        et al., NIPS 2015).
+        """An LSTM on images, whose products are convolutions (X. Shi et al., NIPS 2015).
 
-        Computes what tf.contrib's did, from variables of the same names and shapes. It has no skip
-        connections, which T2T does not ask for.
+        Computes what tf.contrib's did, with variables of the same names and shapes. It has no skip
+        connections, which T2T does not use.
         """
 
         def __init__(

@@ -1,9 +1,9 @@
-"""From a T2T problem's files to what a training step eats.
+"""The examples of a T2T problem, from its files to the pipelines of training and evaluation.
 
 Problems whose examples all have one shape (images) give single examples, which a worker queues so
-that a step can take any number of them. Others (text) are batched by T2T itself, by length and
-tokens. `shapes` needs no data: it builds the same pipeline on an empty file, which is how the chief
-and a check learn a problem's features.
+that a step can take any number of them. T2T itself batches others (text), by length and tokens.
+`placeholders` needs no data: it builds the same pipeline on an empty file, which is how the chief
+and a check find a problem's features.
 """
 
 from __future__ import annotations
@@ -21,20 +21,28 @@ from . import bridges
 from .registry import Definition
 
 AS_MANY_AS_CORES = -1
-"""What tf.data calls AUTOTUNE; pipelines are not tuned here."""
+"""The value of tf.data's AUTOTUNE; pipelines are not tuned here."""
 
 _AT_ONCE = 8
 """Files, or parts of them, that are read at once; as many as Problem.dataset interleaves."""
 _COUNTED_AT_ONCE = 1024
 _MOST_FILES = 10_000
-"""Of more, those are drawn first that stand first in the folder."""
+"""Files whose order is random; of more, the first in the folder come first."""
 
 
 def training_pipeline(definition: Definition, directory: str, threads: int = 0) -> Pipeline:
-    """Training examples from `directory`, in an order that is drawn anew whenever reading begins.
+    """Return training examples from `directory`, in a new random order per iterator.
 
-    They are endless, or where records come in blocks those of one chunk. So many `threads` decode
-    them (0: as many as cores of a chunk, else one).
+    They are endless or, for records in blocks, those of one chunk.
+
+    Parameters
+    ----------
+    definition
+        The model, hparams and problem.
+    directory
+        The folder of the records.
+    threads
+        Threads that decode; 0 for one, or for as many as cores if records come in blocks.
     """
     from tensor2tensor.utils import data_reader
 
@@ -50,30 +58,27 @@ def training_pipeline(definition: Definition, directory: str, threads: int = 0) 
     else:
         examples = training_examples(tf, problem, directory, hparams, threads or 1)
     shapes = tf.data.get_output_shapes(examples)
-    if problem.batch_size_means_tokens or not all(
-        shape.is_fully_defined() for shape in shapes.values()
-    ):
-        batches = _batches(
-            definition, examples, directory, training=True, endless=files is None
-        ).prefetch(2)
-        return _pipeline(tf, batches, directory, batched=True, files=files)
-    examples = (examples.repeat() if files is None else examples).map(
-        data_reader.cast_ints_to_int32
-    )
+    same_shapes = all(shape.is_fully_defined() for shape in shapes.values())
+    if problem.batch_size_means_tokens or not same_shapes:
+        endless = files is None
+        batches = _batches(definition, examples, directory, training=True, endless=endless)
+        return _pipeline(tf, batches.prefetch(2), directory, batched=True, files=files)
+    if files is None:
+        examples = examples.repeat()
+    examples = examples.map(data_reader.cast_ints_to_int32)
     if shuffled := hparams.get("batch_shuffle_size"):
         examples = examples.batch(hparams.batch_size).shuffle(shuffled).unbatch()
     return _pipeline(tf, examples, directory, batched=False, files=files)
 
 
 def record_files(definition: Definition, directory: str) -> list[Path]:
-    """The training files, where their records may be read one by one in any order; else none."""
-    return [
-        Path(name) for name in files_in_any_order(bridges.cross(), definition.problem, directory)
-    ]
+    """Return the training files if their records may be read in any order; else none."""
+    tf = bridges.cross()
+    return [Path(name) for name in files_in_any_order(tf, definition.problem, directory)]
 
 
 def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
-    """The dev split once, in batches."""
+    """Return the dev split once, in batches."""
     tf = bridges.cross()
 
     problem = definition.problem
@@ -81,16 +86,12 @@ def evaluation_pipeline(definition: Definition, directory: str) -> Pipeline:
     examples = problem.dataset(
         tf.estimator.ModeKeys.EVAL, data_dir=directory, num_threads=1, hparams=hparams
     )
-    return _pipeline(
-        tf,
-        _batches(definition, examples, directory, training=False).prefetch(2),
-        directory,
-        batched=True,
-    )
+    batches = _batches(definition, examples, directory, training=False)
+    return _pipeline(tf, batches.prefetch(2), directory, batched=True)
 
 
 def placeholders(definition: Definition) -> dict[str, Any]:
-    """Placeholders shaped like a batch of the problem's training features."""
+    """Return placeholders in the shape of a batch of the problem's training features."""
     tf = bridges.cross()
 
     with tempfile.TemporaryDirectory() as directory:
@@ -99,18 +100,15 @@ def placeholders(definition: Definition) -> dict[str, Any]:
             with open(name, "wb"):
                 pass
         pipeline = training_pipeline(definition, directory)
-    return {
-        name: tf.placeholder(
-            pipeline.types[name], shape if pipeline.batched else [None, *shape.as_list()], name=name
-        )
-        for name, shape in pipeline.shapes.items()
-    }
+    inputs = {}
+    for name, shape in pipeline.shapes.items():
+        size = shape if pipeline.batched else [None, *shape.as_list()]
+        inputs[name] = tf.placeholder(pipeline.types[name], size, name=name)
+    return inputs
 
 
 def has_records(definition: Definition, directory: str) -> bool:
-    """Whether training files of the problem with anything in them are in `directory` (which may be
-    a bucket).
-    """
+    """Return whether `directory`, which may be a bucket, has training files that are not empty."""
     tf = bridges.cross()
 
     found = tf.gfile.Glob(definition.problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN))
@@ -130,20 +128,20 @@ def generate(definition: Definition, directory: str, temporary: str) -> None:
 def _batches(
     definition: Definition, examples: Any, directory: str, training: bool, endless: bool = True
 ) -> Any:
+    """Return batches of examples, as T2T makes them."""
     from tensor2tensor.utils import data_reader
 
     tf = bridges.cross()
 
     problem = definition.problem
     hparams = definition.hparams
+    mode = tf.estimator.ModeKeys.EVAL
     if training:
         mode = tf.estimator.ModeKeys.TRAIN
-    else:
-        mode = tf.estimator.ModeKeys.EVAL
     return data_reader.input_fn(
         examples,
         problem.filepattern(directory, mode),
-        False,  # nothing is skipped at the start any more: see data.py
+        False,  # `training_examples` has already skipped a random number
         problem.batch_size_means_tokens,
         problem.get_hparams(hparams).batch_size_multiplier,
         problem.max_length(hparams),
@@ -164,23 +162,24 @@ def _pipeline(
 
 
 def _features_only(tf: Any, dataset: Any) -> Any:
-    """T2T's batches come as (features, targets); the targets are among the features."""
+    """Return only the features; T2T's batches are (features, targets)."""
     shapes = tf.data.get_output_shapes(dataset)
     if isinstance(shapes, Mapping):
         return dataset
     return dataset.map(lambda features, targets: {**features, "targets": targets})
 
 
-# A vocabulary of the size that a problem declares, to count its model before its data are made.
+# A vocabulary of the declared size, to measure a model before its data are generated.
 #
-# Tensor2Tensor makes the vocabulary of most text problems together with their data. What a model
-# computes depends on the vocabulary's size alone, which these problems declare
-# (`approx_vocab_size`), and come near to when they make it.
+# Tensor2Tensor generates the vocabulary of most text problems with their data. The computations of
+# a model depend only on the vocabulary's size, which these problems declare (`approx_vocab_size`)
+# and almost reach.
 
 
 def assume_vocabulary(problem: Any) -> int:
-    """Give a text problem a vocabulary without words and return its size; 0 for a problem that
-    declares no size.
+    """Give a text problem a vocabulary without words, and return its size.
+
+    Returns 0 for a problem that declares no size.
     """
     from tensor2tensor.data_generators import text_encoder, text_problems
 
@@ -190,7 +189,7 @@ def assume_vocabulary(problem: Any) -> int:
         return 0
 
     class Assumed(text_encoder.TextEncoder):
-        """Nothing but a size."""
+        """An encoder that has only a size."""
 
         @property
         def vocab_size(self) -> int:
@@ -203,22 +202,21 @@ def assume_vocabulary(problem: Any) -> int:
     return int(problem.approx_vocab_size)
 
 
-# The order of a problem's training examples, drawn anew whenever reading begins: in every session
-# of every worker.
+# The random order of a problem's training examples, a new one in every session of every worker.
 #
-# Tensor2Tensor has every replica skip a random number of examples and then shuffle 512 batches,
-# which must all be read before the first step. Workers that live for minutes can neither wait for
-# that nor begin where others began: late records would never be reached. So the files come in an
-# order that is drawn, and each is read from a place that is drawn, round to it; of few files,
-# several parts are read at once, as if they were files. What draws are operations of the graph, so
-# a graph from a file draws as well.
+# In Tensor2Tensor every replica skips a random number of examples and then shuffles 512 batches,
+# which must all be read before the first step. Workers that live for minutes cannot wait for that,
+# and cannot begin where others began: late records would never be used. So the files come in random
+# order, and each is read from a random place to its end and then from its start. If there are few
+# files, several parts of each are read at once, like files. Operations of the graph draw the order,
+# so a graph from a file draws as well.
 #
-# Records that come in blocks (files/blocks.py) are in a drawn order already: the chief's. Those of
-# a chunk of blocks are read at once, and then shuffled as Tensor2Tensor does.
+# Records in blocks (files/blocks.py) already have a random order, the chief's. Those of a chunk are
+# read at once, and then shuffled as Tensor2Tensor does.
 
 
 def files_in_any_order(tf: Any, problem: Any, directory: str) -> list[str]:
-    """The problem's training files, where any record of them may come first; else none."""
+    """Return the problem's training files if any record may come first; else none."""
     if not problem.skip_random_fraction_when_training or not _reads_records_one_by_one(problem):
         return []
     return sorted(tf.gfile.Glob(problem.filepattern(directory, tf.estimator.ModeKeys.TRAIN)))
@@ -227,8 +225,9 @@ def files_in_any_order(tf: Any, problem: Any, directory: str) -> list[str]:
 def chunk_examples(
     tf: Any, problem: Any, directory: str, hparams: Any, threads: int
 ) -> tuple[Any, Any]:
-    """The problem's examples of one chunk, and the placeholder for the names of the files in which
-    its blocks are.
+    """Return the examples of one chunk, and a placeholder.
+
+    The placeholder takes the names of the files that have the chunk's blocks.
     """
     files = tf.placeholder(tf.string, [None], name="chunk")
     with _from_files(tf, files):
@@ -243,34 +242,32 @@ def chunk_examples(
 
 
 def training_examples(tf: Any, problem: Any, directory: str, hparams: Any, threads: int = 1) -> Any:
-    """The problem's examples, in an order of their own each time; endless where only a beginning
-    can be drawn.
+    """Return the problem's examples, in a new random order per iterator.
 
-    `threads` decode them. A problem that says that nothing is skipped
-    (`skip_random_fraction_when_training`) has only its files shuffled.
+    They are endless if only the beginning can be random. `threads` decode them. For a problem that
+    skips nothing (`skip_random_fraction_when_training`), only the files are shuffled.
     """
     mode = tf.estimator.ModeKeys.TRAIN
     files = sorted(tf.gfile.Glob(problem.filepattern(directory, mode)))
     anywhere = bool(problem.skip_random_fraction_when_training)
     by_file = anywhere and _reads_records_one_by_one(problem)
+    parts = 0
     if by_file:
         parts = max(1, _AT_ONCE // max(1, len(files)))
-    else:
-        parts = 0
     with _drawn(tf, parts):
         examples = problem.dataset(
             mode, data_dir=directory, num_threads=threads, hparams=hparams, output_buffer_size=None
         )
-    if anywhere and not by_file:  # as Tensor2Tensor does: some examples of the stream are skipped
-        examples = examples.repeat().skip(
-            _below(tf, _count(tf, tf.data.TFRecordDataset(files[:1])))
-        )
+    if anywhere and not by_file:  # skip some examples, as Tensor2Tensor does
+        count = _count(tf, tf.data.TFRecordDataset(files[:1]))
+        examples = examples.repeat().skip(_below(tf, count))
     return examples
 
 
 def _reads_records_one_by_one(problem: Any) -> bool:
-    """Whether any record may come first; those of videos, for one, are frames of which examples are
-    made.
+    """Return whether any record may come first.
+
+    Records of videos, for example, are frames of which examples are made.
     """
     from tensor2tensor.data_generators.problem import Problem
 
@@ -280,10 +277,9 @@ def _reads_records_one_by_one(problem: Any) -> bool:
 
 @contextlib.contextmanager
 def _drawn(tf: Any, parts: int) -> Iterator[None]:
-    """Inside, the files that T2T interleaves are shuffled by the graph, and so many parts of each
-    begin anywhere.
+    """Let Problem.dataset shuffle its files, and begin at random places in `parts` of each.
 
-    Both are in the middle of Problem.dataset, which nothing but the names that it calls leads to.
+    Both happen in the middle of Problem.dataset, so the functions that it calls are replaced.
     """
     interleave = tf.data.experimental.parallel_interleave
     records = tf.data.TFRecordDataset
@@ -291,25 +287,23 @@ def _drawn(tf: Any, parts: int) -> Iterator[None]:
     def shuffled_and_interleaved(*given: Any, **settings: Any) -> Any:
         apply = interleave(*given, **settings)
 
-        def of(dataset: Any) -> Any:
-            if (
-                tf.data.get_output_types(dataset) == tf.string
-            ):  # of names of files, and not of examples
+        def shuffle_files(dataset: Any) -> Any:
+            if _has_file_names(tf, dataset):
                 dataset = dataset.shuffle(_MOST_FILES)
             return apply(dataset)
 
-        return of
+        return shuffle_files
 
     def from_anywhere(*given: Any, **settings: Any) -> Any:
         read = records(*given, **settings)
         count = _count(tf, read)
         if parts == 1:
-            return _round(tf, read, count)
+            return _rotated(tf, read, count)
 
         def part(number: Any) -> Any:
             first = number * count // parts
             end = (number + 1) * count // parts
-            return _round(tf, read.skip(first).take(end - first), end - first)
+            return _rotated(tf, read.skip(first).take(end - first), end - first)
 
         return tf.data.Dataset.range(parts).interleave(part, cycle_length=parts, block_length=1)
 
@@ -325,20 +319,18 @@ def _drawn(tf: Any, parts: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _from_files(tf: Any, files: Any) -> Iterator[None]:
-    """Inside, T2T interleaves the records of `files`, whatever files it found in the folder."""
+    """Let Problem.dataset read `files`, not the files that it finds in the folder."""
     interleave = tf.data.experimental.parallel_interleave
 
     def of_the_chunk(*given: Any, **settings: Any) -> Any:
         apply = interleave(*given, **settings)
 
-        def of(dataset: Any) -> Any:
-            if (
-                tf.data.get_output_types(dataset) == tf.string
-            ):  # of names of files, and not of examples
+        def replace_files(dataset: Any) -> Any:
+            if _has_file_names(tf, dataset):
                 dataset = tf.data.Dataset.from_tensor_slices(files)
             return apply(dataset)
 
-        return of
+        return replace_files
 
     tf.data.experimental.parallel_interleave = of_the_chunk
     try:
@@ -347,15 +339,23 @@ def _from_files(tf: Any, files: Any) -> Iterator[None]:
         tf.data.experimental.parallel_interleave = interleave
 
 
-def _round(tf: Any, records: Any, count: Any) -> Any:
+def _has_file_names(tf: Any, dataset: Any) -> bool:
+    """Return whether the elements are names of files, not examples."""
+    return tf.data.get_output_types(dataset) == tf.string
+
+
+def _rotated(tf: Any, records: Any, count: Any) -> Any:
+    """Return the records from a random place to the end, and then those before that place."""
     place = _below(tf, count)
     return records.skip(place).concatenate(records.take(place))
 
 
 def _count(tf: Any, records: Any) -> Any:
+    """Return the number of records, as a tensor."""
     sizes = records.batch(_COUNTED_AT_ONCE).map(lambda batch: tf.size(batch, out_type=tf.int64))
-    return sizes.reduce(tf.constant(0, tf.int64), lambda so_far, size: so_far + size)
+    return sizes.reduce(tf.constant(0, tf.int64), lambda total, size: total + size)
 
 
 def _below(tf: Any, count: Any) -> Any:
+    """Return a random number below `count`."""
     return tf.random_uniform([], maxval=tf.maximum(count, 1), dtype=tf.int64)

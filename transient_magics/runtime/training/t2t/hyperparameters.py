@@ -1,7 +1,7 @@
-"""Which hyper-parameters Tensor2Tensor knows at all, from its sources: nothing of it is imported.
+"""The hyper-parameters that Tensor2Tensor knows, from its sources, without importing it.
 
-So a misspelt name is found where it was typed, at once. A set need not have every one of them: that
-is found by the check, which builds the set.
+So a misspelt name is found immediately. A set need not have all of them; the check, which builds
+the set, finds that.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ _TYPED = re.compile(r"(?:^|,)\s*(\w+)\s*(?:\[\d+\])?\s*=")
 
 
 @cache
-def known() -> frozenset[str]:
-    """The names that some set has or a model adds; empty where Tensor2Tensor is not installed here."""
-    specification = find_spec("tensor2tensor")
+def hyperparameter_names() -> frozenset[str]:
+    """Return the names in all sets and models; empty without Tensor2Tensor on this machine."""
     found: set[str] = set()
-    for root in map(Path, specification.submodule_search_locations or () if specification else ()):
+    specification = find_spec("tensor2tensor")
+    if specification is None:
+        return frozenset()
+    for root in map(Path, specification.submodule_search_locations or ()):
         for source in root.rglob("*.py"):
             text = source.read_text(errors="replace", encoding="utf-8")
             found.update(_ADDED.findall(text))
@@ -31,16 +33,17 @@ def known() -> frozenset[str]:
 
 
 def typed(overrides: str) -> list[str]:
-    """The names in the text of `--hparams`."""
+    """Return the names in the text of `--hparams`."""
     return _TYPED.findall(overrides)
 
 
 def _keywords(text: str) -> set[str]:
-    """What sets are made with: `HParams(name=value)`."""
-    calls = (each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Call))
-    made = (
-        call
-        for call in calls
-        if getattr(call.func, "attr", getattr(call.func, "id", "")) == "HParams"
-    )
-    return {keyword.arg for each in made for keyword in each.keywords if keyword.arg}
+    """Return the keywords of calls `HParams(name=value)`, which create sets."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name == "HParams":
+            found.update(keyword.arg for keyword in node.keywords if keyword.arg)
+    return found

@@ -1,10 +1,9 @@
-"""Gradients of a T2T model, the optimizer that applies them, and the scale of the loss in mixed
-precision.
+"""Gradients of a T2T model, its optimizer, and the scale of the loss in mixed precision.
 
-T2T's own `optimize` cannot be used: its ConditionalOptimizer asks v1 optimizers for a method they
-do not have on TensorFlow 2. So the model's method is called, and what it asks `optimize` for is
-done here: the inner optimizer is taken from T2T's registry; weight decay and noise, clipping,
-gradient noise and zero gradients are the same.
+T2T's own `optimize` cannot be used: its ConditionalOptimizer calls a method that v1 optimizers do
+not have on TensorFlow 2. So the model's method is called, and its request to `optimize` is carried
+out here. The inner optimizer comes from T2T's registry; weight decay and noise, clipping, gradient
+noise and zero gradients are the same.
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ _FACTOR = 2.0
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a model asks T2T's `optimize` for: to minimize `loss` over `variables` at a rate, as its
-    hparams say.
+class Request:
+    """A model's request to T2T's `optimize`: to minimize `loss` over `variables`.
+
+    `rate` is the learning rate.
     """
 
     loss: Any
@@ -38,65 +38,60 @@ class Asked:
     variables: Sequence[Any]
 
 
-def asked_of_optimize(model: Any, loss: Any) -> Asked:
-    """What the model's own `optimize` asks for. Raises DeclarationError where it does anything
-    else.
+def optimize_request(model: Any, loss: Any) -> Request:
+    """Return the request of the model's own `optimize` method.
+
+    Raises DeclarationError if the method does anything else.
     """
     from tensor2tensor.utils import optimize
 
     tf = bridges.cross()
 
-    asked: list[Asked] = []
+    requests: list[Request] = []
     answer = tf.no_op(name="optimize")
 
     def note(
         loss: Any, learning_rate: Any, hparams: Any, use_tpu: bool = False, variables: Any = None
     ) -> Any:
-        asked.append(
-            Asked(
-                loss,
-                learning_rate,
-                hparams,
-                tf.trainable_variables() if variables is None else variables,
-            )
-        )
+        if variables is None:
+            variables = tf.trainable_variables()
+        requests.append(Request(loss, learning_rate, hparams, variables))
         return answer
 
-    kept = optimize.optimize
+    original = optimize.optimize
     optimize.optimize = note
     try:
-        answered = model.optimize(loss)
+        result = model.optimize(loss)
     finally:
-        optimize.optimize = kept
-    if answered is not answer or len(asked) != 1:
+        optimize.optimize = original
+    if result is not answer or len(requests) != 1:
         raise DeclarationError(
-            f"{type(model).__name__}.optimize does more than to return one tensor2tensor.utils.optimize.optimize(...)",
-            fix="What it may choose is that call's loss, learning rate, hparams and variables.",
+            f"{type(model).__name__}.optimize does more than return one "
+            "tensor2tensor.utils.optimize.optimize(...)",
+            fix="It may choose that call's loss, learning rate, hparams and variables.",
         )
-    return asked[0]
+    return requests[0]
 
 
-def gradients(asked: Asked, rate: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
-    """The total loss, the optimizer, and the gradients with their variables, as the model alone
-    gives them.
-    """
+def gradients(request: Request, rate: Any) -> tuple[Any, Any, list[tuple[Any, Any]]]:
+    """Return the total loss, the optimizer, and the gradients with their variables."""
     tf = bridges.cross()
 
-    hparams = asked.hparams
-    total = tf.identity(_decayed(asked.loss, hparams), name="total_loss")
+    hparams = request.hparams
+    total = tf.identity(_decayed(request.loss, hparams), name="total_loss")
     made = optimizer(hparams, rate)
     pairs = [
         (_as(tf, gradient, variable, hparams.optimizer_zero_grads), variable)
-        for gradient, variable in made.compute_gradients(total, asked.variables)
+        for gradient, variable in made.compute_gradients(total, request.variables)
     ]
     pairs = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     if not pairs:
-        raise TrainingError("no variable of the model gets a gradient from its loss")
+        raise TrainingError("the loss has no gradient for any trainable variable")
     return total, made, pairs
 
 
 def weight_noise(hparams: Any, rate: Any) -> Sequence[Any]:
-    """What adds T2T's noise to the variables of the model's body."""
+    """Return operations that add T2T's noise to the variables of the model's body."""
     from tensor2tensor.utils import optimize
 
     tf = bridges.cross()
@@ -108,7 +103,7 @@ def weight_noise(hparams: Any, rate: Any) -> Sequence[Any]:
 
 
 def noisy_and_clipped(pairs: Pairs, hparams: Any) -> Pairs:
-    """The gradients as they are applied."""
+    """Return the gradients with noise and clipping, as they are applied."""
     tf = bridges.cross()
 
     if hparams.grad_noise_scale:
@@ -125,24 +120,23 @@ def noisy_and_clipped(pairs: Pairs, hparams: Any) -> Pairs:
 
 
 def optimizer(hparams: Any, rate: Any) -> Any:
-    """The optimizer that the hparams name, at this learning rate; with a scale of the loss where
-    they ask for one.
+    """Return the optimizer that the hparams name, at this learning rate.
+
+    It scales the loss if the hparams have a loss scaler.
     """
     from tensor2tensor.utils import optimize, registry
 
     made = registry.optimizer(hparams.optimizer)(rate, hparams)
-    if (
-        not optimize._mixed_precision_is_enabled(hparams)
-        or not hparams.mixed_precision_optimizer_loss_scaler
-    ):
-        return made
-    return LossScaled(made, hparams.mixed_precision_optimizer_init_loss_scale)
+    mixed = optimize._mixed_precision_is_enabled(hparams)
+    if mixed and hparams.mixed_precision_optimizer_loss_scaler:
+        return LossScaled(made, hparams.mixed_precision_optimizer_init_loss_scale)
+    return made
 
 
 def _decayed(loss: Any, hparams: Any) -> Any:
-    """T2T's weight decay, computed by the worker.
+    """Return the loss with T2T's weight decay, computed by the worker.
 
-    T2T computes it on the parameter server, which would be everybody's.
+    T2T computes it on the parameter server, whose load would grow with the number of workers.
     """
     tf = bridges.cross()
 
@@ -159,6 +153,7 @@ def _decayed(loss: Any, hparams: Any) -> Any:
 
 
 def _as(tf: Any, gradient: Any, variable: Any, zeros: bool) -> Any:
+    """Return a gradient in the type of its variable; `zeros` replaces a missing one."""
     if gradient is None:
         if zeros:
             return tf.zeros_like(variable)
@@ -172,18 +167,20 @@ def _noisy(tf: Any, gradient: Any, scale: float) -> Any:
     return gradient + tf.truncated_normal(tf.shape(gradient)) * scale
 
 
-# The scale of the loss in mixed precision, as Tensor2Tensor has it from tf.contrib: small gradients
-# of float16 are 0.
+# The scale of the loss in mixed precision, as in tf.contrib: small gradients of float16 would be 0.
 #
-# The loss is multiplied by the scale and the gradients are divided by it. Gradients that are not
-# finite are not applied. The scale doubles after 2,000 steps that were, and halves after two that
-# were not. It is one for all workers, and a part of the checkpoint, like any variable; in a
-# synchronous step the mean of all gradients is looked at, once. Unlike in Tensor2Tensor, a step
-# that is not applied counts as a step.
+# The loss is multiplied by the scale, and the gradients are divided by it. Gradients that are not
+# finite are not applied. The scale doubles after 2,000 applied steps, and halves after two that
+# were not applied. All workers share it, and it is in the checkpoint, like any variable. A
+# synchronous step checks the mean of all gradients, once. Unlike in Tensor2Tensor, a step that is
+# not applied counts as a step.
 
 
 class LossScaled:
-    """The optimizer `made`, with the default graph's one scale, which begins with `initial`."""
+    """An optimizer with a scaled loss.
+
+    `made` is the inner optimizer. All in a graph share one scale, which begins with `initial`.
+    """
 
     def __init__(self, made: Any, initial: float) -> None:
         tf = tensorflow()
@@ -201,17 +198,14 @@ class LossScaled:
             )
 
     def compute_gradients(self, loss: Any, variables: Any) -> Pairs:
-        """The gradients of `loss`."""
+        """Return the gradients of `loss`."""
         tf = tensorflow()
         scale = self._scale.read_value()
         pairs = self._made.compute_gradients(loss * tf.cast(scale, loss.dtype), variables)
-        return [
-            (None if gradient is None else _over(tf, gradient, scale), variable)
-            for gradient, variable in pairs
-        ]
+        return [(_over(tf, gradient, scale), variable) for gradient, variable in pairs]
 
     def apply_gradients(self, pairs: Pairs) -> Any:
-        """An operation that applies them if they are finite, and follows the scale."""
+        """Return an operation that applies finite gradients, and updates the scale."""
         tf = tensorflow()
         values = [
             gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
@@ -220,36 +214,39 @@ class LossScaled:
         finite = tf.reduce_all([_finite(tf, value) for value in values])
         applied = tf.cond(finite, lambda: tf.group(self._made.apply_gradients(pairs)), tf.no_op)
         with tf.control_dependencies([applied]):
-            return tf.group(*self._followed(tf, finite))
+            return tf.group(*self._update_scale(tf, finite))
 
-    def _followed(self, tf: Any, finite: Any) -> list[Any]:
+    def _update_scale(self, tf: Any, finite: Any) -> list[Any]:
         scale = self._scale.read_value()
         applied = tf.where(finite, self._applied.read_value() + 1.0, 0.0)
         refused = self._refused.read_value() + tf.where(finite, 0.0, 1.0)
         grows = applied >= _GROWS_AFTER
         shrinks = tf.logical_and(tf.logical_not(finite), refused >= _SHRINKS_AFTER)
         larger = tf.where(tf.is_finite(scale * _FACTOR), scale * _FACTOR, scale)
-        changed = tf.where(
-            grows, larger, tf.where(shrinks, tf.maximum(1.0, scale / _FACTOR), scale)
-        )
-        anew = tf.logical_or(grows, shrinks)
+        shrunk = tf.where(shrinks, tf.maximum(1.0, scale / _FACTOR), scale)
+        changed = tf.where(grows, larger, shrunk)
+        reset = tf.logical_or(grows, shrinks)
         with tf.control_dependencies([changed, applied, refused]):
             return [
                 self._scale.assign(changed, read_value=False),
-                self._applied.assign(tf.where(anew, 0.0, applied), read_value=False),
-                self._refused.assign(tf.where(anew, 0.0, refused), read_value=False),
+                self._applied.assign(tf.where(reset, 0.0, applied), read_value=False),
+                self._refused.assign(tf.where(reset, 0.0, refused), read_value=False),
             ]
 
 
 def _finite(tf: Any, value: Any) -> Any:
-    """Looked at where the gradient is: in a synchronous step on the parameter server that holds the
-    mean.
+    """Return whether a gradient is finite, computed where it is.
+
+    In a synchronous step that is the parameter server that has the mean.
     """
     with tf.device(value.device):
         return tf.reduce_all(tf.is_finite(value))
 
 
 def _over(tf: Any, gradient: Any, scale: Any) -> Any:
+    """Return a gradient divided by the scale; None stays None."""
+    if gradient is None:
+        return None
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(
             _over(tf, gradient.values, scale), gradient.indices, gradient.dense_shape

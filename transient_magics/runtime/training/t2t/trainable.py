@@ -1,4 +1,4 @@
-"""A model, an hparams set and a problem of Tensor2Tensor's registry, as a run trains them.
+"""A model of Tensor2Tensor's registry, as a run trains it: the Trainable, its graphs, and texts.
 
 AutoGraph is off wherever something is built: see bridges.autograph_off.
 """
@@ -15,20 +15,17 @@ from ...folder import RunFolder
 from ..trainable import EvaluationGraph, Objective, Pipeline, Sample, ServingGraph
 from . import bridges, data, registry
 from .bridges import autograph_off
-from .optimizer import asked_of_optimize, gradients, noisy_and_clipped, optimizer, weight_noise
+from .optimizer import gradients, noisy_and_clipped, optimize_request, optimizer, weight_noise
 from .registry import Definition
 
 _AT_ONCE = 16
-"""Texts; a model may keep the logits of all their tokens."""
+"""Texts per batch; a model may keep the logits of all their tokens."""
 _LONGER = 100
-"""How many tokens longer than the longest input an answer may be; as in Tensor2Tensor."""
-
-
-# The graphs of a T2T model: a training step's loss and gradients, an evaluation, serving and decoding.
+"""Tokens by which an answer may exceed the longest input, as in Tensor2Tensor."""
 
 
 def prepare(definition: Definition) -> None:
-    """Give the hparams the problem's own (vocabulary sizes, modalities).
+    """Add the problem's hparams (vocabulary sizes, modalities).
 
     Needs the vocabulary files of text problems.
     """
@@ -36,8 +33,7 @@ def prepare(definition: Definition) -> None:
 
 
 def objective(definition: Definition, features: Mapping[str, Any], divisor: Any) -> Objective:
-    """The training loss on a batch, with T2T's weight decay, noise and clipping around its
-    gradients.
+    """Return the training loss on a batch, with T2T's weight decay, noise and clipping.
 
     Raises DeclarationError for a model whose `optimize` does something else.
     """
@@ -48,23 +44,25 @@ def objective(definition: Definition, features: Mapping[str, Any], divisor: Any)
     hparams = definition.hparams
     features = data_reader.standardize_shapes(dict(features))
     model, loss, _, _ = model_outputs(definition, features, tf.estimator.ModeKeys.TRAIN)
-    asked = asked_of_optimize(model, loss)
-    rate = asked.rate / divisor
-    total, made, pairs = gradients(asked, rate)
+    request = optimize_request(model, loss)
+    rate = request.rate / divisor
+    total, made, pairs = gradients(request, rate)
     return Objective(
         total,
         pairs,
         made,
-        lambda given: noisy_and_clipped(given, asked.hparams),
-        lambda by: optimizer(asked.hparams, rate / by),
+        lambda given: noisy_and_clipped(given, request.hparams),
+        lambda by: optimizer(request.hparams, rate / by),
         _weight(tf, hparams, features),
-        lambda: weight_noise(asked.hparams, rate),
+        lambda: weight_noise(request.hparams, rate),
     )
 
 
 def _weight(tf: Any, hparams: Any, features: Mapping[str, Any]) -> Any:
-    """Of how many targets T2T's loss is the mean: those that the modality's weights do not take for
-    padding, each with its own weight where the problem gives one (`targets_mask`).
+    """Return the number of targets over which T2T's loss is a mean.
+
+    Targets that the modality counts as padding are left out; the others have their own weight if
+    the problem defines one (`targets_mask`).
     """
     from tensor2tensor.layers import common_layers, modalities
 
@@ -99,9 +97,9 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
     values: dict[str, Any] = {}
     updates: list[Any] = []
     for name, function in metrics.create_evaluation_metrics([problem], hparams).items():
-        _ = name.split("/")[0]
-        target = name.split("/")[1]
-        short = name.split("/")[-1]
+        path = name.split("/")
+        target = path[1]
+        short = path[-1]
         if isinstance(logits, dict):
             if target not in logits:
                 continue
@@ -109,7 +107,7 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
         else:
             outcome = function(logits, features, features["targets"])
         if not isinstance(outcome, tuple):
-            continue  # image summaries are no numbers
+            continue  # image summaries are not numbers
         values[short], update = outcome
         updates.append(update)
     return EvaluationGraph(values, updates, loss, examples)
@@ -118,10 +116,10 @@ def evaluation_graph(definition: Definition, features: Mapping[str, Any]) -> Eva
 def model_outputs(
     definition: Definition, features: Mapping[str, Any], mode: str, autoregressive: bool = False
 ) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """The model, its loss and logits as T2T's estimator function computes them, and the features
-    with its targets.
+    """Return the model, its loss, its logits and the features.
 
-    `autoregressive`: it goes on from what it wrote itself, and not from the targets.
+    Computes them as T2T's estimator function does. With `autoregressive` the model continues its
+    own output, and the features have the targets that it generated.
     """
     from tensor2tensor.utils import hparams_lib
 
@@ -138,61 +136,60 @@ def model_outputs(
     return model, sum(losses[key] for key in sorted(losses)), logits, features
 
 
-# The graph that a trained model is used with: raw examples in, class scores or logits out.
+# The graph for predictions: raw examples in, class scores or logits out.
 #
-# An example enters as the problem reads it from its records (an image's pixels, a text's token
-# numbers); the problem's own preprocessing is a part of the graph, so that whoever has an exported
-# model needs nothing else. The model is built as for an evaluation (no dropout, no augmentation),
-# which is what its accuracy was measured with.
+# An input is an example as the problem reads it from its records (an image's pixels, a text's token
+# numbers). The problem's preprocessing is part of the graph, so an exported model needs nothing
+# else. The model is built as for an evaluation (no dropout, no augmentation), like the one whose
+# accuracy was measured.
 
 
 def serving_graph(definition: Definition, given: Collection[str] = ()) -> ServingGraph:
-    """Build the model on placeholders for the features that it needs, and for those `given`, in the
-    default graph.
+    """Build the model on placeholders in the default graph.
 
-    A classifier does not need its targets and answers `scores`, probabilities of shape (examples,
-    classes). Any other model needs its targets too (a sequence's logits depend on what came
-    before), and answers `logits`.
+    The placeholders are those of the features that it needs, and of those `given`. A classifier
+    does not need its targets, and its output is `scores`, probabilities of shape (examples,
+    classes). Any other model needs its targets (the logits of a sequence depend on what came
+    before), and its output is `logits`. Raises TrainingError for unknown or missing features.
     """
     tf = bridges.cross()
 
     if "use_nchw" in definition.hparams:
-        definition.hparams.use_nchw = (
-            False  # a GPU's layout; what is exported here must run anywhere
-        )
+        # A layout for GPUs, but an exported model must run anywhere.
+        definition.hparams.use_nchw = False
     modalities = definition.hparams.problem_hparams.modality
     target = str(modalities.get("targets", ""))
     classifier = target.endswith("class_label")
-    known = _raw_features(tf, definition)
-    needed = {
-        name for name in modalities if name in known and not (classifier and name == "targets")
-    }
-    if strange := sorted(set(given) - set(known)):
-        have = f"The problem's are: {', '.join(sorted(known))}."
-        raise TrainingError(f"the problem has no feature {strange[0]!r}", where="inputs", fix=have)
+    raw_features = _raw_features(tf, definition)
+    needed = {name for name in modalities if name in raw_features}
+    if classifier:
+        needed.discard("targets")
+    if unknown := sorted(set(given) - set(raw_features)):
+        have = f"Its features are: {', '.join(sorted(raw_features))}."
+        raise TrainingError(f"the problem has no feature {unknown[0]!r}", where="inputs", fix=have)
     if given and (missing := sorted(needed - set(given))):
         raise TrainingError(
-            f"the model needs the feature {missing[0]!r} too",
+            f"the model also needs the feature {missing[0]!r}",
             where="inputs",
             fix=_how_to_give(needed),
         )
     inputs = {
         name: tf.placeholder(kind, [None, *shape], name=f"feature_{name}")
-        for name, (kind, shape) in known.items()
+        for name, (kind, shape) in raw_features.items()
         if name in needed or name in given
     }
     examples = tf.shape(next(iter(inputs.values())), out_type=tf.int64)[0]
-    raw = {name: inputs.get(name, _nothing(tf, examples, *like)) for name, like in known.items()}
-    _, _, logits, _ = model_outputs(
-        definition, _preprocessed(tf, definition, raw, examples), tf.estimator.ModeKeys.EVAL
-    )
+    raw = {
+        name: inputs.get(name, _nothing(tf, examples, *like)) for name, like in raw_features.items()
+    }
+    features = _preprocessed(tf, definition, raw, examples)
+    _, _, logits, _ = model_outputs(definition, features, tf.estimator.ModeKeys.EVAL)
     if isinstance(logits, Mapping):
         outputs = {name: _without_ones(tf, value) for name, value in logits.items()}
     elif classifier:
         flat = tf.cast(tf.reshape(logits, [-1, logits.shape.as_list()[-1]]), tf.float32)
-        outputs = {
-            "scores": tf.sigmoid(flat) if target.startswith("sigmoid") else tf.nn.softmax(flat)
-        }
+        activation = tf.sigmoid if target.startswith("sigmoid") else tf.nn.softmax
+        outputs = {"scores": activation(flat)}
     else:
         outputs = {"logits": _without_ones(tf, logits)}
     return ServingGraph(
@@ -201,7 +198,7 @@ def serving_graph(definition: Definition, given: Collection[str] = ()) -> Servin
 
 
 def _raw_features(tf: Any, definition: Definition) -> dict[str, tuple[Any, list[int | None]]]:
-    """Type and shape of every feature of one example as the problem reads it from a record."""
+    """Return type and shape of every feature of an example as read from a record."""
     problem = definition.problem
     problem._hparams = definition.hparams  # as Problem.dataset does before it reads examples
 
@@ -218,7 +215,7 @@ def _raw_features(tf: Any, definition: Definition) -> dict[str, tuple[Any, list[
 
 
 def _nothing(tf: Any, examples: Any, kind: Any, shape: list[int | None]) -> Any:
-    """A feature that the answer does not depend on: zeros, or empty strings."""
+    """Return zeros, or empty strings, for a feature that does not affect the output."""
     sizes = tf.stack([examples, *(tf.constant(size or 1, tf.int64) for size in shape)])
     if kind == tf.string:
         filled = tf.fill(sizes, "")
@@ -231,7 +228,7 @@ def _nothing(tf: Any, examples: Any, kind: Any, shape: list[int | None]) -> Any:
 def _preprocessed(
     tf: Any, definition: Definition, raw: Mapping[str, Any], examples: Any
 ) -> dict[str, Any]:
-    """The batch after the problem's preprocessing, as Problem.serving_input_fn does it."""
+    """Return the batch after the problem's preprocessing, as in Problem.serving_input_fn."""
     from tensor2tensor.utils import data_reader
 
     problem = definition.problem
@@ -247,8 +244,9 @@ def _preprocessed(
 
 
 def _without_ones(tf: Any, logits: Any) -> Any:
-    """Tensor2Tensor keeps four dimensions and the vocabulary; those behind the second that are
-    always one go.
+    """Return logits without the dimensions of size one that follow the second.
+
+    Tensor2Tensor always has four dimensions and the vocabulary.
     """
     shape = logits.shape.as_list()
     ones = [axis for axis in range(2, len(shape) - 1) if shape[axis] == 1]
@@ -256,20 +254,22 @@ def _without_ones(tf: Any, logits: Any) -> Any:
 
 
 def _how_to_give(needed: Collection[str]) -> str:
-    return f"Give a dict: {{{', '.join(f'{name!r}: ...' for name in sorted(needed))}}}."
+    entries = ", ".join(f"{name!r}: ..." for name in sorted(needed))
+    return f"Pass a dict: {{{entries}}}."
 
 
-# From texts to texts: what a trained model writes, token by token, each time the likeliest one, or
-# by beam search.
+# Texts from texts: a trained model generates tokens, each time the most likely one, or by beam
+# search.
 #
-# Tensor2Tensor's own encoders turn texts into token numbers and back, and its own inference writes:
-# a model of texts with inputs answers them (a translation), a language model goes on from them, a
-# classifier names the class.
+# Tensor2Tensor's encoders convert texts to token numbers and back, and its inference generates. A
+# model with inputs answers them (a translation), a language model continues them, and a classifier
+# names the class.
 
 
 class Decoder:
-    """Encodes, writes and decodes for one definition, whose vocabularies must be there. Raises
-    TrainingError.
+    """Encoding, generation and decoding for one definition, whose vocabularies must exist.
+
+    Methods raise TrainingError.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -277,11 +277,12 @@ class Decoder:
         self._hparams = definition.hparams.problem_hparams
         self._language_model = "inputs" not in self._hparams.modality
         self.batch = 1 if self._language_model else _AT_ONCE
-        """Of a language model one, because it would take padding for a part of the text."""
+        """Texts per batch; one for a language model, which would treat padding as text."""
 
     def encode(self, feature: str, texts: Sequence[str]) -> Any:
-        """The token numbers of `texts`, filled up with zeros to the longest, with an end where a
-        model has inputs.
+        """Return the token numbers of `texts`, padded with zeros to the longest.
+
+        A model with inputs also gets a token for the end of each text.
         """
         import numpy
         from tensor2tensor.data_generators.text_encoder import EOS_ID
@@ -301,7 +302,7 @@ class Decoder:
                 raise TrainingError(f"{str(text)!r} is not in the vocabulary of {feature}")
             if not tokens and self._language_model:
                 raise TrainingError(
-                    "a language model goes on from a text, and one of them is empty"
+                    "a language model continues a text, and one of the texts is empty"
                 )
             rows.append(tokens if self._language_model else [*tokens, EOS_ID])
         array = numpy.zeros((len(rows), max(map(len, rows))), numpy.int64)
@@ -310,27 +311,31 @@ class Decoder:
         return array
 
     def graph(self, given: Collection[str], beam_size: int = 1, alpha: float = 0.0) -> ServingGraph:
-        """Build what answers the features `given` with token numbers, in the default graph."""
+        """Build the graph that answers the features `given` with tokens, in the default graph."""
         from tensor2tensor.utils import hparams_lib
 
         tf = bridges.cross()
 
         needed = {name for name in self._hparams.modality if name != "targets"} or {"inputs"}
-        if strange := sorted(set(given) ^ needed):
-            what = f"the texts of {strange[0]!r} are {'missing' if strange[0] in needed else 'not wanted'}"
+        if different := sorted(set(given) ^ needed):
+            name = different[0]
+            if name in needed:
+                what = f"the texts of {name!r} are missing"
+            else:
+                what = f"the model takes no texts of {name!r}"
             raise TrainingError(what, where="inputs", fix=f"Needed: {', '.join(sorted(needed))}.")
         for name in ("targets", *given):
             self._encoder(self._modelled(name))
         hparams = hparams_lib.copy_hparams(self._definition.hparams)
         if hparams.get("prepend_mode", "none") != "none":
             raise TrainingError(
-                "a model that prepends inputs to targets is not decoded", where="prepend_mode"
+                "a model that prepends inputs to targets cannot be decoded", where="prepend_mode"
             )
         inputs = {
             name: tf.placeholder(tf.int32, [None, None], name=f"feature_{name}")
             for name in sorted(given)
         }
-        features = {name: each[:, :, None, None] for name, each in inputs.items()}
+        features = {name: tensor[:, :, None, None] for name, tensor in inputs.items()}
         with bridges.autograph_off():
             model = self._definition.model(hparams, tf.estimator.ModeKeys.PREDICT)
             answer = model.infer(features, decode_length=_LONGER, beam_size=beam_size, alpha=alpha)
@@ -338,7 +343,7 @@ class Decoder:
         return ServingGraph(inputs, {"tokens": tf.reshape(tokens, [tf.shape(tokens)[0], -1])})
 
     def decode(self, tokens: Any) -> str:
-        """The text of one answer."""
+        """Return the text of one answer."""
         from tensor2tensor.data_generators.text_encoder import EOS_ID
 
         found = [int(token) for token in tokens]
@@ -351,46 +356,52 @@ class Decoder:
         return self._hparams.modality["targets"] == "class_label"
 
     def _modelled(self, feature: str) -> str:
-        """What a language model is given is the beginning of its targets."""
+        """Return the model's name of a feature: inputs of a language model begin its targets."""
         if self._language_model and feature == "inputs":
             return "targets"
         return feature
 
     def _encoder(self, feature: str) -> Any:
+        """Return the encoder of a feature's texts. Raises TrainingError if it has none."""
         modality = self._hparams.modality.get(feature)
         encoder = self._hparams.vocabulary.get(feature)
         text = str(modality).startswith("symbol") or (feature == "targets" and self._classifier)
         if encoder is None or not text:
-            raise TrainingError(f"{self._definition.problem.name} has no texts as {feature}")
+            raise TrainingError(f"{self._definition.problem.name} has no texts for {feature}")
         return encoder
 
 
 class RegisteredModel:
-    """The Trainable that a run names."""
+    """The Trainable of a model, hparams set and problem that a run names."""
 
     @autograph_off()
     def __init__(self, folder: RunFolder, spec: RunSpec, directory: str) -> None:
-        """Run the cell and find what the run names. Raises CellError or DeclarationError."""
+        """Run the cell and find the names of the run.
+
+        Raises CellError or DeclarationError.
+        """
         self._definition = registry.define(folder, spec, directory)
         self._directory = directory
         self._threads = spec.prep_threads or (0 if spec.reads_records else data.AS_MANY_AS_CORES)
 
     @property
     def batch(self) -> int:
-        """The hparams' batch size; of most text problems in tokens."""
+        """The batch size of the hparams; for most text problems in tokens."""
         return int(self._definition.hparams.batch_size)
 
     @autograph_off()
     def prepare(self) -> None:
-        """Give the hparams the problem's own (vocabulary sizes, modalities). Needs the vocabulary
-        of text problems.
+        """Add the problem's hparams (vocabulary sizes, modalities).
+
+        Needs the vocabulary of text problems.
         """
         prepare(self._definition)
 
     @autograph_off()
     def assume_vocabulary(self) -> int:
-        """Use a vocabulary without words and return its size; 0 for a problem that declares no
-        size.
+        """Use a vocabulary without words, and return its size.
+
+        Returns 0 for a problem that declares no size.
         """
         return data.assume_vocabulary(self._definition.problem)
 
@@ -400,11 +411,11 @@ class RegisteredModel:
         return bool(self._definition.problem.batch_size_means_tokens)
 
     def fingerprint(self) -> dict[str, str]:
-        """Return nothing: all processes read the same files."""
+        """Return an empty fingerprint: all processes read the same files."""
         return {}
 
     def has_records(self) -> bool:
-        """Whether the problem's training files are in the directory (which may be a bucket)."""
+        """Return whether the training files are in the directory, which may be a bucket."""
         return data.has_records(self._definition, self._directory)
 
     @autograph_off()
@@ -414,39 +425,39 @@ class RegisteredModel:
 
     @autograph_off()
     def record_files(self) -> Sequence[Path]:
-        """The training files, of a problem whose records may be read one by one in any order."""
+        """Return the training files if their records may be read in any order; else none."""
         return data.record_files(self._definition, self._directory)
 
     @autograph_off()
     def training_pipeline(self) -> Pipeline:
-        """Training examples; of text problems, batches as T2T makes them."""
+        """Return training examples; for text problems, batches as T2T makes them."""
         return data.training_pipeline(self._definition, self._directory, self._threads)
 
     @autograph_off()
     def evaluation_pipeline(self, drawn: Sample | None = None) -> Pipeline:
-        """The dev split once, in batches. No part of it is ever drawn."""
+        """Return the dev split once, in batches. A part of it is never drawn."""
         return data.evaluation_pipeline(self._definition, self._directory)
 
     @autograph_off()
     def placeholders(self) -> dict[str, Any]:
-        """Placeholders shaped like a batch of the problem's training features."""
+        """Return placeholders in the shape of a batch of training features."""
         return data.placeholders(self._definition)
 
     @autograph_off()
     def objective(self, features: Mapping[str, Any], divisor: Any) -> Objective:
-        """The model's loss, and T2T's optimizer."""
+        """Return the model's loss, gradients and optimizer."""
         return objective(self._definition, features, divisor)
 
     @autograph_off()
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
-        """The problem's own metrics, by their short names."""
+        """Return the problem's own metrics by their short names."""
         return evaluation_graph(self._definition, features)
 
     @autograph_off()
     def serving_graph(self, given: Collection[str] = ()) -> ServingGraph:
-        """Class scores of a classifier, logits of any other model."""
+        """Return class scores of a classifier, or logits of any other model."""
         return serving_graph(self._definition, given)
 
     def texts(self) -> Decoder:
-        """Texts in and out by the problem's own encoders."""
+        """Return the model with texts in and out, by the problem's own encoders."""
         return Decoder(self._definition)

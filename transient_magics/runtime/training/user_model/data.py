@@ -136,7 +136,8 @@ class Data:
     names
         The user's name of each value, by key.
     batch
-        Examples per mini-batch: as declared, or those of a dataset that is already batched; else None.
+        Examples per mini-batch: as declared, or those of a dataset that is already batched; else
+        None.
     """
 
     def __init__(
@@ -563,9 +564,9 @@ def _in_parts(given: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(map(arranged, given))
 
 
-# Checks of what input_fn returns: (features, labels) or (features, labels, weights), each of them an
-# array or a structure of arrays, or a tf.data.Dataset of such examples. The tables above have an error
-# for each other kind of value.
+# Checks of what input_fn returns: (features, labels) or (features, labels, weights), each of them
+# an array or a structure of arrays, or a tf.data.Dataset of such examples. The tables above have an
+# error for each other kind of value.
 
 
 def wrong(what: str, fix: str = _RETURN) -> TrainingError:
@@ -688,9 +689,9 @@ def _objects(value: Any, array: Any) -> str:
     return f"an array of the type object (of {', '.join(kinds[:3]) or 'nothing'})"
 
 
-# Tensors that the cell computed when it ran become constants of the graphs that use them, for example
-# a table of class weights in a loss. TensorFlow itself does that only in the graphs of its functions.
-# Variables outside of the model are refused: no parameter server has them.
+# Tensors that the cell computed when it ran become constants of the graphs that use them, for
+# example a table of class weights in a loss. TensorFlow itself does that only in the graphs of its
+# functions. Variables outside of the model are refused: no parameter server has them.
 
 
 def refused_captures() -> int:

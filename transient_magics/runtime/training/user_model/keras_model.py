@@ -234,10 +234,11 @@ def _zeros(kind: Any, shape: Any) -> Any:
     return numpy.zeros([2, *(size or 1 for size in shape.as_list())], kind.as_numpy_dtype)
 
 
-# Features of Keras without effect in a run, or with another one, are refused by name, never ignored.
+# Features of Keras without effect in a run, or with another one, are refused by name, never
+# ignored.
 #
-# Workers compute the loss and the gradients of a model, and parameter servers apply its optimizer. No
-# Python code of the model runs in between: callbacks and a custom train_step are never called.
+# Workers compute the loss and the gradients of a model, and parameter servers apply its optimizer.
+# No Python code of the model runs in between: callbacks and a custom train_step are never called.
 
 
 @contextlib.contextmanager

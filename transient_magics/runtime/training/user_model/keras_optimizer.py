@@ -55,7 +55,7 @@ class KerasOptimizer:
         kind = type(optimizer).__name__
         if kind == "LossScaleOptimizer":
             raise DeclarationError(
-                "mixed_float16 needs its loss scaled, which is not supported on parameter servers",
+                "mixed_float16 needs loss scaling, which is not supported on parameter servers",
                 fix="Use mixed_bfloat16.",
             )
         if kind in _UNSUPPORTED:
@@ -112,7 +112,7 @@ class KerasOptimizer:
         }
 
     def _at(self, step: Any, changed: Sequence[tuple[Any, Any]] = ()) -> Any:
-        """Return a scope in which the optimizer has its own values, at a step, and those changed."""
+        """Return a scope with the optimizer's values at a step, and those changed."""
         tf = tensorflow()
         keras = importlib.import_module("keras")
         iterations = self._optimizer.iterations
@@ -157,8 +157,8 @@ class KerasOptimizer:
                 count = tf.cast(step + 1, value.dtype)
                 factor = optimizer.beta_1 * (1.0 - 0.5 * tf.pow(tf.cast(0.96, value.dtype), count))
                 changed = [
-                    (known, current * factor if known is state else other)
-                    for known, other in changed
+                    (target, current * factor if target is state else other)
+                    for target, other in changed
                 ]
         with self._at(step, changed) as scope:
             optimizer.update_step(gradient, weight, rate)
@@ -238,7 +238,7 @@ def _states_of(optimizer: Any, weight: Any) -> list[Any]:
 
 
 def _variables_of(optimizer: Any) -> list[Any]:
-    """Return all variables that an optimizer holds, also those in lists that Keras does not track."""
+    """Return all variables of an optimizer, also those in lists that Keras does not track."""
     keras = importlib.import_module("keras")
     found: dict[int, Any] = {id(variable): variable for variable in optimizer.variables}
     for value in vars(optimizer).values():
@@ -368,7 +368,7 @@ def _rmsprop(rate: Any, config: Mapping[str, Any], decay: Decay) -> Any:
 
 
 def _dense(optimizer: Any) -> Any:
-    """Return the optimizer with Keras's rule for embeddings: it also moves rows without gradient."""
+    """Return the optimizer with Keras's rule, which also moves rows without a gradient."""
 
     class Dense(optimizer):
         def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:

@@ -252,7 +252,8 @@ def counted_in(
     Returns
     -------
     tuple of int, int, bool
-        Elements, the sum of their `rows` (without `rows`, elements again), and whether the dataset ended.
+        Elements, the sum of their `rows` (without `rows`, elements again), and whether the dataset
+        ended.
     """
     modern = importlib.import_module("tensorflow")
     as_it_is = modern.autograph.experimental.do_not_convert
@@ -276,6 +277,11 @@ def size_of(dataset: Any) -> int:
     """Return the number of elements that a dataset reports; else ENDLESS or UNKNOWN."""
     with _where_made(dataset):
         return int(_value(dataset.cardinality()))
+
+
+def is_dataset(value: Any) -> bool:
+    """Return whether a value is a tf.data.Dataset."""
+    return isinstance(value, importlib.import_module("tensorflow").data.Dataset)
 
 
 def first_batch_size(dataset: Any) -> int | None:
@@ -341,9 +347,9 @@ def _value(tensor: Any) -> Any:
 # Whether a tf.data.Dataset has single examples, as input_fn should return them, or batches, as for
 # `model.fit`. Batches are used as they are.
 #
-# The inputs of a model that begins with a keras.Input decide. Without them, a dataset with any batching
-# transformation is refused: `.batch` also makes one long example of many short ones, and a wrong guess
-# would train on batches of batches.
+# The inputs of a model that begins with a keras.Input decide. Without them, a dataset with any
+# batching transformation is refused: `.batch` also makes one long example of many short ones, and a
+# wrong guess would train on batches of batches.
 
 
 def is_batched(dataset: Any, shapes: Sequence[Any], inputs: Sequence[Sequence[int | None]]) -> bool:

@@ -217,8 +217,8 @@ def _plural(part: str) -> str:
     return {INPUTS: "features", LABELS: "labels"}.get(part, "sample weights")
 
 
-# Arrays in a file, with any names, between a program and its caller. NumPy uses the names as names of
-# files and of parameters. If one of them cannot be used so, the file has a table of names.
+# Arrays in a file, with any names, between a program and its caller. NumPy uses the names as names
+# of files and of parameters. If one of them cannot be used so, the file has a table of names.
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -1,17 +1,18 @@
 """A model that the cell defines itself, as a run trains it.
 
-The cell defines these names:
+A cell that calls `fit` of a compiled Keras model declares all of this with that call (fit.py). Any
+other cell defines these names:
 
 `input_fn(mode)`
-    Returns (features, labels) for the mode "train" or "eval"; for a Keras model also (features, labels,
-    weights). They are arrays, or a tf.data.Dataset of single examples. Each of the three is one array,
-    or a structure of several (dicts, tuples, namedtuples, nested). A dataset of batches is accepted if
-    the model begins with a keras.Input, which distinguishes batches from examples.
+    Returns (features, labels) for the mode "train" or "eval"; for a Keras model also (features,
+    labels, weights). They are arrays, or a tf.data.Dataset of single examples. Each of the three is
+    one array, or a structure of several (dicts, tuples, namedtuples, nested). A dataset of batches
+    is accepted if the model begins with a keras.Input, which distinguishes batches from examples.
 `model`
     A compiled Keras model; or
 `model_fn(features, labels, mode)`
-    Builds the graph of a batch with TensorFlow's version-1 functions. The mode "infer" has no labels.
-    Returns a dict:
+    Builds the graph of a batch with TensorFlow's version-1 functions. The mode "infer" has no
+    labels. Returns a dict:
 
     loss             the batch's mean loss                              train, eval
     optimizer        function of a rate: a tf.compat.v1.train optimizer train
@@ -22,8 +23,8 @@ The cell defines these names:
 `batch_size`
     Examples of a worker's step (default: 32).
 
-The optimizer is not applied here: its learning rate follows the number of workers, and the gradients
-cross the network.
+The optimizer is not applied here: its learning rate follows the number of workers, and the
+gradients cross the network.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ class OwnModel:
                     "the cell calls model.fit and defines input_fn or model_fn",
                     fix="Keep one of them.",
                 )
+            if spec.mode == "sync" and spec.workers > 1:
+                fit = fit.shared(spec.workers)
             input_fn = fit.input_fn
             model = fit.model
             batch = fit.batch_size
