@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....errors import DeclarationError
-from ....protocol.measures.objective import Objective
+from ....protocol.objective import Objective
 from ....protocol.run import FitDeclaration
 from ..usercode import CellEnd, is_of_cell
 from . import reading
