@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
@@ -167,7 +167,7 @@ def _save(model: Any, target: Path) -> None:
         os.link(fresh, target)  # unlike a rename it replaces nothing
     except OSError as error:
         raise TrainingError(
-            f"The model cannot be written: {error.strerror or error}", where=str(target)
+            f"The model cannot be written: {reason_of(error)}", where=str(target)
         ) from error
     finally:
         fresh.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...protocol import layout
 from ...runtime.files.checkpoints import Checkpoints
 from ...runtime.training.user_model.structure import (
@@ -145,7 +145,7 @@ def export(
         fresh.rename(target)  # takes the place of an empty folder
     except OSError as error:
         raise TrainingError(
-            f"The model cannot be exported: {error.strerror}", where=str(target)
+            f"The model cannot be exported: {reason_of(error)}", where=str(target)
         ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...files import write_atomically
 from ...journal import Event, metrics, read
 from ...protocol import layout
@@ -78,7 +78,7 @@ def write(run: RecordedRun, folder: Path) -> Path:
         _profiles(run, folder / "plugins" / "profile" / run.name)
     except OSError as error:
         raise TrainingError(
-            f"The event files cannot be written: {error.strerror}", where=str(folder)
+            f"The event files cannot be written: {reason_of(error)}", where=str(folder)
         ) from error
     return folder
 
