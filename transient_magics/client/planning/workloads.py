@@ -37,7 +37,7 @@ _OTHERWISE = "or train it for a minute on a cluster, then plan with that run."
 
 
 def store_of(run: KnownRun) -> ModelStore:
-    """Return the store of the model of a run; a model of a cell is identified by the cell's text."""
+    """Return the store of the model of a run; the text of a cell identifies its model."""
     if run.state.spec.model:
         cell = b""
     else:
