@@ -379,8 +379,9 @@ _Timed = TypeVar("_Timed", bound=tuple[float, *tuple[object, ...]])
 
 
 def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
-    """With one more at the end. Points begin with their time; where there would be too many, half
-    of them stay, at about equal distances.
+    """Return the points with one more at the end. Each begins with its time.
+
+    If there would be too many, about half of them stay, at about equal distances.
     """
     if len(points) >= most:
         apart = (new[0] - points[0][0]) * 2 / most

@@ -310,6 +310,7 @@ def _(state: ClusterState, event: e.VmStarted) -> ClusterState:
 
 
 def with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
+    """Change fields of a VM, unless it is gone or unknown."""
     vm = state.vms.get(name)
     if vm is None or not vm.living:
         return state
