@@ -72,7 +72,7 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
 
 
 def _built(folder: RunFolder, example: Any) -> Any:
-    """The model of the cell, called once, so that all its weights are there."""
+    """Return the cell's model, called once, so that all its weights exist."""
     spec = folder.spec()
     provide_packages(folder)
     try:
@@ -86,9 +86,7 @@ def _built(folder: RunFolder, example: Any) -> Any:
 
 @contextlib.contextmanager
 def _apart(include: Path) -> Iterator[None]:
-    """Inside, modules that came along with the cell are the run's; afterwards they are the
-    notebook's again.
-    """
+    """Use the modules of the run within the block, and those of the notebook after it."""
     if include.is_dir():
         names = {path.stem for path in include.iterdir()}
     else:
