@@ -127,7 +127,7 @@ def ends(vms: int, deadline: float, share: float, rng: np.random.Generator) -> T
     seen: list[Situation] = []
 
     def watched(now: Situation) -> Verdict:
-        if not seen and now.steps - now.unsaved <= (1 - share) * made.work and now.speeds.known:
+        if not seen and now.steps - now.unsaved <= (1 - share) * made.work and now.speeds.is_measured:
             seen.append(now)
         return decide(now)
 

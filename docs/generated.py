@@ -182,7 +182,8 @@ def _errors() -> Iterator[str]:
 
 
 def _branch(error: type[errors.TransientError], depth: int) -> Iterator[str]:
-    yield f"{'  ' * depth}- `{error.__name__}`: {' '.join((inspect.getdoc(error) or '').split())}"
+    text = re.split(r"\n\n\w+\n-{3,}", inspect.getdoc(error) or "")[0]  # without the NumPy sections
+    yield f"{'  ' * depth}- `{error.__name__}`: {' '.join(text.split())}"
     for child in error.__subclasses__():
         if child.__module__ == errors.__name__:
             yield from _branch(child, depth + 1)

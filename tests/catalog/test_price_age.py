@@ -88,5 +88,5 @@ def test_the_age_of_prices_is_in_dry_runs_and_an_unconfirmed_price_has_two_digit
     assert age_words(t4) in Preview(t4).doubts
     assert age_words(replace(t4, provisioning_model="standard")) == ""
     said = str(planned("v100x2@us-central1-a+v100@us-east1-c"))
-    assert "per million steps, by a price that is not confirmed." in said
+    assert "per million steps, by an unconfirmed price." in said
     assert "costs about $2" in said

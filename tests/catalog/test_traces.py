@@ -30,8 +30,8 @@ def test_a_file_tells_what_each_zone_had_and_begins_again_at_its_end() -> None:
         (HEADER + "a,v100,1,nan,1\na,v100,1,60,\n", "row 2: seconds must be a number from 0 on, not 'nan'"),
         (HEADER + "a,v100,1,0\n", "row 2 does not have 5 values"),
         (HEADER + "a,v100,1,0,1,9\n", "row 2 does not have 5 values"),
-        (HEADER + "a,v,1,0,1\na,v,1,9,\nb,v,1,0,1\nb,v,1,9,\na,v,1,0,1\na,v,1,9,\n", "a:vx1 do not stand together"),
-        (HEADER + ",v100,1,0,1\n,v100,1,60,\n", "row 2 names no zone or no GPU"),
+        (HEADER + "a,v,1,0,1\na,v,1,9,\nb,v,1,0,1\nb,v,1,9,\na,v,1,0,1\na,v,1,9,\n", "a:vx1 are not consecutive"),
+        (HEADER + ",v100,1,0,1\n,v100,1,60,\n", "row 2 lacks a zone or a GPU"),
     ],
 )  # fmt: skip
 def test_a_broken_file_is_refused_in_a_sentence_that_names_it_and_what_is_wrong(text: str, said: str) -> None:

@@ -174,7 +174,7 @@ def test_a_time_limit_is_within_what_compute_engine_takes_and_vms_need(more: dic
         ("k80x4 --zone us-west1-x", "Did you mean us-west1-c?"),
         ("k80x4 --provisioning-model sport", "Did you mean spot?"),
         ("k80x4 --max-cost -3", "--max-cost takes a number above zero"),
-        ("k80x4 --name 'a b'", "cannot be a name"),
+        ("k80x4 --name 'a b'", "Invalid name 'a b'"),
         ("k80x4 -o 3d", "-o takes a variable's name"),
         ("k80x4 --fallback spot", "Invalid --fallback 'spot'"),
         ("k80x4 --chief workr", "Did you mean worker?"),
@@ -671,7 +671,7 @@ def test_parameter_servers_may_have_another_machine_at_its_own_price() -> None:
     assert "per hour for disks." in str(Preview(inside))
     with pytest.raises(DeclarationError, match="Leave out --ps-cores"):
         specify(replace(mine, ps_machine="e2-standard-8", ps_cores=8))
-    with pytest.raises(DeclarationError, match="Those with a known price: n1-standard"):
+    with pytest.raises(DeclarationError, match="Machines with a known price: n1-standard"):
         specify(replace(mine, ps_machine="c3-standard-4"))
 
 

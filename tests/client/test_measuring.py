@@ -28,7 +28,7 @@ from transient_magics.controller.vms.lookup import measured_advice
 from transient_magics.errors import DeclarationError
 from transient_magics.journal.lock import LOCK, take
 from transient_magics.spec import RunSpec
-from transient_magics.spec.measurement import LIFE_SECONDS, MeasureSpec, Sighting, next_look, write_sightings
+from transient_magics.spec.measurement import LIFE_SECONDS, MeasureSpec, Sighting, next_request, write_sightings
 
 OPEN, SHUT = "us-west1-b", "us-east1-c"
 PATIENCE = 180.0
@@ -44,13 +44,13 @@ def spec(**more: object) -> MeasureSpec:
 
 def test_it_looks_at_once_then_as_often_as_was_said_until_its_time_or_its_money_is_over() -> None:
     known = spec()
-    assert next_look(known, [], 1000.0) == (1000.0, "")
+    assert next_request(known, [], 1000.0) == (1000.0, "")
     seen = [Sighting(1000.0, OPEN, given=True, dollars=0.005)]
-    assert next_look(known, seen, 1001.0) == (1600.0, "")
-    assert next_look(known, seen, 1700.0) == (1700.0, ""), "it was late"
-    assert next_look(known, seen, 4600.0) == (0.0, "its time is over")
-    (_, over) = next_look(spec(budget=0.029), seen, 1001.0)
-    assert over == "$0.01 of $0.03 are spent, and another look could cost $0.03"
+    assert next_request(known, seen, 1001.0) == (1600.0, "")
+    assert next_request(known, seen, 1700.0) == (1700.0, ""), "it was late"
+    assert next_request(known, seen, 4600.0) == (0.0, "its time is over")
+    (_, over) = next_request(spec(budget=0.029), seen, 1001.0)
+    assert over == "$0.01 of $0.03 are spent, and another request could cost $0.03"
     assert MeasureSpec.from_dict(json.loads(json.dumps(known.to_dict()))) == known
 
 
@@ -65,7 +65,7 @@ def test_the_budget_holds_whenever_it_is_killed(
     known = spec(zones=names, hourly=dict.fromkeys(names, hourly), budget=budget, max_seconds=1e9)
     seen: list[Sighting] = []
     for there, life in lives:
-        due, over = next_look(known, seen, 0.0)
+        due, over = next_request(known, seen, 0.0)
         if over:
             break
         worst = sum(each.dollars for each in seen) + zones * hourly * LIFE_SECONDS / 3600

@@ -160,7 +160,7 @@ async def test_the_examination_before_a_cluster_says_which_zone_the_advice_prefe
 
     monkeypatch.setattr(emulator, "ensure", lambda **_: url)
     await asyncio.to_thread(weather, url, stockout=["us-west1-b:v100"], revocations="published")
-    findings = {each.subject: each.said for each in (await examine(SPEC))[0]}
+    findings = {each.subject: each.text for each in (await examine(SPEC))[0]}
     assert findings["advice on v100"].startswith("prefers us-")
     assert "% preempted lately" in findings["advice on v100"]
     assert "us-west1-b" not in findings["advice on v100"]

@@ -78,7 +78,7 @@ def test_a_spot_vm_takes_the_preemptible_quota_once_there_is_one(
     listed += [] if preemptible is None else [Quota("PREEMPTIBLE_NVIDIA_T4_GPUS", preemptible)]
     wanted = {("PREEMPTIBLE_NVIDIA_T4_GPUS", "NVIDIA_T4_GPUS"): 2.0}
     if not refused:
-        assert "2 wanted" in policies.compare(listed, wanted, "in r", "p")
+        assert "2 needed" in policies.compare(listed, wanted, "in r", "p")
         return
     with pytest.raises(CloudError, match=f"{refused} in r has {min(preemptible or standard, standard)} of"):
         policies.compare(listed, wanted, "in r", "p")
@@ -86,14 +86,14 @@ def test_a_spot_vm_takes_the_preemptible_quota_once_there_is_one(
 
 def test_spot_vms_and_others_that_take_the_same_quota_are_counted_together() -> None:
     both = policies.needs([vm("n1-standard-4"), vm("n1-standard-8", model="standard")])
-    assert "CPUS 12 free, 12 wanted" in policies.compare([Quota("CPUS", 12)], both, "in r", "p")
-    with pytest.raises(CloudError, match="CPUS in r has 11 of 11 left, and 12 are wanted"):
+    assert "CPUS 12 free, 12 needed" in policies.compare([Quota("CPUS", 12)], both, "in r", "p")
+    with pytest.raises(CloudError, match="CPUS in r has 11 of 11 left, and 12 are needed"):
         policies.compare([Quota("CPUS", 11), Quota("PREEMPTIBLE_CPUS", 0)], both, "in r", "p")
     assert "; CPUS 8 free, 8" in policies.compare([Quota("PREEMPTIBLE_CPUS", 4), Quota("CPUS", 8)], both, "in r", "p")
 
 
 def test_a_quota_that_nobody_lists_is_not_told() -> None:
-    assert "the quota of G2 vCPUs is not listed, so not told" in policies.compare(
+    assert "the quota of G2 vCPUs is not listed, so unknown" in policies.compare(
         [Quota("CPUS", 9)], policies.needs([vm("g2-standard-4", model="standard")]), "in r", "p"
     )
 
@@ -187,4 +187,4 @@ def test_whatever_is_listed_there_is_an_answer(metrics: list[str], limit: float,
             answer = policies.compare(listed, policies.needs([asked]), "in r", "p")
         except CloudError as error:
             answer = error.fix
-        assert "wanted" in answer or "iam-admin/quotas?project=p" in answer
+        assert "needed" in answer or "iam-admin/quotas?project=p" in answer

@@ -132,7 +132,7 @@ async def test_an_image_for_jobs_has_a_family_of_its_own_and_no_tensorflow(api: 
 @pytest.mark.parametrize(
     ("method", "path", "answer", "error", "words"),
     [
-        ("POST", f"zones/{ZONE}/instances", refusal(404, "notFound", "no such base"), CloudError, "is not there"),
+        ("POST", f"zones/{ZONE}/instances", refusal(404, "notFound", "no such base"), CloudError, "does not exist"),
         ("POST", f"{VM}/stop", refusal(400, "invalid", "cannot be stopped"), CloudError, "cannot be stopped"),
         ("POST", "global/images", LOST, AccessError, "roles/compute.storageAdmin"),
         ("POST", "global/operations/operation-1/wait",
@@ -194,7 +194,7 @@ async def test_a_vm_of_its_name_that_somebody_else_made_is_left_alone(api: Api, 
     google = Google(api, "ready: TensorFlow 2.21.0")
     google.status, google.labels = "RUNNING", {"team": "production"}
     api.on("POST", f"zones/{ZONE}/instances", refusal(409, "alreadyExists", "The VM already exists"))
-    with pytest.raises(AlreadyExistsError, match="The name is taken"):
+    with pytest.raises(AlreadyExistsError, match="The name is in use"):
         await bake(engine)
     assert (google.status, api.asked("DELETE", ".*")) == ("RUNNING", [])
 
@@ -353,7 +353,7 @@ async def test_the_examination_says_which_image(api: Api, engine: ComputeEngine)
     api.on("GET", "", {"name": PROJECT})
     api.on("GET", "global/images/family/mine", image("second", 2))
     findings = await engine.examine(first_requests(cluster("t4", image="family/mine")))
-    said = {each.subject: each.said for each in findings}
+    said = {each.subject: each.text for each in findings}
     assert said["image"] == f"second of project {PROJECT}, which carries the stack for training"
 
 

@@ -168,13 +168,13 @@ async def test_a_token_that_was_changed_or_has_expired_is_none(url: str, owner: 
 
 
 async def test_what_is_not_given_is_told_in_a_sentence(url: str) -> None:
-    with pytest.raises(AccessError, match=r"gives no token for the VMs.*sts\.googleapis\.com"):
+    with pytest.raises(AccessError, match=r"refuses a token for the VMs.*sts\.googleapis\.com"):
         await bounded_token([Reach(f"gs://{BUCKET}/{MINE}/", "objectOwner")], "p", url)  # type: ignore[arg-type]
     for place in ("gs://bucket/x' || true || 'y/", "gs://bucket", "gs://Bucket/x", "bucket/x"):
         if place != "gs://bucket":
-            with pytest.raises(ValueError, match="no place"):
+            with pytest.raises(ValueError, match="not a place"):
                 Reach(place, "objectUser").rule()
-    with pytest.raises(CloudError, match="no token for such a place"):
+    with pytest.raises(CloudError, match="Tokens cannot be limited to such a place"):
         await bounded_token([Reach("gs://bucket/x' || true", "objectViewer")], "p", url)
     assert "availabilityCondition" not in Reach("gs://bucket", "objectViewer").rule()
     async with CloudStorage("p", url, patience=3) as own:

@@ -166,7 +166,7 @@ async def test_a_missing_image_is_no_vm_that_went(api: Api, engine: ComputeEngin
     for outcome in (await engine.insert_many(many)).values():
         assert isinstance(outcome, CloudError)
         assert not isinstance(outcome, GoneError)
-    with pytest.raises(CloudError, match="What the VM needs is not there") as raised:
+    with pytest.raises(CloudError, match="A resource that the VM needs does not exist") as raised:
         await engine.insert(many[0])
     assert not isinstance(raised.value, GoneError)
 
@@ -219,5 +219,5 @@ async def test_who_may_not_list_operations_still_learns_what_became_of_the_vms(
     assert isinstance(made["c1-worker-1"], Vm)
     for name in ("c1-worker-2", "c1-worker-3"):
         assert type(made[name]) is CloudError, "a right would not bring the VM"
-        assert "the reason may not be asked" in str(made[name])
+        assert "the reason cannot be read" in str(made[name])
         assert "compute.zoneOperations.list" in str(made[name])

@@ -84,7 +84,7 @@ async def test_limits_of_a_cluster_that_is_there_go_by_compute_engines_clock(
     fleet = cast(Fleet, SimpleNamespace(request=lambda decisions, _: asked.extend(decisions)))
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
-        controller._carry_out(fleet, Situation(lookup.corrected_now(engine.ahead), recorder.state))
+        controller._apply(fleet, Situation(lookup.corrected_now(engine.ahead), recorder.state))
     assert recorder.state.phase == ("deleting" if ends else "provisioning")
     assert [each.vm for each in asked] == ([] if ends else ["ps-0", "worker-0"])
 
@@ -95,7 +95,7 @@ async def test_the_dry_run_says_so_too(api: Api, monkeypatch: pytest.MonkeyPatch
     spec = replace(declared(tmp_path, time.time()), project=None)
     monkeypatch.setattr("transient_magics.controller.vms.access._ask", lambda _: {"relay": "nowhere", "isolated": True})
     findings, _ = await preflight.examine(spec)
-    assert "12 h ahead of" in next(each.said for each in findings if each.subject == "clock")
+    assert "12 h ahead of" in next(each.text for each in findings if each.subject == "clock")
 
 
 def test_answers_are_heard_in_threads_while_somebody_asks_for_the_clock() -> None:

@@ -171,11 +171,11 @@ async def test_who_may_not_charge_the_project_charges_the_logins_then_none(
     charged = [project for name, path, project in hosts.sent if (name, path) == (host, f"/{RIGHTS}")]
     assert charged == [PROJECT, QUOTA_PROJECT, None][: min(answers, 3)]
     if answers == 4:
-        assert not finding.told
+        assert not finding.answered
         assert f"add-iam-policy-binding {PROJECT}" in finding.fix
         assert "serviceUsageConsumer" in finding.fix
     else:
-        assert "lack compute." in finding.said
+        assert "lack compute." in finding.text
 
 
 @pytest.mark.parametrize("named", ["", PROJECT, QUOTA_PROJECT])

@@ -151,14 +151,14 @@ async def test_a_vm_of_someone_else_under_the_same_name_is_not_ours(
 ) -> None:
     api.on("POST", INSTANCES, refusal(409, "alreadyExists", "The resource 'c1-worker-1' already exists"))
     api.on("GET", WORKER, instance("c1-worker-1", **differing))
-    with pytest.raises(AlreadyExistsError, match="The name is taken"):
+    with pytest.raises(AlreadyExistsError, match="The name is in use"):
         await engine.insert(wanted)
 
 
 async def test_a_vm_taken_away_while_it_starts_is_gone(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
     succeed(api)
     api.on("GET", WORKER, instance("c1-worker-1", status="STAGING"), instance("c1-worker-1", status="STOPPING"))
-    with pytest.raises(GoneError, match="c1-worker-1 was taken away before it ran"):
+    with pytest.raises(GoneError, match="c1-worker-1 was preempted before it ran"):
         await engine.insert(wanted)
 
 
@@ -237,7 +237,7 @@ async def test_a_zone_that_does_not_answer_has_not_lost_its_vms(
     items = {f"zones/{ZONE}": {"instances": [instance("a")]}, **answer.get("items", {})}
     api.on("GET", "aggregated/instances", {**answer, "items": items})
     for asked in (engine.list({"cluster": "c1"}), engine.list({"cluster": "c1"}, within=(ZONE, FAR))):
-        with pytest.raises(UnreachableError, match=f"does not tell what is in zone {FAR} now"):
+        with pytest.raises(UnreachableError, match=f"does not list the resources of zone {FAR} now"):
             await asked
     assert [vm.name for vm in await engine.list({"cluster": "c1"}, within=(ZONE,))] == ["a"], "of no concern"
     with pytest.raises(UnreachableError):
@@ -269,7 +269,7 @@ async def test_host_keys_of_a_vm_that_is_gone_are_not_awaited(engine: ComputeEng
 
 async def test_host_keys_that_never_come_are_an_error(api: Api, engine: ComputeEngine) -> None:
     api.on("GET", WORKER, instance("c1-worker-1"))
-    with pytest.raises(CloudError, match=r"did not tell its host keys within 0\.6 s"):
+    with pytest.raises(CloudError, match=r"did not report its host keys within 0\.6 s"):
         await engine.host_keys(ZONE, "c1-worker-1", timeout=0.6)
 
 

@@ -52,7 +52,7 @@ async def test_a_changed_rule_is_replaced_with_all_that_it_should_say(api: Api, 
     assert faults("Firewall", body) == []
     assert (body["sourceRanges"], body.get("sourceTags")) == ([IAP_RANGE], None)
     api.on("GET", "global/firewalls/.*", there | {"disabled": True})
-    with pytest.raises(AlreadyExistsError, match="does not say what it should, and cannot be changed"):
+    with pytest.raises(AlreadyExistsError, match="differs from what the cluster needs, and cannot be changed"):
         await engine.firewall.ensure([wanted])
 
 
@@ -75,7 +75,7 @@ async def test_the_project_of_a_rules_network_may_be_told_by_number(
     }  # fmt: skip
     api.on("POST", "global/firewalls", refusal(409, "alreadyExists", "The rule already exists"))
     api.on("GET", "global/firewalls/.*", there)
-    with nullcontext() if ours else pytest.raises(AlreadyExistsError, match="or is on another network"):
+    with nullcontext() if ours else pytest.raises(AlreadyExistsError, match="or on another network"):
         await engine.firewall.ensure([wanted])
 
 
@@ -105,10 +105,10 @@ async def test_what_can_be_made_is_found_good(api: Api, engine: ComputeEngine, w
     everything_is_there(api, PREEMPTIBLE_NVIDIA_K80_GPUS=(0, 4), CPUS=(0, 24), PREEMPTIBLE_CPUS=(0, 0))
     findings = await engine.examine([wanted, replace(wanted, name="c1-worker-2")])
     assert [each.subject for each in findings if not each.good] == []
-    said = {each.subject: each.said for each in findings}
-    assert "PREEMPTIBLE_NVIDIA_K80_GPUS 4 free, 2 wanted" in said["quotas in us-central1"]
-    assert "; CPUS 24 free, 8 wanted" in said["quotas in us-central1"]
-    assert "GPUS_ALL_REGIONS 9 free, 2 wanted" in said["quotas of the project"]
+    said = {each.subject: each.text for each in findings}
+    assert "PREEMPTIBLE_NVIDIA_K80_GPUS 4 free, 2 needed" in said["quotas in us-central1"]
+    assert "; CPUS 24 free, 8 needed" in said["quotas in us-central1"]
+    assert "GPUS_ALL_REGIONS 9 free, 2 needed" in said["quotas of the project"]
 
 
 async def test_a_disk_on_which_the_image_does_not_fit_is_refused_with_the_size_that_does(
@@ -120,7 +120,7 @@ async def test_a_disk_on_which_the_image_does_not_fit_is_refused_with_the_size_t
     wanted = replace(wanted, image=f"projects/{PROJECT}/global/images/stack")
     for gb, said in ((100, "stack does not fit on a disk of 100 GB. Declare with --disk 120GB or more."), (120, "")):
         findings = await engine.examine([replace(wanted, disk_gb=0), replace(wanted, name="c1-worker-2", disk_gb=gb)])
-        assert [each.said for each in findings if each.subject == "image" and not each.good] == [said] * bool(said)
+        assert [each.text for each in findings if each.subject == "image" and not each.good] == [said] * bool(said)
 
 
 async def test_what_is_missing_is_said_question_by_question(api: Api, engine: ComputeEngine, wanted: VmRequest) -> None:
@@ -128,10 +128,10 @@ async def test_what_is_missing_is_said_question_by_question(api: Api, engine: Co
     del api.routes["GET", f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80"]
     del api.routes["GET", "global/networks/default"]
     findings = await engine.examine([wanted, replace(wanted, name="c1-worker-2")])
-    said = {each.subject: each.said for each in findings if not each.good}
+    said = {each.subject: each.text for each in findings if not each.good}
     assert set(said) == {f"zone {ZONE}", "network default", "quotas in us-central1"}
     assert f"{ZONE} has no nvidia-tesla-k80" in said[f"zone {ZONE}"]
-    assert "has 1 of 4 left, and 2 are wanted" in said["quotas in us-central1"]
+    assert "has 1 of 4 left, and 2 are needed" in said["quotas in us-central1"]
     assert f"gcloud compute networks create default --project {PROJECT}`" in said["network default"]
 
 
@@ -145,9 +145,9 @@ async def test_what_comes_to_its_end_is_told_and_what_has_is_refused(
     api.on("GET", f"zones/{ZONE}/acceleratorTypes/nvidia-tesla-k80", {"name": "nvidia-tesla-k80", "deprecated": status})
 
     async def told() -> tuple[bool, str]:
-        return next((each.good, each.said) for each in await engine.examine([wanted]) if each.subject == f"zone {ZONE}")
+        return next((each.good, each.text) for each in await engine.examine([wanted]) if each.subject == f"zone {ZONE}")
 
-    end = "nvidia-tesla-k80 is deprecated and ends on 2027-01-31 and has nvidia-tesla-t4 for its successor"
+    end = "nvidia-tesla-k80 is deprecated and ends on 2027-01-31 and is succeeded by nvidia-tesla-t4"
     assert await told() == (True, f"has n1-standard-4, nvidia-tesla-k80; {end}")
     status["state"] = "OBSOLETE"
     good, said = await told()
@@ -160,7 +160,7 @@ async def test_a_project_that_cannot_be_used_ends_the_examination(
 ) -> None:
     (finding,) = await engine.examine([wanted])
     assert not finding.good
-    assert "There is no project a-project" in finding.said
+    assert "Project a-project does not exist" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ async def test_a_project_that_cannot_be_used_ends_the_examination(
     [
         (None, "is off in the project"),
         ("FALSE", "is off in the project"),
-        ("TRUE", "these VMs turn it off for themselves, which will be refused if an organization policy demands it"),
+        ("TRUE", "these VMs turn it off for themselves, which fails if an organization policy requires OS Login"),
     ],
 )
 async def test_os_login_is_looked_for_in_the_projects_metadata(
@@ -179,7 +179,7 @@ async def test_os_login_is_looked_for_in_the_projects_metadata(
     api.on("GET", "", {"name": PROJECT, "commonInstanceMetadata": {"items": items}})
     found = {each.subject: each for each in await engine.examine([wanted])}
     assert found["OS Login"].good
-    assert said in found["OS Login"].said
+    assert said in found["OS Login"].text
 
 
 @pytest.mark.parametrize("policy", ["compute.requireOsLogin", "compute.managed.requireOsLogin"])
@@ -191,7 +191,7 @@ async def test_a_policy_that_demands_os_login_is_named_with_its_remedy(
     with pytest.raises(AccessError, match=f"The organization policy {policy} of project {PROJECT} forbids it") as told:
         await engine.insert(wanted)
     assert "OS Login would ignore" in told.value.fix
-    assert f"except this one from {policy}" in told.value.fix
+    assert f"for an exception from {policy}" in told.value.fix
 
 
 ASKED = {"rights": "v1/projects/a-project:testIamPermissions", "policy": "v1/projects/a-project:getEffectiveOrgPolicy"}
@@ -210,10 +210,10 @@ async def test_rights_on_the_bucket_alone_are_enough_for_one_that_is_there(
     there = ["storage.buckets.get", *(f"storage.objects.{verb}" for verb in ("create", "delete", "get", "list"))]
     api.on("GET", "storage/v1/b/mine/iam/testPermissions", {"permissions": there})
     found = {each.subject: each for each in await engine.examine([wanted], bucket="mine")}
-    assert (found[subject].good, found[subject].told) == (True, True)
+    assert (found[subject].good, found[subject].answered) == (True, True)
     api.on("GET", "storage/v1/b/mine/iam/testPermissions", {"permissions": there[:-1]})
     found = {each.subject: each for each in await engine.examine([wanted], bucket="mine")}
-    assert "lack storage.objects.list." in found[subject].said
+    assert "lack storage.objects.list." in found[subject].text
 
 
 async def test_who_may_not_ask_at_the_projects_cost_asks_at_his_own(
@@ -225,7 +225,7 @@ async def test_who_may_not_ask_at_the_projects_cost_asks_at_his_own(
     content["error"]["details"] = details
     api.on("POST", ASKED["rights"], (status, content), {"permissions": list(examine.ALL)})
     found = {each.subject: each for each in await engine.examine([wanted])}
-    assert (found[f"rights in {PROJECT}"].good, found[f"rights in {PROJECT}"].told) == (True, True)
+    assert (found[f"rights in {PROJECT}"].good, found[f"rights in {PROJECT}"].answered) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ async def test_the_network_of_another_project_is_used_without_rules_of_the_clust
     )
     subject = f"network {shared.network}"
     found = {each.subject: each for each in await engine.examine([shared])}
-    assert "Shared VPC" in found[subject].said
+    assert "Shared VPC" in found[subject].text
     assert "--no-firewall" in found[subject].fix
     assert "port 22 from 35.235.240.0/20" in found[subject].fix
     found = {each.subject: each for each in await engine.examine([shared], firewall=False)}
@@ -296,4 +296,4 @@ async def test_nat_for_other_subnetworks_is_no_way_out(api: Api, engine: Compute
         "GET", "regions/us-central1/routers", refusal(403, "forbidden", "Required 'compute.routers.list' permission")
     )
     found = {each.subject: each for each in await engine.examine([inside])}
-    assert (found["way out in us-central1"].good, found["way out in us-central1"].told) == (True, False)
+    assert (found["way out in us-central1"].good, found["way out in us-central1"].answered) == (True, False)

@@ -72,7 +72,7 @@ def post(url: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]
 
 
 def found(findings: list[Finding]) -> dict[str, Finding]:
-    return {each.subject: each for each in findings if not (each.good and each.told)}
+    return {each.subject: each for each in findings if not (each.good and each.answered)}
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
 
     ask(url, {"fresh": True})
     (only,) = await engine.examine([new])
-    assert (only.good, only.told) == (False, True)
+    assert (only.good, only.answered) == (False, True)
     assert f"gcloud services enable compute.googleapis.com --project {NUMBER}" in only.fix
     await refused(ConsumerError, f"Compute Engine API is not enabled in project {NUMBER}")
 
@@ -111,7 +111,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     assert set(first) == {
         f"rights in {PROJECT}", "service account default", "organization policies", "quotas of the project",
     }  # fmt: skip
-    assert [name for name, each in first.items() if each.told] == ["quotas of the project"]
+    assert [name for name, each in first.items() if each.answered] == ["quotas of the project"]
     for name in (f"rights in {PROJECT}", "organization policies"):
         assert first[name].good
         assert "--role roles/serviceusage.serviceUsageConsumer" in first[name].fix, "no request may be charged to it"
@@ -119,14 +119,14 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     (rights,) = [finding for name, finding in (await said()).items() if name == f"rights in {PROJECT}"]
     assert f"gcloud services enable cloudresourcemanager.googleapis.com --project {NUMBER}" in rights.fix
     assert (
-        "The quota GPUS_ALL_REGIONS of project emulated-project has 0 of 0 left" in first["quotas of the project"].said
+        "The quota GPUS_ALL_REGIONS of project emulated-project has 0 of 0 left" in first["quotas of the project"].text
     )
     assert "https://console.cloud.google.com/iam-admin/quotas" in first["quotas of the project"].fix
 
     mend("cloudresourcemanager.googleapis.com", "iam.googleapis.com")
     rights = (await said())[f"rights in {PROJECT}"]
     assert not rights.good
-    assert "lack compute.firewalls.create, compute.networks.updatePolicy" in rights.said
+    assert "lack compute.firewalls.create, compute.networks.updatePolicy" in rights.text
     assert re.findall(r"--role (\S+)`", rights.fix) == ["roles/compute.securityAdmin", "roles/storage.admin"]
     assert f"rights in {PROJECT}" not in found(await engine.examine([new], firewall=False))
     with pytest.raises(AccessError, match=r"compute\.firewalls\.create.*roles/compute\.securityAdmin"):
@@ -138,14 +138,14 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     assert f"rights in {PROJECT}" not in await said()
 
     policies = (await said())["organization policies"]
-    assert (policies.good, policies.told) == (True, False)
+    assert (policies.good, policies.answered) == (True, False)
     assert "--role roles/orgpolicy.policyViewer" in policies.fix
     mend("roles/orgpolicy.policyViewer")
     on = {name.rpartition(" ")[2] for name in await said() if name.startswith("organization policy ")}
     assert on == set(POLICIES)
     unasked = (await said())["managed organization policies"]
-    assert not unasked.told
-    assert all(name in unasked.said for name in MANAGED)
+    assert not unasked.answered
+    assert all(name in unasked.text for name in MANAGED)
     assert f"gcloud services enable orgpolicy.googleapis.com --project {PROJECT}" in unasked.fix
     mend("orgpolicy.googleapis.com")
     every = (*POLICIES, *MANAGED)
@@ -176,7 +176,7 @@ async def test_every_refusal_names_the_step_that_mends_it_until_the_vm_is_there(
     mend("compute.disableGuestAttributesAccess")
     assert await engine.host_keys(ZONE, vm.name)
     more = (await said())["quotas in us-central1"]
-    assert more.said.startswith("The quota NVIDIA_T4_GPUS in us-central1 has 0 of 1 left, and 1 are wanted")
+    assert more.text.startswith("The quota NVIDIA_T4_GPUS in us-central1 has 0 of 1 left, and 1 are needed")
     mend("PREEMPTIBLE_NVIDIA_T4_GPUS", "PREEMPTIBLE_CPUS")
     assert await said() == {}, "Spot VMs have quotas of their own, once there are any"
     await engine.delete(ZONE, vm.name, {})
@@ -324,7 +324,7 @@ async def test_a_documented_role_is_enforced_permission_by_permission(
         with pytest.raises(AccessError, match=r"Required 'compute\.instances\.setServiceAccount' permission"):
             await engine.insert(replace(plain, service_account="default"))
         rights = found(await engine.examine([plain]))[f"rights in {PROJECT}"]
-        assert "lack compute.zones.get, compute.regions.get" in rights.said
+        assert "lack compute.zones.get, compute.regions.get" in rights.text
         ask(url, {"role": "transientUser"})
         assert await engine.images.list() == []
         await engine.firewall.ensure(RULES)

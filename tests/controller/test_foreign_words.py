@@ -28,7 +28,7 @@ from transient_magics.controller.remote_controller.proxy import ControllerProxy
 from transient_magics.controller.setup import Setup
 from transient_magics.controller.vms.access import Access
 from transient_magics.controller.vms.fleet import Fleet
-from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, granted
+from transient_magics.errors import AgreementError, ClusterError, DeclarationError, JournalError, checked_answer
 from transient_magics.journal import Journal, RunState, bill, declared, events, fold, read, replay, unknown_run
 from transient_magics.journal.declared import waiting
 from transient_magics.journal.lock import take
@@ -101,9 +101,9 @@ def taken_back(folder: Path) -> Iterator[Controller]:
     controller = Controller(folder)
     with Journal(folder / "journal.jsonl") as journal:
         history = read(journal.path)
-        controller._take_up(Recorder(journal, replay(history)))
+        controller._create_works(Recorder(journal, replay(history)))
         assert declared.was_elsewhere(history)
-        controller._hold_to_what_was_declared(declared.agreed(folder, history))
+        controller._sift_journal(declared.agreed(folder, history))
         yield controller
 
 
@@ -117,7 +117,7 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
         state = controller._state
         assert state.spec == known
         assert not state.vms["worker-0"].living  # what was only asked for is not asked for again
-        assert "taken back as it was declared here" in state.trouble
+        assert "taken back as declared on this machine" in state.trouble
         assert "max_cost" in state.trouble
         assert state.clock.rate == 1.0  # with a project, the clock is Google's
         assert state.reclaim is None  # nor does any VM go because of it
@@ -517,7 +517,7 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
         path.unlink()
     controller = Controller(home)
     with Journal(home / "journal.jsonl") as journal:
-        controller._take_up(Recorder(journal, replay(read(journal.path))))
+        controller._create_works(Recorder(journal, replay(read(journal.path))))
         controller._begin_journal()
         state = controller._state
     assert bill(state, time.time()).total == pytest.approx(SPEC.most_hourly / 2, rel=0.01)
@@ -584,8 +584,8 @@ def test_an_error_that_a_vm_names_is_one_of_ours() -> None:
         ("Exception", ClusterError),
     ]:
         with pytest.raises(expected, match=r"^no"):
-            granted({"ok": False, "kind": kind, "error": "no"})
-    assert errors.named(["StockoutError"], ClusterError) is ClusterError
+            checked_answer({"ok": False, "kind": kind, "error": "no"})
+    assert errors.error_class(["StockoutError"], ClusterError) is ClusterError
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from transient_magics.client import commands
 from transient_magics.client.project import emulator_api
 from transient_magics.controller.commands import serve
 from transient_magics.controller.programs import print_answer
-from transient_magics.errors import ClusterError, DeclarationError, TransientError, granted, told
+from transient_magics.errors import ClusterError, DeclarationError, TransientError, checked_answer, to_message
 from transient_magics.protocol.cluster_commands import Command, Ping, Revoke
 
 
@@ -59,7 +59,7 @@ def test_over_a_command_socket_and_over_two_on_the_way_through_a_mirror(
         writer.write(command.encoded)
         line = await reader.readline()
         writer.close()
-        return granted(json.loads(line))
+        return checked_answer(json.loads(line))
 
     async def live() -> None:
         async with serve(tmp_path / "a", controller), serve(tmp_path / "b", mirror):
@@ -92,8 +92,8 @@ async def test_a_controller_refuses_what_is_no_command_and_hears_the_next_one(
         reader, writer = await asyncio.open_unix_connection(tmp_path / "a")
         writer.write(line + b"\n" + Ping().encoded)
         with pytest.raises(ClusterError, match=said):
-            granted(json.loads(await reader.readline()))
-        assert granted(json.loads(await reader.readline())) == {"heard": "ping"}
+            checked_answer(json.loads(await reader.readline()))
+        assert checked_answer(json.loads(await reader.readline())) == {"heard": "ping"}
         writer.close()
 
 
@@ -122,7 +122,7 @@ async def test_a_controller_is_asked_for_its_present_trouble(tmp_path: Path, mon
 def test_an_error_of_another_process_is_as_long_as_a_sentence_may_be() -> None:
     answer = {"ok": False, "error": "x" * 10**6, "where": "y" * 10**6, "fix": "\x1b[2J" * 10**6, "kind": "ClusterError"}
     with pytest.raises(ClusterError) as raised:
-        granted(answer)
+        checked_answer(answer)
     assert len(str(raised.value)) < 13_000
     assert "\x1b" not in str(raised.value)
 
@@ -151,7 +151,7 @@ def test_from_a_program_that_answers_one_question(
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(error=RAISED)
 def test_from_the_emulator(monkeypatch: pytest.MonkeyPatch, error: TransientError) -> None:
-    body = wire.ApiError(400, "invalid", str(error), told(error)).body()
+    body = wire.ApiError(400, "invalid", str(error), to_message(error)).body()
     response = SimpleNamespace(status=400, read=lambda: json.dumps(body).encode())
     connection = SimpleNamespace(request=lambda *_: None, getresponse=lambda: response, close=lambda: None)
     monkeypatch.setattr("http.client.HTTPConnection", lambda *_, **__: connection)

@@ -69,7 +69,7 @@ def test_capacity_that_comes_back_ends_what_is_on_demand() -> None:
     made = world(spells(3600.0, 5400.0, 1e9), 4 * 3600.0, 60_000, save_every=60.0).run()
     assert made.most_on_demand
     assert not any(terms == ON_DEMAND for _, terms in made.acts[-1][1].workers)
-    assert "on demand any more" in "".join(verdict.reason for _, verdict in made.acts)
+    assert "no on-demand workers" in "".join(verdict.reason for _, verdict in made.acts)
     assert made.now <= made.deadline
 
 
@@ -85,12 +85,12 @@ def test_it_waits_where_a_market_is_slow_and_pays_less_than_on_demand_alone() ->
 def test_money_wins_over_time_and_that_is_told() -> None:
     made = world(spells(3600.0), 2.5 * 3600.0, 30_000, save_every=60.0, money=6.0).run()
     assert made.most_on_demand == 0
-    assert made.told_late, "what Spot alone cannot do in time is late"
+    assert made.reported_late, "what Spot alone cannot do in time is late"
 
 
 def test_a_deadline_that_nothing_meets_is_told_as_soon_as_the_speed_is_known() -> None:
     made = world(spells(1e9), 3600.0, 60_000).run()
-    assert made.told_late < 600
+    assert made.reported_late < 600
     assert made.now > made.deadline
 
 
@@ -126,7 +126,7 @@ def test_without_room_for_both_no_second_is_lost_when_spot_takes_over_from_on_de
     assert all(sum(each.workers.values()) <= 2 for each in sights), "one more than --max-workers, as long as it starts"
     assert all(count <= 1 for each in sights for count in each.workers.values())
     said = " ".join(verdict.reason for _, verdict in made.acts)
-    assert "that could be waited are kept for the next times" in said
+    assert "of slack are kept for later shortages" in said
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from transient_magics.errors import DeclarationError
 from transient_magics.journal import RunState, events
 from transient_magics.journal.folding import fold
 from transient_magics.journal.state import ClusterState
+from transient_magics.protocol.run import FitDeclaration, RunSpec
 from transient_magics.works.runs.declare import train
 
 FIT = "import keras\nmodel = keras.Sequential()\nmodel.compile()\nmodel.fit(1, 2)\n"
@@ -45,3 +46,12 @@ def test_runs_whose_steps_nothing_tells_are_refused(source: str, options: dict[s
     with pytest.raises(DeclarationError) as caught:
         train(source=source, **options)  # type: ignore[arg-type]
     assert words in str(caught.value)
+
+
+def test_what_fit_judges_by_holds_where_the_declaration_says_nothing() -> None:
+    fit = FitDeclaration(160, 16, "max accuracy", "min loss no better in 2 evaluations")
+    spec = fit.applied(RunSpec("run", 0))
+    assert (spec.train_steps, spec.eval_steps, spec.keep_best) == (160, 16, "max accuracy")
+    assert spec.stop_when == "min loss no better in 2 evaluations"
+    assert fit.applied(RunSpec("run", 0, eval_steps=40)).eval_steps == 40
+    assert fit.applied(RunSpec("run", 60)) == RunSpec("run", 60)

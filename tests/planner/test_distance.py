@@ -97,7 +97,7 @@ def test_the_error_of_a_distance_is_drawn_and_is_one_for_all_distant_workers() -
 def test_a_distance_is_called_an_estimate_and_the_range_a_guess() -> None:
     text = str(planned("k80x3@us-east1-c+k80@us-central1-a"))
     assert "a guess (no run was measured at this distance from its parameter servers)" in text.splitlines()[1]
-    assert "us-central1-a to the parameter servers in us-east1-c is estimated, not measured: 26 ms there" in text
+    assert "us-central1-a to the parameter servers in us-east1-c is estimated, not measured: 26 ms" in text
     assert "which adds about 313 ms to a step. Most simulated courses draw between a sixth and six times that" in text
     near = str(planned("k80x4@us-east1-c"))
     assert "guess" not in near

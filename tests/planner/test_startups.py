@@ -80,7 +80,7 @@ def test_a_plan_takes_them_and_says_so() -> None:
     own = starts_of([cluster([(40.0, 1160.0)] * ENOUGH)])
     usual, mine = (make_plan(Choice(groups, starts=each), workload, 5000) for each in (published_starts, own))
     assert 60 * (mine.hours - usual.hours) == pytest.approx((1200 - total(published_starts)) / 60, abs=1.0)
-    assert "VMs with the T4 take 20 min until they can be used, as your last 5 did." in str(mine)
+    assert "VMs with the T4 take 20 min until they are usable, as your last 5 did." in str(mine)
     assert "as your last" not in str(usual)
     published = make_plan(Choice(groups, starts=own), PUBLISHED["icac19/resnet-32"], 5000)
     assert "as your last" not in str(published), "a published workload is as it was published"

@@ -16,8 +16,9 @@ from hypothesis import strategies as some
 from tests.examples import examples
 from transient_magics.kinds import KINDS
 from transient_magics.protocol import agent_commands, checks, chief_messages, cluster_commands
+from transient_magics.protocol.checks import checked_file
 from transient_magics.protocol.messages import Message, encode, kinds
-from transient_magics.protocol.names import checked_file
+from transient_magics.protocol.objective import objective_or_none, patience_or_none
 
 Read = Callable[[bytes], Message]
 BORDERS: dict[str, tuple[Any, Read]] = {
@@ -44,6 +45,11 @@ def let_in(annotation: Any) -> some.SearchStrategy[Any]:
         return _NAMES
     if annotation == cluster_commands.KindOfWork:
         return some.sampled_from([*KINDS])
+    checked = getattr(annotation, "__metadata__", ())
+    if objective_or_none in checked:
+        return some.sampled_from(["", "max accuracy"])
+    if patience_or_none in checked:
+        return some.sampled_from(["", "min loss no better in 2 evaluations"])
     if annotation == checks.NameOrNone:
         return some.just("") | _NAMES
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
@@ -153,7 +159,8 @@ def test_a_field_that_is_not_as_it_should_be_is_named(border: str, said: Message
 ASSIGNMENT = agent_commands.Assignment("run-1", "worker", "worker-1", "10.0.0.3", ("10.0.0.2:2222",), "10.0.0.2:2221")
 ASSIGNED = {
     "run": "run-1", "role": "worker", "name": "worker-1", "address": "10.0.0.3", "ps": ["10.0.0.2:2222"],
-    "chief": "10.0.0.2:2221", "index": 0, "gpu": "", "dispatcher": "", "shares": "", "train_steps": 0,
+    "chief": "10.0.0.2:2221", "index": 0, "gpu": "", "dispatcher": "", "shares": "", "steps": 0, "epoch_steps": 0,
+    "keep_best": "", "stop_when": "",
 }  # fmt: skip
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [

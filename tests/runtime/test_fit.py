@@ -25,12 +25,12 @@ from transient_magics.runtime.folder import RunFolder
 CELLS = json.loads(CELLS_TEXT)
 answers = {}
 with contextlib.redirect_stdout(sys.stderr):
-    for name, cell in CELLS.items():
+    for name, (cell, declared) in CELLS.items():
         keras.utils.clear_session()
         with tempfile.TemporaryDirectory() as place:
             folder = RunFolder(pathlib.Path(place))
             folder.cell.write_text(cell)
-            (folder.path / "run.json").write_text(json.dumps({"name": "run", "train_steps": 3}))
+            (folder.path / "run.json").write_text(json.dumps({"name": "run", "train_steps": 3, **declared}))
             answers[name] = check.answer(folder)
 print(json.dumps(answers))
 """
@@ -61,6 +61,8 @@ TRAINED = {
     "epochs and a batch size": ("model.fit(x, y, batch_size=100, epochs=7)\n", 100, 70),
     "a part for validation": ("model.fit(x, y, batch_size=100, epochs=2, validation_split=0.25)\n", 100, 16),
     "validation data": ("model.fit(x, y, epochs=1, validation_data=(x[:50], y[:50]))\n", 32, 32),
+    "a dataset for validation": (f"model.fit(x, y, validation_data={DATASET})\n", 32, 32),
+    "arrays for validation": (f"model.fit({DATASET}, validation_data=(x[:90], y[:90]))\n", 64, 16),
     "steps per epoch": ("model.fit(x, y, epochs=3, steps_per_epoch=5)\n", 32, 15),
     "a later begin": ("model.fit(x, y, epochs=5, initial_epoch=2)\n", 32, 96),
     "weights of classes": ("model.fit(x, y, class_weight={0: 1.0, 1: 2.0})\n", 32, 32),
@@ -76,6 +78,19 @@ TRAINED = {
         "model.fit(x, y, callbacks=[keras.callbacks.TensorBoard(), keras.callbacks.TerminateOnNaN()])\n",
         32,
         32,
+    ),
+    "early stopping": (
+        "best = keras.callbacks.ModelCheckpoint('a.keras', monitor='val_accuracy', save_best_only=True)\n"
+        "stop = keras.callbacks.EarlyStopping(patience=2)\n"
+        "model.fit(x, y, batch_size=50, epochs=10, validation_split=0.2, callbacks=[stop, best])\n",
+        50,
+        160,
+    ),
+    "a rate for each epoch": (
+        "falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)\n"
+        "model.fit(x, y, epochs=3, callbacks=[falls])\n",
+        32,
+        96,
     ),
     "fit of another library": (
         "from sklearn.preprocessing import StandardScaler\nx = StandardScaler().fit(x).transform(x)\nmodel.fit(x, y)\n",
@@ -94,24 +109,54 @@ REFUSED = {
         "callback Mine",
         LINE + 2,
     ),
-    "early stopping": ("model.fit(x, y, callbacks=keras.callbacks.EarlyStopping())\n", "--stop-when", LINE),
+    "a metric of the training data": (
+        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss'))\n",
+        "Write monitor='val_loss'",
+        LINE,
+    ),
+    "an unknown direction": (
+        "model.fit(x, y, callbacks=keras.callbacks.ModelCheckpoint('a.keras', 'val_agreement', save_best_only=True))\n",
+        "Give the callback mode='max' or mode='min'",
+        LINE,
+    ),
+    "a least improvement": (
+        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping(min_delta=0.1))\n",
+        "min_delta of EarlyStopping is not supported",
+        LINE,
+    ),
     "both kinds of weights": (
         "model.fit(x, y, class_weight={0: 1.0}, sample_weight=np.ones(1000))\n",
         "class_weight or sample_weight",
         LINE,
     ),
+    "two schedules": (
+        "model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 10)\n"
+        "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])\n",
+        "LearningRateScheduler and a schedule of the optimizer exclude each other",
+        LINE + 1,
+    ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
     "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
-    "evaluate before it": ("model.evaluate(x, y)\n", "Put it behind model.fit", LINE),
+    "evaluate before it": ("model.evaluate(x, y)\n", "Move it after model.fit", LINE),
     "no training": ("", "the cell trains no model", None),
     "a share of too few": ("model.fit(x[:1], y[:1], validation_split=0.5)\n", "not sufficient to split", LINE),
 }
 
 
+SYNCHRONOUS = {"mode": "sync", "workers": 4}
+SHARED = {
+    "shared arrays": ("model.fit(x, y, batch_size=50)\n", 20),
+    "shared batches of a dataset": (f"model.fit({DATASET}, validation_data={DATASET})\n", 16),
+    "shared batches of a PyDataset": (f"{PYDATASET}model.fit(Halves())\n", 2),
+}
+"""Cells that four workers train synchronously, and the number of steps."""
+
+
 @pytest.fixture(scope="module")
 def answers() -> dict[str, dict[str, Any]]:
-    cells = {name: HEAD + case[0] for name, case in {**TRAINED, **REFUSED}.items()}
+    cells = {name: (HEAD + case[0], {}) for name, case in {**TRAINED, **REFUSED}.items()}
+    cells |= {name: (HEAD + source, SYNCHRONOUS) for name, (source, _) in SHARED.items()}
     program = PROGRAM.replace("CELLS_TEXT", repr(json.dumps(cells)))
     return json.loads(programs.run(program, own=True).splitlines()[-1])
 
@@ -121,7 +166,7 @@ def test_a_call_of_fit_declares_the_batch_and_the_steps(answers: dict[str, dict[
     _, batch, steps = TRAINED[name]
     answer = answers[name]
     assert answer["ok"], answer
-    assert (answer["model"]["batch_size"], answer["model"]["fit_steps"]) == (batch, steps)
+    assert (answer["model"]["batch_size"], answer["fit"]["steps"]) == (batch, steps)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -131,3 +176,20 @@ def test_what_a_run_cannot_do_is_refused_with_its_line(answers: dict[str, dict[s
     assert not answer["ok"]
     assert words in answer["error"]
     assert answer["line"] == line
+
+
+def test_early_stopping_and_the_best_checkpoint_are_those_of_the_run(answers: dict[str, dict[str, Any]]) -> None:
+    assert answers["early stopping"]["fit"] == {
+        "steps": 160,
+        "epoch_steps": 16,
+        "keep_best": "max accuracy",
+        "stop_when": "min loss no better in 2 evaluations",
+    }
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_synchronous_step_takes_one_batch_of_the_cell(answers: dict[str, dict[str, Any]], name: str) -> None:
+    answer = answers[name]
+    assert answer["ok"], answer
+    assert answer["fit"]["steps"] == SHARED[name][1]
+    assert answer["model"]["batch_size"] * SYNCHRONOUS["workers"] in (52, 64, 500)

@@ -33,8 +33,8 @@ def test_every_vm_has_the_price_of_its_kind_in_its_zone() -> None:
     kinds = [("worker", "t4"), ("ps", ""), ("controller", ""), ("ps", "t4")]
     assert [price_kind(*each) for each in kinds] == ["t4", "parameter-server", "controller", "t4"]
     assert [SPEC.price("k80", zone).hourly for zone in (HOME, BESIDE, FAR)] == [0.25, 0.5, 0.25]
-    assert SPEC.known_price("t4", FAR) == SPEC.prices[f"t4@{FAR}"]
-    assert SPEC.known_price("v100", FAR) is None
+    assert SPEC.find_price("t4", FAR) == SPEC.prices[f"t4@{FAR}"]
+    assert SPEC.find_price("v100", FAR) is None
     with pytest.raises(KeyError, match="v100"):
         SPEC.price("v100", FAR)
     assert SPEC.zones_for("k80") == (BESIDE, HOME)

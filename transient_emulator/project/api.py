@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from transient_magics.errors import DeclarationError, told
+from transient_magics.errors import DeclarationError, to_message
 
 from ..rest import wire
 from ..rest.calls import answering, body
@@ -46,7 +46,7 @@ class ProjectApi:
         try:
             self._project.change(change)
         except DeclarationError as error:
-            raise wire.ApiError(400, "invalid", str(error), told(error)) from None
+            raise wire.ApiError(400, "invalid", str(error), to_message(error)) from None
         return self._project.to_json()
 
     async def _resource_manager(self, request: web.Request) -> web.Response:

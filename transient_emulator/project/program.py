@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from transient_magics import places
-from transient_magics.errors import DeclarationError, UnreachableError, heard
+from transient_magics.errors import DeclarationError, UnreachableError, from_message
 
 from ..settings import find
 from .state import (
@@ -127,7 +127,7 @@ def ask(url: str, change: dict[str, Any] | None = None) -> dict[str, Any]:
         connection.close()
     if answer.status != 200:
         refusal = content["error"]
-        raise heard(refusal.get("parts", {"error": refusal["message"]}), DeclarationError)
+        raise from_message(refusal.get("parts", {"error": refusal["message"]}), DeclarationError)
     return content
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from transient_magics.errors import DeclarationError, told
+from transient_magics.errors import DeclarationError, to_message
 from transient_magics.protocol.checks import within
 from transient_magics.protocol.machines import LEAST
 
@@ -48,7 +48,7 @@ class SharesApi:
         try:
             self._apply(change)
         except DeclarationError as error:
-            raise wire.ApiError(400, "invalid", str(error), told(error)) from None
+            raise wire.ApiError(400, "invalid", str(error), to_message(error)) from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"Invalid value for field 'shares': {error}"
             raise wire.ApiError(400, "invalid", message) from None

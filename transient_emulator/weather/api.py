@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from transient_magics.errors import DeclarationError, told
+from transient_magics.errors import DeclarationError, to_message
 
 from ..instances import Record
 from ..rest import wire
@@ -44,5 +44,5 @@ class WeatherApi:
         try:
             self._weather.change(change)
         except DeclarationError as error:
-            raise wire.ApiError(400, "invalid", str(error), told(error)) from None
+            raise wire.ApiError(400, "invalid", str(error), to_message(error)) from None
         return self._weather.to_json(self._vms())

@@ -1,6 +1,4 @@
-"""What exists and what it costs: GPUs, machine types, zones, dated prices. Tables and look-ups, no
-network.
-"""
+"""The catalog: GPUs, machine types, zones and dated prices. Tables and look-ups without network."""
 
 from .accelerators import (
     ACCELERATORS,

@@ -1,18 +1,18 @@
-"""GPUs that Compute Engine attaches to VMs, the machine of each, and the software that its VM runs.
+"""GPUs that Compute Engine attaches to VMs, their usual machines, and the software of such VMs.
 
 The machines stay within Compute Engine's limits of vCPUs and memory per GPU (`machines`).
-`withdrawn` GPUs run on the emulator only. Of `spot_only` GPUs Compute Engine sells the machine that
-we rent as Spot or Flex-start, never on demand, though it lists a price for that.
-`relative_step_seconds` is the measured time of one ResNet-32 step (batch 128, one worker, one
-parameter server), CM-DARE (ICDCS'20) data set `speed_data_base`; None where nobody published one.
-`teraflops` is the peak in single precision: the K80's (one of its two chips) and the P100's as
-CM-DARE took them, the others' by NVIDIA's data sheets.
+`withdrawn` GPUs run on the emulator only. Compute Engine sells the machines of `spot_only` GPUs as
+Spot or Flex-start, never on demand, though it lists an on-demand price. `relative_step_seconds` is
+the measured time of one ResNet-32 step (batch 128, one worker, one parameter server) in the CM-DARE
+(ICDCS'20) data set `speed_data_base`; None if unpublished. `teraflops` is the peak in single
+precision: for the K80 (one of its two chips) and the P100 CM-DARE's values, for others those of
+NVIDIA's data sheets.
 
 The software is NVIDIA's driver, TensorFlow's kernels, and the CUDA libraries of `locks/cuda.txt`.
-TensorFlow's wheel has kernels in binary form for some compute capabilities; a binary runs on that
-one and on later minors of the same major. For the rest it has PTX, which the driver compiles if it
-knows the version that CUDA `TENSORFLOW_CUDA` writes. Libraries of CUDA 12.x run on every driver
-from 525 on. cuDNN 9.11 gave up Pascal and Volta.
+TensorFlow's wheel has binary kernels for some compute capabilities; a binary runs on that one and
+on later minors of the same major. For the rest it has PTX, which the driver compiles if it supports
+the version that CUDA `TENSORFLOW_CUDA` writes. Libraries of CUDA 12.x run on every driver from 525
+on. cuDNN 9.11 dropped Pascal and Volta.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from ..errors import unknown
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One GPU model, and the machine with one of it that we rent by default.
+    """One GPU model, and its usual machine with one such GPU.
 
-    `compute_engine_name` is the API's name (empty: no GPU). `vcpus` and `memory_gb` are the
-    machine's, `gpu_memory_gb` is the GPU's own. A `bundled` GPU comes with machine types of its own
-    and is not attached to others. `compute_capability` is NVIDIA's name for what kernels it runs
-    (`gpu_stack`).
+    `compute_engine_name` is the API's name ('' for no GPU). `vcpus` and `memory_gb` are the
+    machine's, `gpu_memory_gb` is the GPU's. A `bundled` GPU is part of its own machine types and is
+    not attached to others. `compute_capability` is NVIDIA's number for the kernels it runs.
     """
 
     name: str
@@ -128,7 +127,7 @@ ACCELERATORS: dict[str, Accelerator] = {entry.name: entry for entry in _TABLE}
 
 
 def accelerator(name: str) -> Accelerator:
-    """The entry called `name`. Raises DeclarationError where there is none."""
+    """Return the entry called `name`. Raises DeclarationError if it is unknown."""
     try:
         return ACCELERATORS[name]
     except KeyError:
@@ -136,9 +135,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def living_alternative(name: str) -> str:
-    """The sentence that refuses a withdrawn GPU on Google's own Compute Engine, or nothing for one
-    that can be had.
-    """
+    """Return why a GPU cannot be used on Google's Compute Engine; '' if it is not withdrawn."""
     entry = accelerator(name)
     if not entry.withdrawn:
         return ""
@@ -146,13 +143,11 @@ def living_alternative(name: str) -> str:
 
 
 def never_on_demand(names: Iterable[str]) -> str:
-    """What there is to say of those GPUs among these that are not sold on demand (a sentence), or
-    nothing.
-    """
+    """Return a sentence about those GPUs that are not sold on demand; '' if all are."""
     found = [name.upper() for name in dict.fromkeys(names) if accelerator(name).spot_only]
     if not found:
         return ""
-    return f"{' and '.join(found)}: sold as Spot only; the price on demand is on Google's list, but no VM is had for it."
+    return f"{' and '.join(found)}: sold as Spot only; Google lists an on-demand price but offers no such VM."
 
 
 @dataclass(frozen=True)
@@ -186,33 +181,32 @@ DRIVER = Driver(
     key="3bf863cc.pub",
     fingerprint="EB693B3035CD5710E231E123A4B469963BF863CC",
 )
-"""The last branch for Pascal and Volta, and the first that runs CUDA 13 (`docs/gpus.md` has the
-sources).
+"""The last branch for Pascal and Volta, and the first that runs CUDA 13.
+
+`docs/gpus.md` has the sources.
 """
 TENSORFLOW_CUDA = "12.5"
-"""With which CUDA TensorFlow's wheel was built."""
+"""The CUDA version of TensorFlow's wheel."""
 BINARIES = ("6.0", "7.0", "8.0", "8.9")
 PTX = "9.0"
-"""The compute capabilities that TensorFlow's wheel has kernels for."""
+"""The compute capabilities of the kernels in TensorFlow's wheel."""
 CUDNN = "9.3"
-"""Of the lock. It supports compute capabilities from 5.0 to 9.0."""
+"""The version in the lock. It supports compute capabilities from 5.0 to 9.0."""
 CUDA_13_CAPABILITY = "7.5"
 """The oldest compute capability that CUDA 13 compiles for, and so PyTorch from 2.11 on."""
 
 
 def kernels(name: str) -> str:
-    """Return the kernels of TensorFlow that a GPU runs: `sm_70` (binary), `compute_90` (PTX), or
-    nothing.
-    """
-    asked = _version(accelerator(name).compute_capability)
+    """Return the TensorFlow kernels for a GPU: `sm_70` (binary), `compute_90` (PTX), or ''."""
+    version = _version(accelerator(name).compute_capability)
     fitting = [
         binary
         for binary in BINARIES
-        if _version(binary)[0] == asked[0] and _version(binary) <= asked
+        if _version(binary)[0] == version[0] and _version(binary) <= version
     ]
     if fitting:
         return f"sm_{fitting[-1].replace('.', '')}"
-    if asked >= _version(PTX):
+    if version >= _version(PTX):
         return f"compute_{PTX.replace('.', '')}"
     return ""
 

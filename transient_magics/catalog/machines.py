@@ -1,14 +1,14 @@
-"""Machine types of workers and parameter servers: which may have which GPU, and what they cost.
+"""Machine types of workers and parameter servers, their GPUs, and their prices.
 
-N1 machines are predefined or custom and have GPUs attached within limits; A2, A3 and G2 machines
-come with theirs. Limits per N1 VM: Compute Engine's documentation as kept by SkyPilot (read in
-2026).
+N1 machines are predefined or custom, and GPUs are attached to them within limits; A2, A3 and G2
+machines have built-in GPUs. Limits per N1 VM: Compute Engine's documentation as kept by SkyPilot
+(read in 2026).
 
-A parameter server has a machine type of N1, N2 or E2, of which N1 is the oldest. Prices are those
-of vCPUs and memory, of which those of custom machines cost more (prices.py).
+A parameter server has a machine type of N1, N2 or E2; N1 is the oldest. Prices follow from vCPUs
+and memory, which cost more in custom machines (prices.py).
 
-A worker has one GPU. It is attached to an N1 machine within Compute Engine's limits, or comes with
-one of its own family; workers without one may have what parameter servers have.
+A worker has one GPU. It is attached to an N1 machine within Compute Engine's limits, or built into
+a machine of its own family. Workers without GPU may have the machines of parameter servers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from .zones import has_gpu, zones_with
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """A machine type: its vCPUs, its memory in GB, and the GPUs built into it (a name of the
-    catalog, and how many).
-    """
+    """A machine type: vCPUs, memory in GB, and its built-in GPUs (name in the catalog, number)."""
 
     name: str
     vcpus: int
@@ -40,7 +38,7 @@ class MachineType:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most vCPUs and GB of memory that an N1 VM may have with a certain number of GPUs."""
+    """The most vCPUs and GB of memory of an N1 VM with a certain number of GPUs."""
 
     vcpus: int
     memory_gb: float
@@ -56,7 +54,7 @@ _LIMITS: dict[str, dict[int, Limit]] = {
     "p4": {1: Limit(24, 156), 2: Limit(48, 312), 4: Limit(96, 624)},
     "t4": {1: Limit(48, 312), 2: Limit(48, 312), 4: Limit(96, 624)},
 }
-# Where a zone's hosts are larger or smaller than elsewhere.
+# Zones whose hosts are larger or smaller than elsewhere.
 _ZONE_LIMITS: dict[tuple[str, int], dict[str, Limit]] = {
     ("k80", 8): dict.fromkeys(("asia-east1-a", "us-east1-d"), Limit(64, 416)),
     ("p100", 4): dict.fromkeys(("us-east1-c", "europe-west1-b", "europe-west1-d"), Limit(64, 208)),
@@ -87,23 +85,21 @@ _FIXED = [
         for count in (1, 2, 4, 8)
     ),
 ]
-MACHINE_TYPES: dict[str, MachineType] = {each.name: each for each in _FIXED}
-"""The predefined machine types by name; custom N1 machines besides."""
+MACHINE_TYPES: dict[str, MachineType] = {machine.name: machine for machine in _FIXED}
+"""The predefined machine types by name; custom N1 machines are not among them."""
 
 
 def machine_type(name: str) -> MachineType:
-    """The machine type called `name`, predefined or custom (`n1-custom-6-20480`). Raises
-    DeclarationError.
+    """Return the machine type called `name`, predefined or custom (`n1-custom-6-20480`).
+
+    Raises DeclarationError if it is unknown.
     """
     if found := MACHINE_TYPES.get(name):
         return found
-    if not (match := _CUSTOM.fullmatch(name)):
-        raise unknown(
-            "machine type",
-            name,
-            MACHINE_TYPES,
-            otherwise="For example: n1-standard-8, n1-custom-6-20480.",
-        )
+    match = _CUSTOM.fullmatch(name)
+    if not match:
+        example = "For example: n1-standard-8, n1-custom-6-20480."
+        raise unknown("machine type", name, MACHINE_TYPES, otherwise=example)
     vcpus = int(match["vcpus"])
     gigabytes = int(match["megabytes"]) / 1024
     if vcpus > 96 or (vcpus != 1 and vcpus % 2) or vcpus < 1:
@@ -120,8 +116,9 @@ def machine_type(name: str) -> MachineType:
 
 
 def parameter_server_machine(cores: int) -> str:
-    """The machine type of a parameter server: `cores` vCPUs with 4 GB of memory each (3.75 GB for a
-    single one).
+    """Return the machine type of a parameter server with `cores` vCPUs of 4 GB each.
+
+    A single vCPU has 3.75 GB.
     """
     if cores > 1:
         return f"n1-custom-{cores}-{cores * 4096}"
@@ -129,9 +126,7 @@ def parameter_server_machine(cores: int) -> str:
 
 
 def limits(gpu: str, zone: str = "") -> dict[int, Limit]:
-    """What an N1 VM may have at most, by the number of these GPUs; nothing for GPUs that come with
-    their machines.
-    """
+    """Return the limits of an N1 VM by the number of these GPUs; empty for built-in GPUs."""
     general = _LIMITS.get(gpu, {})
     return {
         count: _ZONE_LIMITS.get((gpu, count), {}).get(zone, limit)
@@ -140,17 +135,19 @@ def limits(gpu: str, zone: str = "") -> dict[int, Limit]:
 
 
 def machines_with(gpu: str) -> tuple[MachineType, ...]:
-    """The machine types that come with this GPU, smallest first; none where it is attached to N1
-    machines.
-    """
-    return tuple(each for each in MACHINE_TYPES.values() if each.gpu == gpu)
+    """Return the machine types with this built-in GPU, smallest first."""
+    return tuple(machine for machine in MACHINE_TYPES.values() if machine.gpu == gpu)
 
 
 def check_machine(name: str, gpu: str = "cpu", count: int = 1, zone: str = "") -> MachineType:
-    """The machine type, if it may have `count` GPUs of this kind (`cpu`: none) in this zone (empty:
-    in any).
+    """Return the machine type if it may have `count` GPUs of this kind in this zone.
 
-    Raises DeclarationError that says in one sentence which limit is exceeded, and what fits.
+    `cpu` means without a GPU; an empty zone means any.
+
+    Raises
+    ------
+    DeclarationError
+        Names the exceeded limit and what fits.
     """
     machine = machine_type(name)
     entry = accelerator(gpu)
@@ -159,7 +156,7 @@ def check_machine(name: str, gpu: str = "cpu", count: int = 1, zone: str = "") -
     if gpu == "cpu":
         if machine.gpu:
             raise DeclarationError(
-                f"{name} comes with {machine.gpu_count} {machine.gpu.upper()}, but none was asked for",
+                f"{name} has {machine.gpu_count} {machine.gpu.upper()}, but no GPU is declared",
                 fix=f"Take {entry.machine_type}, or declare {machine.gpu}.",
             )
     elif entry.bundled:
@@ -170,15 +167,16 @@ def check_machine(name: str, gpu: str = "cpu", count: int = 1, zone: str = "") -
 
 
 def check_zone(zone: str, gpu: str) -> None:
-    """Raises DeclarationError unless the zone has this GPU (`cpu`: N1 machines, on which parameter
-    servers run).
+    """Raise DeclarationError unless the zone has this GPU.
+
+    `cpu` stands for N1 machines, on which parameter servers run.
     """
     if has_gpu(zone, gpu):
         return
-    near = [each for each in zones_with(gpu) if region(each) == region(zone)] or zones_with(gpu)
-    if gpu == "cpu":
-        what = "N1 machines"
-    else:
+    same = [zone_ for zone_ in zones_with(gpu) if region(zone_) == region(zone)]
+    near = same or zones_with(gpu)
+    what = "N1 machines"
+    if gpu != "cpu":
         what = gpu.upper()
     raise DeclarationError(f"{zone} has no known {what}", fix=f"Take {_either(near[:3])}.")
 
@@ -186,46 +184,44 @@ def check_zone(zone: str, gpu: str) -> None:
 def _check_built_in(machine: MachineType, gpu: str, count: int) -> None:
     if machine.gpu == gpu and machine.gpu_count == count:
         return
-    fitting = [each.name for each in machines_with(gpu) if each.gpu_count == count]
-    counts = sorted({each.gpu_count for each in machines_with(gpu)})
+    fitting = [other.name for other in machines_with(gpu) if other.gpu_count == count]
+    counts = sorted({other.gpu_count for other in machines_with(gpu)})
+    fix = f"A VM has {_either(counts)} {gpu.upper()}."
     if fitting:
         fix = f"Take {fitting[0]}."
-    else:
-        fix = f"A VM has {_either(counts)} {gpu.upper()}."
     if machine.gpu == gpu:
         raise DeclarationError(
             f"{machine.name} has {machine.gpu_count} {gpu.upper()}, not {count}", fix=fix
         )
     raise DeclarationError(
-        f"The {gpu.upper()} comes with machines of its own, not with {machine.name}", fix=fix
+        f"The {gpu.upper()} is built into its own machines, not into {machine.name}", fix=fix
     )
 
 
 def _check_attached(machine: MachineType, gpu: str, count: int, zone: str) -> None:
     usual = ACCELERATORS[gpu].machine_type
     if machine.gpu:
-        what = f"{machine.name} comes with the {machine.gpu.upper()}; the {gpu.upper()} is attached to N1 machines"
+        what = f"{machine.name} has built-in {machine.gpu.upper()}s; the {gpu.upper()} is attached to N1 machines"
         raise DeclarationError(what, fix=f"Take {usual}.")
     allowed = limits(gpu, zone)
     if count not in allowed:
-        enough = next((each for each in allowed if each > count), max(allowed))
+        enough = next((number for number in allowed if number > count), max(allowed))
         raise DeclarationError(
-            f"A VM has {_either(allowed)} {gpu.upper()}, not {count}", fix=f"Ask for {enough}."
+            f"A VM has {_either(allowed)} {gpu.upper()}, not {count}", fix=f"Take {enough}."
         )
     if _fits(machine, allowed[count]):
         return
     limit = allowed[count]
-    if zone:
-        where = f" in {zone}"
-    else:
-        where = ""
-    enough = next(
-        (each for each, most in allowed.items() if each > count and _fits(machine, most)), 0
-    )
+    where = f" in {zone}" if zone else ""
+    fix = f"Take {usual}."
+    for number, most in allowed.items():
+        if number > count and _fits(machine, most):
+            fix = f"Take {usual}, or {number} {gpu.upper()}."
+            break
     raise DeclarationError(
         f"{machine.name} has {machine.vcpus} vCPUs and {machine.memory_gb:g} GB, but a VM with {count} {gpu.upper()} "
         f"has {limit.vcpus} and {limit.memory_gb:g} at most{where}",
-        fix=f"Take {usual}{f', or {enough} {gpu.upper()}' if enough else ''}.",
+        fix=fix,
     )
 
 
@@ -255,10 +251,10 @@ _N2_CUSTOM = re.compile(r"n2-custom-(\d{1,3})-(\d{1,7})")
 def server_machine(
     name: str, whose: str = "A parameter server", where: str = "--ps-machine"
 ) -> MachineType:
-    """The machine type of a parameter server, or of who else has none with a GPU: `whose`, and
-    which option says so.
+    """Return the machine type of a parameter server, or of another VM without a GPU.
 
-    Raises DeclarationError where there is none, or no price of it.
+    `whose` names the VM and `where` the option in the error. Raises DeclarationError for an
+    unknown machine, and for one without a price.
     """
     family, _, size = name.rpartition("-")
     if family in _GB and size.isdecimal() and int(size) in _SIZES[family]:
@@ -266,12 +262,8 @@ def server_machine(
     if found := _N2_CUSTOM.fullmatch(name):
         vcpus = int(found[1])
         megabytes = int(found[2])
-        if (
-            vcpus % 2 == 0
-            and 2 <= vcpus <= 80
-            and megabytes % 256 == 0
-            and 0.5 <= megabytes / 1024 / vcpus <= 8
-        ):
+        valid_size = vcpus % 2 == 0 and 2 <= vcpus <= 80 and megabytes % 256 == 0
+        if valid_size and 0.5 <= megabytes / 1024 / vcpus <= 8:
             return MachineType(name, vcpus, megabytes / 1024)
         what = f"{name}: a custom N2 machine has an even number of vCPUs up to 80, with 0.5 to 8 GB each by 256 MB"
         raise DeclarationError(
@@ -279,13 +271,14 @@ def server_machine(
         )
     if name.startswith(("n1-", "custom-")):
         return machine_type(name)
-    fix = f"Those with a known price: {_FAMILIES} with their sizes (e2-standard-4), n1-custom-4-16384, n2-custom-4-16384."
+    fix = f"Machines with a known price: {_FAMILIES} with their sizes (e2-standard-4), n1-custom-4-16384, n2-custom-4-16384."
     raise DeclarationError(f"{whose} cannot have the machine '{name}'", where=where, fix=fix)
 
 
 def server_price(name: str, place: str) -> VmPrice:
-    """The newest list price of a parameter server with this machine in a zone or region. Raises
-    DeclarationError.
+    """Return the newest list price of a parameter server with this machine in a zone or region.
+
+    Raises DeclarationError.
     """
     machine = server_machine(name)
     family = name.partition("-")[0].replace("custom", "n1")
@@ -296,10 +289,10 @@ OPTION = "--machine-type"
 
 
 def worker_entry(gpu: str, machine: str = "", zone: str = "") -> Accelerator:
-    """The catalog's entry of a GPU, in this machine (empty: in its own).
+    """Return the catalog's entry of a GPU, in this machine (empty: in its own).
 
-    Raises DeclarationError where Compute Engine has no such machine, or it may not have one GPU of
-    this kind in this zone (empty: in any).
+    Raises DeclarationError for an unknown machine, and for one that may not have one such GPU in
+    this zone (empty: in any).
     """
     entry = accelerator(gpu)
     if not machine or machine == entry.machine_type:
@@ -312,8 +305,9 @@ def worker_entry(gpu: str, machine: str = "", zone: str = "") -> Accelerator:
 
 
 def worker_machine_price(gpu: str, machine: str, place: str) -> VmPrice:
-    """The newest list price of a worker VM with this GPU in this machine, in a zone or region.
-    DeclarationError.
+    """Return the newest list price of a worker with this GPU and machine in a zone or region.
+
+    Raises DeclarationError.
     """
     return priced(worker_entry(gpu, machine), place)
 
@@ -322,55 +316,50 @@ def _checked(machine: str, gpu: str, zone: str) -> MachineType:
     try:
         return check_machine(machine, gpu, 1, zone)
     except DeclarationError as error:
-        # More GPUs, which would allow it, are no remedy here.
+        # More GPUs, which would permit it, are not a remedy here.
+        fix = error.fix
         if machine in MACHINE_TYPES:
-            fix = f"Those that it may have: {', '.join(shapes(gpu))}."
-        else:
-            fix = error.fix
+            fix = f"Possible machines: {', '.join(shapes(gpu))}."
         raise DeclarationError(error.what, where=OPTION, fix=fix) from None
 
 
 @cache
 def shapes(gpu: str) -> tuple[str, ...]:
-    """The predefined machines that a worker with this GPU may have, by their vCPUs and memory; the
-    catalog's is one.
-    """
+    """Return the predefined machines of a worker with this GPU, by vCPUs and memory."""
     entry = accelerator(gpu)
     if entry.bundled:
-        found = [each for each in machines_with(gpu) if each.gpu_count == 1]
+        found = [machine for machine in machines_with(gpu) if machine.gpu_count == 1]
     else:
         most = limits(gpu).get(1)
-        n1 = [each for each in MACHINE_TYPES.values() if each.name.startswith("n1-")]
-        found = [
-            each
-            for each in n1
-            if not most or (each.vcpus <= most.vcpus and each.memory_gb <= most.memory_gb)
-        ]
-    return tuple(each.name for each in sorted(found, key=lambda each: (each.vcpus, each.memory_gb)))
+        n1 = [machine for machine in MACHINE_TYPES.values() if machine.name.startswith("n1-")]
+        found = [machine for machine in n1 if not most or _fits(machine, most)]
+    return tuple(
+        machine.name
+        for machine in sorted(found, key=lambda machine: (machine.vcpus, machine.memory_gb))
+    )
 
 
-def smaller_machine(gpu: str, rented: str, wanted: str) -> tuple[Accelerator, float]:
-    """What a worker with this GPU is as a `wanted` machine, that was `rented` as another, and which
-    part it has then of those vCPUs.
+def smaller_machine(gpu: str, rented: str, requested: str) -> tuple[Accelerator, float]:
+    """Return a worker's entry in a `requested` machine, and the remaining share of its vCPUs.
 
-    Raises DeclarationError where it is larger, of another family, or may not have the GPU.
+    The worker was `rented` with another machine. Raises DeclarationError if the requested one is
+    larger, of another family, or cannot have the GPU.
     """
     before = worker_entry(gpu, rented)
-    found = worker_entry(gpu, wanted.strip().lower())
+    found = worker_entry(gpu, requested.strip().lower())
     fits = [
         shape
         for shape in shapes(gpu)
         if shape != rented and _is_no_larger(worker_entry(gpu, shape), before)
     ]
+    fix = f"There is no smaller one with {gpu.upper()}."
     if fits:
         fix = f"Smaller ones: {', '.join(fits)}."
-    else:
-        fix = f"There is no smaller one with {gpu.upper()}."
     if _family(found.machine_type) != _family(before.machine_type):
-        what = f"{found.machine_type} is of another family than {rented}, as which the worker was rented"
+        what = f"{found.machine_type} is of another family than {rented}, the worker's machine"
         raise DeclarationError(what, where=OPTION, fix=fix)
     if not _is_no_larger(found, before):
-        what = f"{found.machine_type} is larger than {rented}, as which the worker was rented"
+        what = f"{found.machine_type} is larger than {rented}, the worker's machine"
         raise DeclarationError(what, where=OPTION, fix=fix)
     return found, found.vcpus / before.vcpus
 
@@ -385,8 +374,9 @@ def _family(name: str) -> str:
 
 
 def larger_shapes(gpu: str) -> tuple[str, ...]:
-    """Those with more vCPUs than the catalog's machine and no less memory, of each number of vCPUs
-    the one with the least.
+    """Return larger machines than the catalog's, by vCPUs, with no less memory.
+
+    Of each number of vCPUs it is the one with the least memory.
     """
     entry = accelerator(gpu)
     found = dict[int, str]()
@@ -398,12 +388,14 @@ def larger_shapes(gpu: str) -> tuple[str, ...]:
 
 
 def worker_machines(text: str, kinds: Collection[str]) -> dict[str, str]:
-    """By GPU the machine of its workers, of those that are not the catalog's: `n1-standard-16`, of
-    workers of all `kinds`, or `t4=n1-standard-16,v100=n1-standard-12`. Raises DeclarationError.
+    """Return the machine of workers by GPU, without those of the catalog.
+
+    `n1-standard-16` is for workers of all `kinds`; `t4=n1-standard-16,v100=n1-standard-12` names
+    them one by one. Raises DeclarationError.
     """
     found: dict[str, str] = {}
-    for part in filter(None, (each.strip().lower() for each in text.split(","))):
-        before, equals, name = (each.strip() for each in part.rpartition("="))
+    for part in filter(None, (word.strip().lower() for word in text.split(","))):
+        before, equals, name = (word.strip() for word in part.rpartition("="))
         if equals and before not in kinds:
             what = f"No workers with {before.upper() or 'nothing'} are declared"
             raise DeclarationError(

@@ -1,9 +1,9 @@
-"""Which prices a cluster is computed with.
+"""Price lists of clusters.
 
-ICAC'19's own (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit prices;
-whole servers, host included) serve clusters that contain a K80, which has no price today, so that a
-bill can be laid beside the paper's. Everything else has the newest list prices of the zone it runs
-in, with the VM's disk and external address (`extras`).
+The prices of ICAC'19 (Li et al., "Speeding up Deep Learning with Transient Servers", table of unit
+prices; whole servers, host included) serve clusters with a K80, which has no price today. So their
+bills are comparable with the paper's. All other clusters have the newest list prices of their
+zones, with the VM's disk and external address (`extras`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,15 @@ _ICAC19_PARAMETER_SERVER = _icac19(0.143, 0.041)  # 4 vCPUs, 16 GB
 class PriceList:
     """Hourly prices of whole VMs in US dollars.
 
-    `servers` and `parameter_server_4_vcpu` stand for themselves wherever a VM runs; what they lack
-    has the list price of the zone that is asked for, else of `zone`, else of the GPU's default
-    zone. `machines`: by GPU, of workers that have another machine than the catalog's. `disk_gb` and
-    `disk_type`: what was declared of the disks of workers and parameter servers; 0: the usual.
+    `servers` and `parameter_server_4_vcpu` hold in all zones. Other VMs have the list price of the
+    requested zone, else of `zone`, else of the GPU's default zone.
+
+    Attributes
+    ----------
+    machines
+        Machine types of workers by GPU, if they are not the catalog's.
+    disk_gb, disk_type
+        Declared disks of workers and parameter servers; 0 GB: the usual size.
     """
 
     zone: str = ""
@@ -58,23 +63,23 @@ class PriceList:
 
     @property
     def source(self) -> str:
-        """Whose prices of when."""
+        """Publisher and date of the prices."""
         return self.parameter_server_price(4).source
 
     def worker_price(self, gpu: str, zone: str = "") -> VmPrice:
-        """The price of a worker VM with this GPU. Raises DeclarationError where none is known."""
+        """Return the price of a worker with this GPU. Raises DeclarationError if it is unknown."""
         place = zone or self.zone or default_zone([gpu])
         machine = self.machines.get(gpu, "")
-        if known := self.servers.get(gpu):
-            return self._published(known, place, gpu, machine)
+        if published := self.servers.get(gpu):
+            return self._published(published, place, gpu, machine)
         return self._whole(worker_machine_price(gpu, machine, place), place, self.machine(gpu))
 
     def machine(self, gpu: str) -> str:
-        """The machine type of workers with this GPU."""
+        """Return the machine type of workers with this GPU."""
         return self.machines.get(gpu) or accelerator(gpu).machine_type
 
     def parameter_server_price(self, cores: int, zone: str = "") -> VmPrice:
-        """The price of a parameter server with `cores` vCPUs and 4 GB each."""
+        """Return the price of a parameter server with `cores` vCPUs of 4 GB each."""
         place = self._place(zone)
         if four := self.parameter_server_4_vcpu:
             scaled = replace(
@@ -84,12 +89,12 @@ class PriceList:
         return self._whole(parameter_server_price(cores, place), place)
 
     def server_price(self, machine: str, zone: str = "") -> VmPrice:
-        """The list price of a parameter server with this machine, which no published study had."""
+        """Return the list price of a parameter server with this machine."""
         place = self._place(zone)
         return self._whole(server_price(machine, place), place)
 
     def controller_price(self, zone: str = "") -> VmPrice:
-        """The list price of the VM that a controller has for itself; no published study had one."""
+        """Return the list price of a controller's own VM."""
         place = self._place(zone)
         return with_extras(
             controller_price(place), place, gb=CONTROLLER_DISK_GB, external_ip=self.external_ip
@@ -109,9 +114,7 @@ class PriceList:
         )
 
     def _published(self, price: VmPrice, place: str, gpu: str = "", machine: str = "") -> VmPrice:
-        """A published price, with what another machine costs more, and with a disk that was
-        declared.
-        """
+        """Return a published price, with the surcharges of another machine and a declared disk."""
         if machine:
             other = worker_machine_price(gpu, machine, place)
             usual = worker_machine_price(gpu, "", place)
@@ -129,12 +132,12 @@ class PriceList:
         return price
 
     def worker(self, gpu: str, zone: str = "") -> tuple[float, float]:
-        """(on demand, transient) dollars per hour of a worker VM with this GPU."""
+        """Return (on demand, transient) dollars per hour of a worker VM with this GPU."""
         price = self.worker_price(gpu, zone)
         return price.on_demand, price.transient
 
     def parameter_server(self, cores: int, zone: str = "") -> float:
-        """Dollars per hour of an on-demand parameter server with `cores` vCPUs and 4 GB each."""
+        """Return dollars per hour of an on-demand parameter server with `cores` vCPUs."""
         return self.parameter_server_price(cores, zone).on_demand
 
 
@@ -150,9 +153,7 @@ def price_list(
     disk_gb: int = 0,
     disk_type: str = DISK_TYPE,
 ) -> PriceList:
-    """The prices for a cluster with these GPUs: ICAC'19's where a K80 is among them, else the list
-    prices of `zone`.
-    """
+    """Return the prices of a cluster: ICAC'19's if it has K80s, else the list prices of `zone`."""
     if "k80" in set(accelerators):
         lines = ICAC19
     else:

@@ -1,36 +1,34 @@
-"""What VMs cost per hour: dated list prices in US dollars by GPU, machine and region.
+"""Prices of VMs per hour: dated list prices in US dollars by GPU, machine and region.
 
-`prices.csv` holds them, one row per item, region and date: a GPU alone, a machine without its GPU,
-or one vCPU or one GB of memory of an N1 or N2 machine; `pd-balanced`, `local-ssd` and the like are
-one GiB of such a disk for a month, `external-ipv4` an address for as long as a VM has it,
-everywhere (`global`). `transient` is the price of Spot VMs, before 2022 that of preemptible ones;
-today's preemptible VMs have the price of Spot VMs. The region `us` stands for the list price of the
-United States. A date with `~` is ours: the source itself has none. That of SkyPilot's catalog v9 is
-the day for which others quote the same prices on demand; its Spot prices differ from those quoted
-for later days. A row `quoted` is the GPU's part of the price of a whole machine. N1's prices per
-vCPU and GB follow from those of n1-standard-96 and n1-ultramem-160, N2's from those of
-n2-standard-4 and n2-highmem-4; an e2-small's is a 32nd of an e2-standard-16's, of which it has that
-share (SkyPilot counts both of its vCPUs whole). A larger machine of a GPU that is bundled has as
-much memory for each vCPU, and costs by its vCPUs.
+`prices.csv` holds them, one row per item, region and date. Items are a GPU alone, a machine without
+its GPU, one vCPU or one GB of memory of an N1 or N2 machine; a GiB of a disk for a month
+(`pd-balanced`, `local-ssd`); and an address for the life of a VM (`external-ipv4`, `global`).
+`transient` is the price of Spot VMs, before 2022 that of preemptible ones; preemptible VMs now cost
+as much as Spot VMs. The region `us` is the list price of the United States. A date with `~` is
+ours: the source has none. That of SkyPilot's catalog v9 is the day for which others quote the same
+on-demand prices; its Spot prices differ from those quoted for later days. A `quoted` row is the
+GPU's part of the price of a whole machine. N1's prices per vCPU and GB follow from those of
+n1-standard-96 and n1-ultramem-160, N2's from those of n2-standard-4 and n2-highmem-4. An e2-small
+costs a 32nd of an e2-standard-16, of which it is that share (SkyPilot counts both of its vCPUs
+fully). A larger machine of a bundled GPU has as much memory per vCPU, and costs by its vCPUs.
 
-`learn` adds rows of this user's own, which Google's Cloud Billing API gave on a later day; the
-newest row counts.
+`learn` adds rows that Google's Cloud Billing API returned to this user later; the newest row
+counts.
 
-Prices age: Spot prices change up to once a day, and those of two machines were 9 % higher than the
-table a month later. `drift` says how far off an old one may be. No price has taxes, another
-currency, negotiated prices or sustained-use discounts in it.
+Prices age: Spot prices change up to once a day, and those of two machines were 9 % above the table
+a month later. `drift` estimates the error of an old one. Prices exclude taxes, other currencies,
+negotiated prices and sustained-use discounts.
 
-A region without a known price takes the whole price of the nearest one that has it, and the source
-says so. A VM's date is its GPU's.
+A region without a price has the whole price of the nearest region with one, and the source names
+that region. A VM's date is its GPU's.
 
-Parts of every VM have prices of their own: its boot disk, an external address and Local SSDs. Disks
-are sold by GiB and month, counted as 730 hours, and cost the same under Spot VMs. VMs that boot
-from an image have a disk of the image's size; it is taken for that of the images that we bake. Some
-machine types bring Local SSDs along ("Accelerator-optimized machine family",
-docs.cloud.google.com/compute/docs/accelerator-optimized-machines), which are billed beside the
-machine. They are computed at the list price of us-central1 on demand, as no other is known. What
-Google gives an account for nothing each month (an address on demand for as many hours as a month
-has) is not taken off: others may have used it.
+Parts of every VM have their own prices: its boot disk, an external address and Local SSDs. Disks
+are sold by GiB and month (730 hours), and cost the same with Spot VMs. VMs that boot from an image
+have a disk of the image's size; the size of our baked images is assumed. Some machine types include
+Local SSDs ("Accelerator-optimized machine family",
+docs.cloud.google.com/compute/docs/accelerator-optimized-machines), which are billed separately.
+They have the on-demand list price of us-central1, the only known one. Free monthly amounts of an
+account (such as one address on demand) are not deducted: other VMs may use them.
 """
 
 from __future__ import annotations
@@ -53,20 +51,20 @@ from .accelerators import Accelerator, accelerator
 from .regions import nearest, region
 
 STALE_DAYS = 60
-"""From which age on a price comes with a warning."""
+"""The age at which prices get a warning."""
 REFRESH = "They may have changed: transient catalog --project PROJECT asks Google for today's."
 _DRIFT_PER_MONTH = 0.08
 _MOST_DRIFT = 0.3
-"""Standard deviations of the logarithm of a Spot price. Two of two prices that others quote were 9
-% higher within a month or two; a catalog's next version had the host of an A2 at -12.5 %.
+"""Standard deviations of the logarithm of a Spot price.
+
+Two of two prices that others quote were 9 % higher within a month or two; a catalog's next version
+had the host of an A2 at -12.5 %.
 """
 _DAYS_PER_MONTH = 365.25 / 12
 CONTROLLER_MACHINE = "e2-small"
-"""On which a controller runs that has a VM of its own: half a vCPU in all, 2 GB."""
+"""The machine of a controller's own VM: half a vCPU in all, 2 GB."""
 _CUSTOM = 1.05
-"""How many times the price of a predefined machine's vCPUs and memory those of a custom N1 or N2
-cost.
-"""
+"""The price of vCPUs and memory in custom N1 and N2 machines, relative to predefined ones."""
 _LEARNED = "prices.csv"
 SOURCES = {
     "skypilot-v9": "SkyPilot's catalog v9 (skypilot-org/skypilot-catalog 2c3d7ea)",
@@ -79,14 +77,12 @@ SOURCES = {
     "quoted": "prices of whole machines that others quote of Google's lists and its Cloud Billing API",
     "probe": "constants of a published probe of preemptible GPUs' availability",
 }
-"""What the short names of the table's sources stand for."""
+"""The table's sources, by their short names."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """One row of the table: US dollars per hour, None where the source has none that can be
-    believed.
-    """
+    """One row of the table: US dollars per hour; None without a credible price in the source."""
 
     item: str
     region: str
@@ -98,11 +94,16 @@ class PriceRow:
 
 @dataclass(frozen=True, slots=True)
 class VmPrice:
-    """What a whole VM costs, in US dollars per hour; `source` says whose price it is and of when.
+    """The price of a whole VM in US dollars per hour.
 
-    `on_demand_as_of` and `transient_as_of` are the date of each, and ` of REGION` where it is
-    another region's price. `on_demand_extras` and `transient_extras`: what of them is for its disk
-    and its external address, if they are in it.
+    Attributes
+    ----------
+    source
+        Publisher and date of the price.
+    on_demand_as_of, transient_as_of
+        The date of each price, with ` of REGION` for another region's price.
+    on_demand_extras, transient_extras
+        The included prices of disk and external address.
     """
 
     on_demand: float
@@ -113,25 +114,25 @@ class VmPrice:
     on_demand_extras: float = 0.0
     transient_extras: float = 0.0
     published: bool = False
-    """Whether it is a publication's own, which stands for itself and does not age."""
+    """Whether it is a publication's own price, which does not age."""
 
     @property
     def drift(self) -> float:
-        """How far off the Spot price may be by now (`drift`)."""
+        """The possible relative error of the Spot price by now (`drift`)."""
         if self.published:
             return 0.0
         return drift(self.transient_as_of)
 
     @property
     def age_words(self) -> str:
-        """How old the Spot price is, in a sentence; empty for a publication's own."""
+        """The age of the Spot price in a sentence; '' for a publication's own."""
         if self.published:
             return ""
         days = age_days(self.transient_as_of)
-        said = f"Spot prices are of {self.transient_as_of}, {days:.0f} days old"
+        age = f"Spot prices are of {self.transient_as_of}, {days:.0f} days old"
         if days > STALE_DAYS:
-            return f"{said}. {REFRESH}"
-        return f"{said}."
+            return f"{age}. {REFRESH}"
+        return f"{age}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,27 +143,24 @@ class _Quote:
 
 
 def worker_price(gpu: str, place: str) -> VmPrice:
-    """The newest list price of a worker VM with this GPU (`cpu`: none) in a zone or region.
+    """Return the newest list price of a worker VM with this GPU (`cpu`: none) in a zone or region.
 
-    Raises DeclarationError where no price of it is known anywhere.
+    Raises DeclarationError if no price is known anywhere.
     """
     return priced(accelerator(gpu), place)
 
 
 def priced(entry: Accelerator, place: str) -> VmPrice:
-    """The same of an entry of the catalog, which may be in another machine than the catalog's
-    (`shapes`).
-    """
+    """Return the newest list price of a worker VM with this entry, perhaps in another machine."""
     return _vm_price(
         place, _worker_quote(entry, place, "on_demand"), _worker_quote(entry, place, "transient")
     )
 
 
 def parameter_server_price(cores: int, place: str) -> VmPrice:
-    """The newest list price of a parameter server with `cores` vCPUs and 4 GB each, a custom N1, in
-    a zone or region.
+    """Return the newest list price of a parameter server with `cores` vCPUs of 4 GB each.
 
-    One with a single vCPU is an n1-standard-1.
+    It is a custom N1; with a single vCPU an n1-standard-1. `place` is a zone or region.
     """
     if cores > 1:
         return parts_price("n1", cores, 4.0 * cores, place, custom=True)
@@ -172,11 +170,11 @@ def parameter_server_price(cores: int, place: str) -> VmPrice:
 def parts_price(
     family: str, vcpus: int, memory_gb: float, place: str, *, custom: bool = False
 ) -> VmPrice:
-    """The newest list price of so many vCPUs and GB of N1, N2 or E2 in a zone or region.
+    """Return the newest list price of vCPUs and GB of N1, N2 or E2 in a zone or region.
 
-    Those of `custom` N1 and N2 machines cost 5% more than those of predefined ones
-    ("General-purpose machine family"). Of E2 a VM with 4 GB per vCPU has a price: an e2-small is a
-    certain share of it.
+    In `custom` N1 and N2 machines they cost 5 % more than in predefined ones ("General-purpose
+    machine family"). E2 has prices only for VMs with 4 GB per vCPU: an e2-small is a certain share
+    of such a VM.
     """
     columns = ("on_demand", "transient")
     return _vm_price(
@@ -189,17 +187,17 @@ def parts_price(
 
 
 def controller_price(place: str) -> VmPrice:
-    """The newest list price of the VM that a controller has for itself, in a zone or region."""
+    """Return the newest list price of a controller's own VM, in a zone or region."""
     return _vm_price(
         place, *(_quote(CONTROLLER_MACHINE, place, column) for column in ("on_demand", "transient"))
     )
 
 
 def item_price(item: str, place: str) -> tuple[float, float]:
-    """The newest (on demand, transient) price of an item of the table in a zone or region, or the
-    nearest that has one.
+    """Return the newest (on demand, transient) price of an item in a zone or region.
 
-    In the item's own unit. Raises DeclarationError where no price of it is known anywhere.
+    Without one there, it is that of the nearest region. In the item's own unit. Raises
+    DeclarationError if no price is known anywhere.
     """
     on_demand, transient = (
         _quote(item, place, column).dollars for column in ("on_demand", "transient")
@@ -208,9 +206,10 @@ def item_price(item: str, place: str) -> tuple[float, float]:
 
 
 def age_days(as_of: str, now: float | None = None) -> float:
-    """Return how many days ago a price was dated `as_of` (`2026-09-01`, `~2024`, `2022 of
-    us-east1`), at the moment `now` (seconds since 1970). One of a month counts from its first day,
-    one of a year from the first of July.
+    """Return the age in days of a price dated `as_of` (`2026-09-01`, `~2024`, `2022 of us-east1`).
+
+    A month counts from its first day, a year from the first of July. `now` is in seconds since
+    1970.
     """
     year, *rest = as_of.removeprefix("~").split()[0].split("-")
     if rest:
@@ -223,35 +222,29 @@ def age_days(as_of: str, now: float | None = None) -> float:
 
 
 def drift(as_of: str, now: float | None = None) -> float:
-    """Return how far off a Spot price dated `as_of` may be: the standard deviation of its
-    logarithm.
-    """
+    """Return the standard deviation of the logarithm of a Spot price dated `as_of`."""
     return min(_DRIFT_PER_MONTH * age_days(as_of, now) / _DAYS_PER_MONTH, _MOST_DRIFT)
 
 
 def price_history(gpu: str) -> tuple[PriceRow, ...]:
-    """All that is known of the price of this GPU alone in the United States or us-central1, oldest
-    first.
-    """
+    """Return the known prices of this GPU in the United States or us-central1, oldest first."""
     return tuple(
         sorted((row for row in _rows(gpu) if row.region in ("us", "us-central1")), key=_year)
     )
 
 
 def priced_regions(item: str) -> tuple[str, ...]:
-    """The regions for which the table has an item (a GPU, a machine type, `n1-vcpu`)."""
+    """Return the regions for which the table has an item (a GPU, a machine type, `n1-vcpu`)."""
     return tuple(dict.fromkeys(row.region for row in _rows(item) if row.region != "us"))
 
 
 def price_table() -> tuple[PriceRow, ...]:
-    """The whole table, with what was learned."""
+    """Return the whole table, including the learned prices."""
     return _table(*_learned())
 
 
 def learn(rows: Iterable[PriceRow]) -> None:
-    """Keep these rows for all who ask for prices on this machine from now on, in place of those
-    learned before.
-    """
+    """Store these rows as the learned prices of this machine, instead of earlier ones."""
     file = places.private(places.home()) / _LEARNED
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, [field.name for field in fields(PriceRow)])
@@ -261,16 +254,14 @@ def learn(rows: Iterable[PriceRow]) -> None:
 
 
 def learned_seconds_ago() -> float:
-    """How old what was learned is, in seconds; infinite where nothing was."""
+    """Return the age of the learned prices in seconds; infinite if there are none."""
     if _learned()[1]:
         return time.time() - _learned()[1] / 1e9
     return float("inf")
 
 
 def _learned() -> tuple[Path, int]:
-    """The file of what was learned, and when (ns; 0: there is none), by which every cache knows
-    that it is stale.
-    """
+    """Return the file of the learned prices and its time (ns; 0: no file), the caches' key."""
     file = places.home() / _LEARNED
     try:
         return file, file.stat().st_mtime_ns
@@ -280,15 +271,11 @@ def _learned() -> tuple[Path, int]:
 
 @lru_cache(maxsize=2)
 def _table(file: Path, learned: int) -> tuple[PriceRow, ...]:
-    text = (
-        resources.files("transient_magics.catalog")
-        .joinpath("prices.csv")
-        .read_text(encoding="utf-8")
-    )
+    packaged = resources.files("transient_magics.catalog").joinpath("prices.csv")
+    text = packaged.read_text(encoding="utf-8")
+    own: list[str] = []
     if learned:
         own = file.read_text(encoding="utf-8").splitlines()[1:]
-    else:
-        own = []
 
     def number(cell: str) -> float | None:
         if cell:
@@ -318,7 +305,7 @@ def _worker_quote(entry: Accelerator, place: str, column: str) -> _Quote:
 
 
 def _host_quote(entry: Accelerator, place: str, column: str) -> _Quote:
-    """Of the machine without its GPU. Those of a family that comes with one cost by their vCPUs."""
+    """Return the price of a machine without its GPU; bundled ones cost by their vCPUs."""
     if entry.bundled:
         usual = accelerator(entry.name)
         host = _quote(usual.machine_type, place, column)
@@ -345,25 +332,22 @@ def _parts_quote(family: str, vcpus: float, memory_gb: float, place: str, column
 
 
 def _quote(item: str, place: str, column: str) -> _Quote:
-    """The newest price of an item in the region of `place`, else in the nearest region that has
-    one.
-    """
-    known = _newest(item, column, *_learned())
-    if not known:
-        raise DeclarationError(
-            f"No price of {item} is known", fix="What it costs cannot be told beforehand."
-        )
-    return known[nearest(place, known)]
+    """Return the newest price of an item in the region of `place`, or in the nearest priced one."""
+    quotes = _newest(item, column, *_learned())
+    if not quotes:
+        raise DeclarationError(f"No price of {item} is known", fix="Its cost cannot be estimated.")
+    return quotes[nearest(place, quotes)]
 
 
 @lru_cache(maxsize=256)
 def _newest(item: str, column: str, file: Path, learned: int) -> dict[str, _Quote]:
-    """The newest price of an item by region."""
-    return {
-        row.region: _Quote(dollars, row.region, row.as_of)
-        for row in sorted(_rows(item), key=_year)
-        if row.region != "us" and (dollars := getattr(row, column)) is not None
-    }
+    """Return the newest price of an item, by region."""
+    found: dict[str, _Quote] = {}
+    for row in sorted(_rows(item), key=_year):
+        dollars = getattr(row, column)
+        if row.region != "us" and dollars is not None:
+            found[row.region] = _Quote(dollars, row.region, row.as_of)
+    return found
 
 
 def _vm_price(place: str, on_demand: _Quote, transient: _Quote) -> VmPrice:
@@ -411,9 +395,9 @@ _MIB_PER_SECOND = {
     "pd-ssd": (240.0, 0.48),
     "pd-standard": (0.0, 0.12),
 }
-"""Of any disk, and for each of its GiB."""
+"""MiB per second of any disk, and for each of its GiB."""
 _MOST_MIB_PER_SECOND = ((16, 1200.0), (8, 800.0), (0, 240.0))
-"""By the least vCPUs of the machine."""
+"""Limits in MiB per second, by the smallest number of the machine's vCPUs."""
 _LOCAL_SSD_GB = {
     **{f"a2-ultragpu-{count}g": 375 * count for count in (1, 2, 4, 8)},
     **{f"a3-highgpu-{count}g": 750 * count for count in (1, 2, 4, 8)},
@@ -422,14 +406,14 @@ _DISK = re.compile(r"(\d{1,6})\s*(gb|tb)?(?::(?:pd-)?([a-z]+))?")
 
 
 def parse_disk(text: str, option: str = "--disk") -> tuple[int, str]:
-    """GB and Compute Engine's name of the kind of a disk, as `200GB`, `200GB:ssd`, `1TB:standard`.
-    DeclarationError.
+    """Return size in GB and type of a disk in `200GB`, `200GB:ssd` or `1TB:standard`.
+
+    Raises DeclarationError.
     """
     found = _DISK.fullmatch(text.strip().lower())
+    kind = DISK_TYPE
     if found and found[3]:
         kind = f"pd-{found[3]}"
-    else:
-        kind = DISK_TYPE
     if not found or kind not in DISK_TYPES:
         kinds = ", ".join(disk_type.removeprefix("pd-") for disk_type in DISK_TYPES)
         raise DeclarationError(
@@ -444,17 +428,17 @@ def parse_disk(text: str, option: str = "--disk") -> tuple[int, str]:
 
 
 def disk_hourly(place: str, gb: float = DISK_GB, kind: str = DISK_TYPE) -> float:
-    """US dollars per hour of a boot disk in a zone or region."""
+    """Return the US dollars per hour of a boot disk in a zone or region."""
     return gb * item_price(kind, place)[0] / _HOURS_PER_MONTH
 
 
 def local_ssd_gb(machine_type: str) -> int:
-    """Return the GB of Local SSD that a machine type brings along."""
+    """Return the GB of Local SSD that a machine type includes."""
     return _LOCAL_SSD_GB.get(machine_type, 0)
 
 
 def local_ssd_hourly(machine_type: str) -> float:
-    """Return the US dollars per hour of the Local SSDs that a machine type brings along."""
+    """Return the US dollars per hour of the Local SSDs that a machine type includes."""
     gb = local_ssd_gb(machine_type)
     if gb:
         return gb * item_price("local-ssd", "global")[0] / _HOURS_PER_MONTH
@@ -462,22 +446,22 @@ def local_ssd_hourly(machine_type: str) -> float:
 
 
 def disk_speed(text: str, vcpus: int) -> float:
-    """MiB that a boot disk as `--disk` says it (empty: the usual) reads in a second at most, on a
-    machine with so many vCPUs: by Google's tables of persistent disks' performance, with the limits
-    of N1.
+    """Return the most MiB per second that a boot disk (`--disk`; '' for the usual one) can read.
+
+    From Google's tables of persistent disks' performance, with the limits of N1, for a machine with
+    these vCPUs.
     """
+    gb = DISK_GB
+    kind = DISK_TYPE
     if text:
         gb, kind = parse_disk(text)
-    else:
-        gb = DISK_GB
-        kind = DISK_TYPE
-    base, each = _MIB_PER_SECOND[kind]
+    base, per_gib = _MIB_PER_SECOND[kind]
     most = next(limit for least, limit in _MOST_MIB_PER_SECOND if vcpus >= least)
-    return min(base + each * gb, most)
+    return min(base + per_gib * gb, most)
 
 
 def address_hourly() -> tuple[float, float]:
-    """US dollars per hour of an external address in use: (on demand, Spot)."""
+    """Return the US dollars per hour of an external address in use: (on demand, Spot)."""
     return item_price("external-ipv4", "global")
 
 
@@ -490,15 +474,15 @@ def with_extras(
     external_ip: bool = True,
     machine: str = "",
 ) -> VmPrice:
-    """Return the price of a VM in a zone or region with its disk, its external address if it has
-    one, and the Local SSDs of its `machine` type.
+    """Return the price of a VM with its disk, its external address, and included Local SSDs.
+
+    `place` is a zone or region, `machine` the machine type.
     """
     disks = disk_hourly(place, gb, kind) + local_ssd_hourly(machine)
+    address = (0.0, 0.0)
     if external_ip:
         address = address_hourly()
-    else:
-        address = (0.0, 0.0)
-    on_demand, transient = (disks + each for each in address)
+    on_demand, transient = (disks + dollars for dollars in address)
     return replace(
         price,
         on_demand=price.on_demand + on_demand,

@@ -1,7 +1,6 @@
-"""What was measured on Google's preemptible VMs in 2018 and 2019, as tables: how long they lived,
-how long they took to start.
+"""Published measurements of Google's preemptible VMs in 2018 and 2019: lifetimes, start-up times.
 
-Figures derived from the data sets of two papers of the Cake Lab at WPI, under Apache-2.0:
+The figures are derived from the data sets of two papers of the Cake Lab at WPI, under Apache-2.0:
 
 - revocations: CM-DARE (Li, Walls, Guo, "Characterizing and Modeling Distributed Training with
   Transient Cloud GPU Servers", ICDCS 2020, github.com/cake-lab/CM-DARE), hourly revocation counts
@@ -9,10 +8,10 @@ Figures derived from the data sets of two papers of the Cake Lab at WPI, under A
   Servers", github.com/cake-lab/transient-deep-learning), 348 VMs in us-east1-b;
 - start-up: CM-DARE's `startup_time` (K80, P100) and its replacement requests (V100).
 
-All of them are preemptible VMs of that time, ended after 24 hours at the latest: a worked example,
-no forecast. The data's hour of day is not used: its time zone is not stated, and as the VMs were
-launched at a few hours of the day only, the hour mirrors the launches. Whether a VM was busy made
-no consistent difference.
+All are preemptible VMs of that time, which ended after 24 hours at the latest: an example, and not
+a forecast. The data's hour of day is not used: its time zone is unknown, and because the VMs were
+launched at a few hours of the day only, the hour mirrors the launches. Busy and idle VMs did not
+differ consistently.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from itertools import pairwise
 HOUR = 3600.0
 LAST_HOUR = 24
 
-# (GPU, region): VMs launched, and how many of them had been revoked by the end of hour 1, 2, ...
-# 24.
+# By (GPU, region): launched VMs, and the revoked ones by the end of hours 1 to 24.
 _REVOKED: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {
     ("k80", "us-central1"): (48, (5, 5, 7, 7, 7, 8, *[13] * 7, 14, 15, *[22] * 5, *[23] * 3, 27)),
     ("k80", "us-west1"): (48, (2, 2, 7, *[8] * 8, *[9] * 4, *[10] * 5, *[11] * 4)),
@@ -47,18 +45,18 @@ _REVOKED: dict[tuple[str, str], tuple[int, tuple[int, ...]]] = {
 }
 
 WAVES = 0.25
-"""The share of a pool that one wave takes, on average. In the ICAC'19 data, of two VMs of one zone,
-GPU and campaign of which one is revoked the other goes within the same five minutes in 6.0 % of the
-cases (72 of 1206 pairs, GPUs only); in the emulator's process of revocations that is the square of
-this share.
+"""The average share of a pool that one wave takes.
+
+In the ICAC'19 data, of two VMs of one zone, GPU and campaign of which one is revoked, the other is
+revoked within the same five minutes in 6.0 % of the cases (72 of 1206 pairs, GPUs only). In the
+emulator's process of revocations that is the square of this share.
 """
 LAUNCHED_TOGETHER = 8
 CPUS_LAUNCHED_TOGETHER = 16
-"""How many VMs of one kind were asked for at once in one zone, with a GPU and without, in the
-ICAC'19 data.
+"""The number of VMs of one kind requested together in one zone, with and without a GPU (ICAC'19).
 """
 
-# (GPU, transient, coast): seconds in PROVISIONING, in STAGING, from RUNNING until SSH answers;
+# By (GPU, transient, coast): seconds in PROVISIONING, in STAGING, from RUNNING until SSH answers;
 # deviation of the sum.
 _STARTUP: dict[tuple[str, bool, str], tuple[float, float, float, float]] = {
     ("k80", True, "us-east1"): (1.58, 41.35, 37.73, 3.4),
@@ -70,16 +68,16 @@ _STARTUP: dict[tuple[str, bool, str], tuple[float, float, float, float]] = {
     ("k80", False, "us-west1"): (2.14, 27.92, 38.56, 8.0),
     ("p100", False, "us-west1"): (1.92, 28.49, 38.77, 3.5),
 }
-# A V100 was measured as a replacement only, 70.9 s in all; how it divides is taken from the P100.
+# V100s were measured as replacements only, 70.9 s in all; the P100's parts divide it.
 _V100_STARTUP = (1.33, 37.64, 31.93, 8.6)
 
-# On the emulator a GPU without published figures has those of another: the measured one closest in
-# age and demand.
+# On the emulator a GPU without published figures uses those of the measured GPU closest in age and
+# demand.
 _STAND_IN = {"p4": "p100"}
 _OTHERWISE = "v100"
 
-# Where the regions are (degrees north and east, Google's list of locations), to find the nearest
-# one with figures.
+# Regions in degrees north and east (Google's list of locations), to find the nearest one with
+# figures.
 _PLACES = {
     "asia-east1": (24.1, 120.5),
     "asia-east2": (22.3, 114.2),
@@ -128,25 +126,22 @@ _FROM_ALL_REGIONS = 2.0
 
 @dataclass(frozen=True)
 class Tail:
-    """What was seen of the oldest VMs: so many revocations (`events`) in so many `hours` of all
-    their lives.
-    """
+    """Observations of the oldest VMs: `events` revocations in `hours` of all their lives."""
 
     events: float
     hours: float
 
     @property
     def rate(self) -> float:
-        """Revocations per hour of a VM's life; half of one where there was none, because no VM is
-        immortal.
-        """
+        """Revocations per hour of a VM's life; half of one without any, as VMs are not immortal."""
         if self.hours > 0:
             return max(self.events, 0.5) / self.hours
         return 0.0
 
     def among(self, others: Tail) -> Tail:
-        """The same with two revocations more, at the rate of `others` of its kind: as much as few
-        VMs say little.
+        """Return the tail with two more revocations at the rate of `others` of its kind.
+
+        They stabilize the rate of few VMs.
         """
         if others.rate <= 0:
             return self
@@ -155,7 +150,7 @@ class Tail:
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """How long VMs with a GPU lived in a region: hourly counts, taken as even within each hour."""
+    """Lifetimes of VMs with a GPU in a region: hourly counts, even within each hour."""
 
     gpu: str
     region: str
@@ -163,29 +158,26 @@ class Lifetimes:
     revoked: tuple[int, ...]
 
     def fraction(self, age: float) -> float:
-        """The fraction revoked by this age in seconds; as of 24 hours for any later one."""
+        """Return the fraction revoked by this age in seconds; after 24 hours that of 24 hours."""
         hour, part = divmod(max(age, 0.0) / HOUR, 1.0)
         if hour >= LAST_HOUR:
             return self.revoked[-1] / self.launched
+        before = 0
         if hour >= 1:
             before = self.revoked[int(hour) - 1]
-        else:
-            before = 0
         return (before + part * (self.revoked[int(hour)] - before)) / self.launched
 
     @property
     def median(self) -> float:
-        """The age in seconds by which half were revoked; 24 hours where most lived as long as they
-        were watched.
-        """
+        """The age in seconds by which half were revoked; 24 hours if most lived as long."""
         hours = (hour for hour in range(1, LAST_HOUR) if self.fraction(hour * HOUR) >= 0.5)
         return next(hours, LAST_HOUR) * HOUR
 
     def risk(self, begin: float, end: float) -> float:
-        """The probability that a VM alive at age `begin` is revoked by age `end` (seconds).
+        """Return the probability that a VM alive at age `begin` is revoked by age `end` (seconds).
 
-        Nobody saw a VM older than 24 hours: from there on the mean rate of hours 12 to 24 goes on,
-        a little of it that of the same GPU in all regions (`Tail.among`).
+        No VM was observed beyond 24 hours. From there the mean rate of hours 12 to 24 continues,
+        mixed with a little of the rate of the same GPU in all regions (`Tail.among`).
         """
         wall = LAST_HOUR * HOUR
         inside = 1 - self._alive(min(end, wall)) / self._alive(min(begin, wall))
@@ -194,7 +186,7 @@ class Lifetimes:
 
     @property
     def tail(self) -> Tail:
-        """Hours 12 to 24, counted as even within each."""
+        """Hours 12 to 24, even within each hour."""
         middle = LAST_HOUR // 2
         hours = sum(
             self.launched - (low + high) / 2
@@ -205,7 +197,7 @@ class Lifetimes:
     @cached_property
     def _late_rate(self) -> float:
         tails = [table.tail for table in tables() if table.gpu == self.gpu]
-        pooled = Tail(sum(tail.events for tail in tails), sum(each.hours for each in tails))
+        pooled = Tail(sum(tail.events for tail in tails), sum(tail.hours for tail in tails))
         return self.tail.among(pooled).rate
 
     def _alive(self, age: float) -> float:
@@ -213,21 +205,22 @@ class Lifetimes:
 
 
 def tables() -> list[Lifetimes]:
-    """Every table that was published."""
+    """Return all published tables."""
     return [Lifetimes(gpu, region, *counts) for (gpu, region), counts in _REVOKED.items()]
 
 
 @lru_cache
 def lifetimes(gpu: str, region: str) -> Lifetimes:
-    """The table for a GPU (the catalog's name) in a region, or the nearest that was published."""
+    """Return the table of a GPU (the catalog's name) in a region, or in the nearest published one."""
     kind = _measured(gpu)
     near = nearest_region(region, [place for name, place in _REVOKED if name == kind])
     return Lifetimes(kind, near, *_REVOKED[kind, near])
 
 
 def startup(gpu: str, transient: bool, region: str) -> tuple[float, float, float, float]:
-    """Mean seconds of provisioning, staging and booting until SSH answers, and the standard
-    deviation of their sum.
+    """Return mean seconds of provisioning, staging and booting, and the deviation of their sum.
+
+    Booting ends when SSH answers.
     """
     if gpu == "v100" and transient:
         return _V100_STARTUP
@@ -236,19 +229,20 @@ def startup(gpu: str, transient: bool, region: str) -> tuple[float, float, float
 
 
 def nearest_region(region: str, candidates: list[str]) -> str:
-    """The candidate closest on the globe; the first one for a region whose place is not known."""
-    if region in candidates or region not in _PLACES:
-        if region in candidates:
-            return region
+    """Return the candidate closest on the globe; the first one for an unknown region."""
+    if region in candidates:
+        return region
+    if region not in _PLACES:
         return candidates[0]
     return min(candidates, key=lambda other: _distance(_PLACES[region], _PLACES[other]))
 
 
 def stand_in_tables(gpu: str, region: str) -> list[Lifetimes]:
-    """Return the tables that stand in where no lifetimes were published; empty where they were.
+    """Return the tables that replace unpublished lifetimes; empty if they are published.
 
-    All tables with a GPU stand in for each GPU, because regions differ more than GPUs do: within 24
-    hours 23 to 67 % of the K80s were revoked, 27 to 70 % of the P100s, 43 to 73 % of the V100s.
+    All tables with a GPU replace those of each GPU, because regions differ more than GPUs do:
+    within 24 hours 23 to 67 % of the K80s were revoked, 27 to 70 % of the P100s, 43 to 73 % of the
+    V100s.
     """
     if (gpu, region) in _REVOKED:
         return []
@@ -256,26 +250,23 @@ def stand_in_tables(gpu: str, region: str) -> list[Lifetimes]:
 
 
 def stand_in_words(gpu: str, region: str, *, short: bool = False) -> str:
-    """Return a sentence on what stands in where no lifetimes were published; empty where they were.
+    """Return sentences about the tables that replace unpublished lifetimes; '' without any.
 
-    In sentences, with the shares that were revoked; `short`: a clause without them.
+    They contain the revoked shares; with `short` it is a clause without them.
     """
     used = stand_in_tables(gpu, region)
     if not used:
         return ""
-    if gpu == "cpu":
-        vms = "VMs without a GPU"
-    else:
+    vms = "VMs without a GPU"
+    if gpu != "cpu":
         vms = f"the {gpu.upper()}"
+    where = ""
     if any(name == gpu for name, _ in _REVOKED):
         where = f" in {region}"
-    else:
-        where = ""
     kinds = list(dict.fromkeys(table.gpu.upper() for table in used if table.gpu != "cpu"))
+    of = f"in {used[0].region}"
     if kinds:
         of = f"with {', '.join(kinds[:-1])} or {kinds[-1]}"
-    else:
-        of = f"in {used[0].region}"
     pool = f"{sum(table.launched for table in used)} preemptible VMs {of}"
     if short:
         return f"no lifetimes of {vms}{where} were published: those of {pool} stand in"
@@ -284,27 +275,24 @@ def stand_in_words(gpu: str, region: str, *, short: bool = False) -> str:
 
 
 def _revoked_within(used: list[Lifetimes], hours: int) -> str:
-    """`22% within 1 h (0% to 67% by region)`."""
+    """Return a text such as `22% within 1 h (0% to 67% by region)`."""
     shares = [table.revoked[hours - 1] / table.launched for table in used]
-    all_of_them = sum(table.revoked[hours - 1] for table in used) / sum(
-        table.launched for table in used
-    )
+    revoked = sum(table.revoked[hours - 1] for table in used)
+    share = revoked / sum(table.launched for table in used)
+    between = ""
     if len(shares) > 1:
         between = f" ({min(shares):.0%} to {max(shares):.0%} by region)"
-    else:
-        between = ""
-    return f"{all_of_them:.0%} within {hours} h{between}"
+    return f"{share:.0%} within {hours} h{between}"
 
 
 def stand_ins(gpu: str, region: str) -> str:
-    """Return as a clause what the emulator uses where no figures were published; empty where they
-    were.
-    """
+    """Return a clause about the figures that the emulator uses instead of unpublished ones; or ''."""
     used = lifetimes(gpu, region)
-    what = [
-        *([f"the {used.gpu.upper()}"] if used.gpu != gpu else []),
-        *([used.region] if used.region != region else []),
-    ]
+    what: list[str] = []
+    if used.gpu != gpu:
+        what.append(f"the {used.gpu.upper()}")
+    if used.region != region:
+        what.append(used.region)
     if what:
         return f"{gpu.upper()} in {region} as {' in '.join(what)}"
     return ""
@@ -317,7 +305,7 @@ def _measured(gpu: str) -> str:
 
 
 def _distance(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """The angle between two places on the globe."""
+    """Return the angle between two places on the globe, in radians."""
     (a, b), (c, d) = (map(math.radians, place) for place in (one, other))
     cosine = math.sin(a) * math.sin(c) + math.cos(a) * math.cos(c) * math.cos(b - d)
     return math.acos(min(max(cosine, -1.0), 1.0))

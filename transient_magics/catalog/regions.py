@@ -1,4 +1,4 @@
-"""Regions, the continents that they are on, and what moving data between them costs."""
+"""Regions, their continents, and the price of data transfer between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 HOME_CONTINENT = "North America"
-"""Where a zone is looked for first when nobody names one."""
+"""The continent on which zones are tried first by default."""
 
 _ZONE = re.compile(r"(?P<region>[a-z]+-[a-z]+\d+)-[a-z]")
 _CONTINENTS = {
@@ -82,16 +82,12 @@ def region(place: str) -> str:
 
 
 def continent(place: str) -> str:
-    """`Europe` for the region `europe-west4` or one of its zones; nothing where the name tells
-    none.
-    """
+    """Return the continent (`Europe`) of the region `europe-west4` or of its zones; '' if unknown."""
     return _CONTINENTS.get(place.partition("-")[0], "")
 
 
 def nearest(place: str, regions: Collection[str]) -> str:
-    """The one of `regions` that is nearest to a zone or region: itself, else on its continent, else
-    by distance.
-    """
+    """Return the nearest of `regions`: itself, else on its continent, else by distance."""
     here = region(place)
     if here in regions:
         return here
@@ -104,19 +100,16 @@ def nearest(place: str, regions: Collection[str]) -> str:
 
 
 def home_first(zones: Iterable[str], home: str) -> tuple[str, ...]:
-    """The zone `home`, then those of its region, whose traffic is cheapest, then the others; else
-    in their order.
-    """
+    """Return the zone `home`, then its region's zones (cheap traffic), then the others in order."""
     return tuple(sorted(zones, key=lambda zone: (zone != home, region(zone) != region(home))))
 
 
 def degrees(one: str, other: str) -> float:
-    """The angle between two regions on the globe, in degrees; nothing where a region is too new to
-    be on our map.
-    """
+    """Return the angle between two regions on the globe, in degrees; 0 if one is not on our map."""
     if one not in _PLACES or other not in _PLACES:
         return 0.0
-    (north, east), (other_north, other_east) = _PLACES[one], _PLACES[other]
+    north, east = _PLACES[one]
+    other_north, other_east = _PLACES[other]
     a = math.radians(north)
     b = math.radians(other_north)
     turn = math.radians(other_east - east)
@@ -125,8 +118,9 @@ def degrees(one: str, other: str) -> float:
 
 
 def apart(one: str, other: str) -> float:
-    """Return the angle between two regions on the globe, in degrees. A region that is too new for
-    our map is taken to be as far away as the regions of its continent are in the median.
+    """Return the angle between two regions on the globe, in degrees.
+
+    A region that is not on our map counts as distant as its continent's regions in the median.
     """
     if one == other:
         return 0.0
@@ -135,29 +129,27 @@ def apart(one: str, other: str) -> float:
 
 
 def _possible(place: str) -> list[str]:
-    """The region itself, or the regions of its continent where it is not on the map; all regions
-    without either.
-    """
+    """Return the region if it is on the map, otherwise its continent's regions, or all."""
     if place in _PLACES:
         return [place]
-    near = [known for known in _PLACES if continent(known) == continent(place)]
+    near = [other for other in _PLACES if continent(other) == continent(place)]
     return near or list(_PLACES)
 
 
-# The price of traffic between VMs, and the limits on what a VM sends within its network.
+# The price of traffic between VMs, and the limit of a VM's outgoing traffic within its network.
 #
 # Prices are in US dollars per GiB in each direction, over internal addresses of one network. Limits
 # are by family and number of vCPUs, without the extra tier. The figure of n1-standard-8 was found
-# in Google's pages in 2026; the others were not looked up. They decide only whether runs may begin
-# beside each other. What a VM receives has no limit of its own there; it is taken to be the same.
+# in Google's pages in 2026; the others are unverified. They only decide whether runs may begin side
+# by side. Incoming traffic has no documented limit of its own; the same one is assumed.
 
 
 @dataclass(frozen=True, slots=True)
 class TransferPrice:
     """Dollars per GiB that leaves one VM for another; the way back is charged again.
 
-    `dollars_per_gib` is what to compute with: the highest where only a range from `at_least` on is
-    known. A price that is not `confirmed` was not read on any price list.
+    `dollars_per_gib` is the price for computations: the highest one if only a range from `at_least`
+    on is known. An unconfirmed price was not read on any price list.
     """
 
     dollars_per_gib: float
@@ -181,15 +173,13 @@ CONTINENTS = TransferPrice(0.15, 0.05, "continents", "", _UNCONFIRMED, False)
 INTERNET = TransferPrice(
     0.12, 0.085, "a VM and a machine outside Google Cloud", "", _UNCONFIRMED, False
 )
-"""What leaves Google's network; nothing is charged for the way in."""
+"""Traffic that leaves Google's network; incoming traffic is free."""
 
 TRANSFER_PRICES = (SAME_ZONE, SAME_REGION, NORTH_AMERICA, SAME_CONTINENT, CONTINENTS)
 
 
 def transfer_price(zone: str, other: str) -> TransferPrice:
-    """The price of traffic from a VM in one zone to a VM in another; it is the same in both
-    directions.
-    """
+    """Return the price of traffic between VMs in two zones, equal in both directions."""
     if zone == other:
         return SAME_ZONE
     if region(zone) == region(other):
@@ -203,7 +193,7 @@ def transfer_price(zone: str, other: str) -> TransferPrice:
 
 _GBIT = 1e9 / 8
 
-# By family: from so many vCPUs on, so many Gbit/s.
+# By family: Gbit/s from a number of vCPUs on.
 _EGRESS: dict[str, tuple[tuple[int, float], ...]] = {
     "n1": ((1, 2), (2, 10), (8, 16), (16, 32)),
     "n2": ((2, 10), (8, 16), (16, 32)),
@@ -212,8 +202,8 @@ _EGRESS: dict[str, tuple[tuple[int, float], ...]] = {
 
 
 def egress(family: str, vcpus: int) -> float:
-    """Bytes per second that a VM may send; of a family that is not known, what the slowest of them
-    may.
-    """
-    steps = _EGRESS.get(family) or min(_EGRESS.values(), key=lambda each: each[-1][1])
+    """Return bytes per second that a VM may send; for an unknown family those of the slowest."""
+    steps = _EGRESS.get(family) or min(
+        _EGRESS.values(), key=lambda family_steps: family_steps[-1][1]
+    )
     return max(rate for least, rate in steps if vcpus >= least or least == steps[0][0]) * _GBIT

@@ -1,18 +1,17 @@
-"""Measured availability: how many Spot VMs of a kind a zone would have given at each moment.
+"""Measured availability: the number of available Spot VMs of a kind in a zone over time.
 
-A CSV file holds one or more traces, a row each time a number changes:
+A CSV file holds one or more traces, with a row for each change of the number:
 
     zone,gpu,gpus_per_vm,seconds,available
 
-`seconds` count from a trace's start, which is 0; its last row has no number and says where it ends.
-Rows of one trace (zone, gpu, gpus_per_vm) stand together, in the order of time. Whoever measured
-saw one zone of one cloud in one year: a trace tells what such a market looks like, and forecasts
-none.
+`seconds` count from the trace's start, which is 0; the last row has no number and marks the end.
+Rows of one trace (zone, gpu, gpus_per_vm) are consecutive and ordered by time. A trace comes from
+one zone of one cloud in one year: it is an example of such a market, and forecasts none.
 
-The package has a table of Spot capacity that was measured. It (`google-h100-2025.csv`, which names
-its source) has transitions of a Markov chain on the number of VMs, in levels, by zone. Drawn from
-it, traces have the shares of time and the mean spells of the counts that were published; they are
-examples of such a market, and no forecast of a zone.
+The package contains a table of measured Spot capacity. It (`google-h100-2025.csv`, which names its
+source) has, by zone, the transitions of a Markov chain on the number of VMs, in levels. Traces
+drawn from it have the published shares of time and mean spells of the counts; they too are examples
+and no forecasts.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from pathlib import Path
 from ..errors import DeclarationError
 
 COLUMNS = ("zone", "gpu", "gpus_per_vm", "seconds", "available")
-_GAP = 3.0  # times as long as usual between two looks: what was between is not known
-_MOST = 1_000_000  # VMs at a time, and rows of a file
+_GAP = 3.0  # usual intervals between two observations from which on the time between is unknown
+_MOST = 1_000_000  # VMs simultaneously, and rows of a file
 _Row = tuple[int, dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one zone had of one kind of VM: `numbers[i]` of them from `seconds[i]` on, until `end`."""
+    """The VMs of one kind in one zone: `numbers[i]` from `seconds[i]` on, until `end`."""
 
     zone: str
     gpu: str
@@ -49,23 +48,23 @@ class Trace:
 
     @property
     def name(self) -> str:
-        """`us-west-2a:k80x8`: distinct within a file."""
+        """A name that is unique within a file: `us-west-2a:k80x8`."""
         return f"{self.zone}:{self.gpu}x{self.gpus_per_vm}"
 
     def at(self, second: float) -> int:
-        """How many there are at that second; after its end a trace begins again."""
+        """Return the number of VMs at a second; after its end a trace begins again."""
         return self.numbers[bisect_right(self.seconds, second % self.end) - 1]
 
     def changes(self, second: float) -> float:
-        """The next moment after that second at which a row says something, or at which it begins
-        again.
-        """
+        """Return the next second with a new row, or at which the trace begins again."""
         rounds, within = divmod(second, self.end)
         place = bisect_right(self.seconds, within)
-        return rounds * self.end + (self.seconds[place] if place < len(self.seconds) else self.end)
+        if place < len(self.seconds):
+            return rounds * self.end + self.seconds[place]
+        return rounds * self.end + self.end
 
     def to_csv(self) -> str:
-        """The text of a file with this trace alone."""
+        """Return the text of a file with only this trace."""
         kind = f"{self.zone},{self.gpu},{self.gpus_per_vm}"
         rows = [
             f"{kind},{at!r},{number}" for at, number in zip(self.seconds, self.numbers, strict=True)
@@ -74,12 +73,11 @@ class Trace:
 
 
 def sampled(zone: str, gpu: str, seen: Sequence[tuple[float, int]], every: float) -> Trace | None:
-    """What was seen of a zone as a trace: `seen` has moments (seconds) and how many VMs it gave
-    then, in order.
+    """Return the observations of a zone as a trace; None without observations.
 
-    A number holds until the next look, the last one for `every` seconds. Where nobody looked for
-    far longer than that nothing is known: of the stretches between such gaps the longest counts.
-    None where there is no look at all.
+    `seen` has moments (seconds) and numbers of VMs, in order. A number holds until the next
+    observation, the last one for `every` seconds. A far longer gap is unknown: the longest of the
+    stretches between such gaps counts.
     """
     stretches: list[list[tuple[float, int]]] = []
     for at, number in seen:
@@ -88,7 +86,7 @@ def sampled(zone: str, gpu: str, seen: Sequence[tuple[float, int]], every: float
         stretches[-1].append((at, number))
     if not stretches:
         return None
-    longest = max(stretches, key=lambda each: each[-1][0] - each[0][0])
+    longest = max(stretches, key=lambda stretch: stretch[-1][0] - stretch[0][0])
     begin = longest[0][0]
     changes = [
         longest[0],
@@ -106,14 +104,15 @@ def sampled(zone: str, gpu: str, seen: Sequence[tuple[float, int]], every: float
 
 
 def to_csv(traces: Sequence[Trace]) -> str:
-    """The text of a file with these traces."""
+    """Return the text of a file with these traces."""
     heads, bodies = zip(*(trace.to_csv().split("\n", 1) for trace in traces), strict=True)
     return "\n".join([heads[0], "".join(bodies)])
 
 
 def read_traces(text: str, name: str) -> tuple[Trace, ...]:
-    """The traces of a file in their order. Raises DeclarationError, which names the file, the row
-    and what is wrong.
+    """Return the traces of a file in order.
+
+    Raises DeclarationError that names the file, the row and the mistake.
     """
     table = csv.DictReader(text.splitlines())
     columns = tuple(table.fieldnames or ())
@@ -134,8 +133,8 @@ def read_traces(text: str, name: str) -> tuple[Trace, ...]:
     if not found:
         raise _wrong(name, "no rows")
     names = [trace.name for trace in found]
-    if twice := [each for each in names if names.count(each) > 1]:
-        raise _wrong(name, f"the rows of {twice[0]} do not stand together")
+    if twice := [trace_name for trace_name in names if names.count(trace_name) > 1]:
+        raise _wrong(name, f"the rows of {twice[0]} are not consecutive")
     return found
 
 
@@ -147,7 +146,7 @@ def _trace(name: str, rows: list[_Row]) -> Trace:
     zone, gpu, gpus = _kind(rows[0][1])
     at = list(_seconds(name, rows))
     if not zone or not gpu:
-        raise _wrong(name, f"row {rows[0][0]} names no zone or no GPU")
+        raise _wrong(name, f"row {rows[0][0]} lacks a zone or a GPU")
     per_vm = _count(name, rows[0][0], "gpus_per_vm", gpus)
     if at[0] != 0:
         raise _wrong(name, f"row {rows[0][0]}: the trace of {zone} begins at {at[0]:g} s, not at 0")
@@ -192,9 +191,9 @@ def _wrong(name: str, what: str, fix: str = "") -> DeclarationError:
 
 
 GOOGLE_H100_2025 = "google-h100-2025"
-"""The name by which weathers and plans have it."""
+"""Its name in weathers and plans."""
 LEVELS = (0, 2, 5, 10, 14, 16)
-"""Numbers of VMs that the table tells apart; 16 were requested."""
+"""The numbers of VMs that the table distinguishes; 16 were requested."""
 REQUESTED = LEVELS[-1]
 ROUND = 600.0
 """Seconds between two counts."""
@@ -203,14 +202,14 @@ _Chain = Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def table() -> Path:
-    """The file in the package."""
+    """Return the file in the package."""
     return Path(
         str(resources.files("transient_magics.catalog").joinpath(f"{GOOGLE_H100_2025}.csv"))
     )
 
 
 def drawn(seed: int = 0, days: float = DAYS) -> tuple[Trace, ...]:
-    """A trace of each zone, in the order of the table."""
+    """Draw a trace of each zone, in the order of the table."""
     return tuple(
         _drawn(zone, chain, random.Random(f"{seed} {zone}"), days)
         for zone, chain in _chains().items()
@@ -231,27 +230,23 @@ def _drawn(zone: str, chain: _Chain, chance: random.Random, days: float) -> Trac
 
 
 def numbers_while_any(rounds: Sequence[bool], chance: random.Random) -> list[int]:
-    """Draw how many of 16 requested VMs there are in each of these rounds, which say whether there
-    are any.
+    """Draw the number of available VMs (of 16 requested) in each round.
 
-    They change like in one of the table's zones while it had any, each zone being as likely as
-    another.
+    `rounds` tells whether there are any. Numbers change as in one of the table's zones while it had
+    VMs; all zones are equally likely.
     """
     chain = chance.choice(_while_any())
     found: list[int] = []
     number = 0
     for any_ in rounds:
-        if any_:
-            number = chance.choices(*chain[number])[0]
-        else:
-            number = 0
+        number = chance.choices(*chain[number])[0] if any_ else 0
         found.append(number)
     return found
 
 
 @cache
 def _while_any() -> tuple[_Chain, ...]:
-    """The zones' chains without their ways to no VM."""
+    """Return the zones' chains without their ways to no VM."""
     return tuple({vms: _some(*ways) for vms, ways in chain.items()} for chain in _chains().values())
 
 
@@ -264,7 +259,7 @@ def _some(
 
 @cache
 def _chains() -> dict[str, _Chain]:
-    """By zone, to which numbers each number changes, and how often."""
+    """Return the transitions by zone: the next numbers after each number, with their frequency."""
     found: dict[str, dict[int, list[tuple[int, int]]]] = {}
     for row in _rows():
         found.setdefault(row["zone"], {}).setdefault(int(row["vms"]), []).append(

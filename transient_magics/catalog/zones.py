@@ -1,7 +1,6 @@
-"""Zones and the GPUs that each of them has, as read in 2026 (the K80's: 2022, before it was
-withdrawn).
+"""Zones and their GPUs, as read in 2026 (the K80's: 2022, before it was withdrawn).
 
-The H100's zones are those that offer it one by one (a3-highgpu-1g).
+The H100's zones are those that offer single GPUs (a3-highgpu-1g).
 """
 
 from __future__ import annotations
@@ -48,28 +47,27 @@ _GPU_ZONES: dict[str, frozenset[str]] = {
 }
 
 ZONES: tuple[str, ...] = tuple(sorted({zone for zones in _GPU_ZONES.values() for zone in zones}))
-"""Every zone that a declaration can name."""
+"""All zones that a declaration can name."""
 
 
 @cache
 def zones_with(accelerator: str) -> tuple[str, ...]:
-    """Zones that have this GPU (`cpu`: N1 machines), best first: in North America by Spot price,
-    then elsewhere.
+    """Return the zones with this GPU (`cpu`: N1 machines), best first.
 
-    A zone without N1 machines, on which parameter servers run, comes after those of its continent
-    that have them.
+    North America comes first, by Spot price, then the rest. Zones without N1 machines, on which
+    parameter servers run, come after those of their continent with them.
     """
     n1 = priced_regions("n1-vcpu")
     zones = _GPU_ZONES.get(accelerator) or {zone for zone in ZONES if region(zone) in n1}
-    known = accelerator if accelerator in _GPU_ZONES else "cpu"
+    kind = accelerator if accelerator in _GPU_ZONES else "cpu"
 
     def rank(zone: str) -> tuple[bool, bool, bool, float, str]:
         abroad = continent(zone) != HOME_CONTINENT
         return (
-            region(zone) != _HOME.get(known),
+            region(zone) != _HOME.get(kind),
             abroad,
             region(zone) not in n1,
-            worker_price(known, zone).transient,
+            worker_price(kind, zone).transient,
             zone,
         )
 
@@ -77,12 +75,12 @@ def zones_with(accelerator: str) -> tuple[str, ...]:
 
 
 def has_gpu(zone: str, accelerator: str) -> bool:
-    """Whether the zone has this GPU (`cpu`: N1 machines)."""
+    """Return whether the zone has this GPU (`cpu`: N1 machines)."""
     return zone in zones_with(accelerator)
 
 
 def default_zone(accelerators: list[str]) -> str:
-    """The first zone that has all these GPUs, else the first that has the first of them."""
+    """Return the first zone with all these GPUs, or the first zone with the first of them."""
     candidates = zones_with(accelerators[0])
     return next(
         (

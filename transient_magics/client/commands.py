@@ -22,7 +22,7 @@ from ..errors import (
     ControllerError,
     TrainingError,
     TransientError,
-    granted,
+    checked_answer,
 )
 from ..journal import kept
 from ..journal.declared import unreadable
@@ -175,7 +175,7 @@ def _request(path: Path, command: Command, timeout: float) -> dict[str, Any]:
                 answer += piece
         except TimeoutError:
             raise ControllerError(f"The controller did not answer within {timeout:.0f} s") from None
-    return granted(json.loads(answer))
+    return checked_answer(json.loads(answer))
 
 
 def run_program(
@@ -301,5 +301,5 @@ def _run_module(
         *_, reason = ["no answer", *ended.stderr.strip().splitlines()]
         raise failure(f"{what} failed: {reason}") from None
     if "error" in answer:
-        raise errors.heard(answer, failure)
+        raise errors.from_message(answer, failure)
     return answer

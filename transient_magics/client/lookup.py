@@ -15,7 +15,7 @@ from ..errors import (
     DeclarationError,
     TransientError,
     UnknownWorkError,
-    joined,
+    combined,
     unknown,
 )
 from ..journal import ClusterState, RunState
@@ -371,4 +371,4 @@ def delete_clusters(name: str = "", *, all: bool = False) -> Iterator[Cluster]:
     if broken:
         raise ClusterError(" ".join([*map(str, failed), *broken]), fix=SWEPT)
     if failed:
-        raise joined(failed)
+        raise combined(failed)

@@ -1,12 +1,10 @@
-"""What Compute Engine advises about capacity: how likely a zone has a Spot VM, how long most run,
-and how many were taken away lately.
+"""Compute Engine's advice on Spot capacity: obtainability, usual uptime, recent preemptions.
 
-Advice is nice to have and nothing more: projects without access to it, an API that lacks it and one
-that is slow all give the same answer, none. The first zone is asked alone, so that a refusal costs
-one request (of each version of the API); nothing is tried twice. The client of Google's that we
-have speaks version 1 alone, so these are plain requests. What Spot VMs have cost is in the same
-history, but neither its unit nor whether attached GPUs are part of it is documented, so it is not
-asked for.
+Advice is optional: without access to it, with an API that lacks it, and after a timeout, the result
+is empty. The first zone is asked alone, so that a refusal costs one request (of each version of the
+API). There are no retries. Google's client supports only version 1, so these are plain requests.
+The history also contains Spot prices, but neither their unit nor whether attached GPUs are included
+is documented, so they are not used.
 """
 
 from __future__ import annotations
@@ -36,17 +34,15 @@ _MOST_ZONES = 16
 _ONCE: dict[str, Any] = {"timeout": 5.0}
 _HOST = "https://compute.googleapis.com"
 _VERSIONS = "beta", "v1"
-"""Of the API, in the order in which they are asked: version 1 has these methods, and refuses SPOT
-(as of 2026).
+"""Versions of the API in the order of requests: version 1 has these methods, and refuses SPOT
+(in 2026).
 """
 _NOT_SERVED = (400, 404, 501)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is asked about: a machine type with one `accelerator` attached (empty: none, or it is
-    part of it).
-    """
+    """A machine type with one `accelerator` attached; '' for none, or for a built-in one."""
 
     machine_type: str
     accelerator: str = ""
@@ -54,9 +50,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """Of Spot VMs in one zone: how likely there is one (0 to 1), for how many seconds most run (0:
-    unknown), and of those that ended within the last week the share that was preempted (None:
-    unknown).
+    """The advice on Spot VMs in one zone.
+
+    Attributes
+    ----------
+    obtainability
+        Probability that a VM is available, 0 to 1.
+    uptime
+        Seconds that most VMs run; 0 if unknown.
+    preempted
+        Share of preempted VMs among those that ended last week; None if unknown.
     """
 
     obtainability: float
@@ -73,8 +76,9 @@ class CapacityAdvice:
         self._versions: tuple[str, ...] = _VERSIONS
 
     async def spot(self, shape: Shape, zones: Sequence[str], count: int = 1) -> dict[str, Chance]:
-        """By zone, what is advised about `count` Spot VMs; empty where there is no advice. Never
-        raises CloudError.
+        """Return the advice on `count` Spot VMs, by zone; empty without advice.
+
+        Never raises CloudError.
         """
         if not zones:
             return {}
@@ -90,14 +94,11 @@ class CapacityAdvice:
     async def _ask(
         self, zones: Sequence[str], question: Callable[[str], Awaitable[T | None]]
     ) -> dict[str, T]:
-        """The answers by zone; none where the first zone's is a refusal, or all of them take too
-        long.
-        """
+        """Return the answers by zone; empty if the first zone is refused or time is over."""
         found: dict[str, T | None] = {}
 
         async def other(zone: str) -> None:
-            # Where there is advice at all, a zone about which there is none takes away nothing from
-            # the others.
+            # If there is advice at all, a zone without it does not affect the others.
             try:
                 found[zone] = await question(zone)
             except CloudError as error:
@@ -111,14 +112,15 @@ class CapacityAdvice:
         except (CloudError, TimeoutError) as error:
             log.info("no advice on capacity: %s", error)
             return {}
-        return {zone: answer for zone in zones if (answer := found.get(zone)) is not None}
+        answers = {zone: found.get(zone) for zone in zones}
+        return {zone: answer for zone, answer in answers.items() if answer is not None}
 
     async def _chance(self, shape: Shape, zone: str, count: int) -> Chance | None:
-        """One attempt. None where Compute Engine recommends nothing."""
+        """Ask once for a recommendation. None if Compute Engine has none."""
         return await self._answer(zone, "capacity", _question(shape, zone, count), _recommended)
 
     async def _past(self, shape: Shape, zone: str) -> float | None:
-        """One attempt at the share that was preempted. None where Compute Engine remembers nothing."""
+        """Ask once for the preempted share. None if Compute Engine has no history."""
         properties = {
             "machineType": shape.machine_type,
             "scheduling": {"provisioningModel": "SPOT"},
@@ -134,8 +136,9 @@ class CapacityAdvice:
     async def _answer(
         self, zone: str, what: str, question: Mapping[str, Any], read: Callable[[Any], T]
     ) -> T:
-        """What the first version of the API says that takes the question; it is the only one asked
-        from then on.
+        """Return the answer of the first API version that accepts the question.
+
+        Only that version is asked afterwards.
         """
 
         def ask() -> Any:
@@ -161,23 +164,20 @@ class CapacityAdvice:
         try:
             return read(answer)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CloudError(
-                "This advice has a form that is not known", where=f"zone {zone}"
-            ) from error
+            raise CloudError("This advice has an unknown form", where=f"zone {zone}") from error
 
 
 def _recommended(answer: Any) -> Chance | None:
-    for each in answer.get("recommendations", ())[:1]:
-        scores = each["scores"]
-        return Chance(
-            float(scores.get("obtainability", 0)), _seconds(scores.get("estimatedUptime", ""))
-        )
+    for recommendation in answer.get("recommendations", ())[:1]:
+        scores = recommendation["scores"]
+        uptime = _seconds(scores.get("estimatedUptime", ""))
+        return Chance(float(scores.get("obtainability", 0)), uptime)
     return None
 
 
 def _preempted(answer: Any) -> float | None:
     records = sorted(
-        answer.get("preemptionHistory", ()), key=lambda each: each["interval"]["endTime"]
+        answer.get("preemptionHistory", ()), key=lambda record: record["interval"]["endTime"]
     )[-_LATEST:]
     if records:
         return fmean(float(record.get("preemptionRate", 0)) for record in records)
@@ -204,7 +204,7 @@ def _attached(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _seconds(duration: str) -> float:
-    """Seconds of a duration as the API writes it (`3600s`); 0 for what is none."""
+    """Return the seconds of a duration in the API's form (`3600s`); 0 for any other text."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)s", duration)
     if found:
         return float(found[1])
@@ -212,32 +212,29 @@ def _seconds(duration: str) -> float:
 
 
 WITHDRAWN = ("OBSOLETE", "DELETED")
-"""States in which Compute Engine makes no VM any more."""
+"""States in which Compute Engine creates no more VMs."""
 
 
-def end_of(name: str, said: compute_v1.DeprecationStatus) -> str:
-    """What Compute Engine says of the end of a machine type or GPU, a clause; nothing where it says
-    nothing.
-    """
-    last = min(filter(None, (said.obsolete, said.deleted)), default="").partition("T")[0]
-    instead = said.replacement.rpartition("/")[2]
-    clauses = [
-        f"is {said.state.lower()}" if said.state not in ("", "ACTIVE") else "",
-        f"ends on {last}" if last else "",
-        f"has {instead} for its successor" if instead else "",
-    ]
-    told = [clause for clause in clauses if clause]
-    if told:
-        return f"{name} {' and '.join(told)}"
-    return ""
+def end_of(name: str, status: compute_v1.DeprecationStatus) -> str:
+    """Return what Compute Engine announces about a type's end, a clause; '' for nothing."""
+    last = min(filter(None, (status.obsolete, status.deleted)), default="").partition("T")[0]
+    successor = status.replacement.rpartition("/")[2]
+    clauses: list[str] = []
+    if status.state not in ("", "ACTIVE"):
+        clauses.append(f"is {status.state.lower()}")
+    if last:
+        clauses.append(f"ends on {last}")
+    if successor:
+        clauses.append(f"is succeeded by {successor}")
+    if not clauses:
+        return ""
+    return f"{name} {' and '.join(clauses)}"
 
 
 async def zones_with(calls: Calls, project: str, shape: Shape) -> frozenset[str]:
-    """The zones that have the GPU of `shape`, or its machine type if that has no GPU attached.
-    Raises CloudError.
+    """Return the zones that have the GPU of `shape`, or its machine type without a GPU.
 
-    One request, whatever the number of zones. That a zone has something does not say that it has
-    some left.
+    It takes one request for all zones, and tells nothing about capacity. Raises CloudError.
     """
     name = shape.accelerator or shape.machine_type
     if shape.accelerator:
@@ -250,8 +247,10 @@ async def zones_with(calls: Calls, project: str, shape: Shape) -> frozenset[str]
         return frozenset(
             scope.removeprefix("zones/")
             for scope, listed in client.aggregated_list(message, **PLAIN)
-            for each in (listed.accelerator_types if shape.accelerator else listed.machine_types)
-            if each.name == name and each.deprecated.state not in WITHDRAWN
+            for resource in (
+                listed.accelerator_types if shape.accelerator else listed.machine_types
+            )
+            if resource.name == name and resource.deprecated.state not in WITHDRAWN
         )
 
     return await calls.call(f"the zones of {name}", all_pages)

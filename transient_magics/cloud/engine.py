@@ -1,8 +1,8 @@
-"""Compute Engine, as far as we use it: insert, list, get, delete, preempt, host keys, endings.
+"""Compute Engine as far as we use it: insert, list, get, delete, preempt, host keys, endings.
 
-Every call runs in a thread and is awaited (`calls.py`). Mutations carry an identity that stays the
-same over all attempts. A cancelled call stops waiting at once; what it asked for may still happen,
-and is found again by its labels or by asking for it once more with the same request.
+Every call runs in a thread and is awaited (`calls.py`). Mutations carry a request id that is the
+same in all attempts. A cancelled call stops waiting immediately. Its effect may still happen, and
+is found by its labels or by repeating the same request.
 """
 
 from __future__ import annotations
@@ -49,17 +49,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ENDINGS = ("compute.instances.preempted", "delete", "stop")
-"""What operations are called that take a VM out of RUNNING."""
+"""Types of operations that end a VM."""
 _START = "start"
-"""The one that has a VM run that was stopped."""
+"""The type that starts a stopped VM."""
 _LAST_LOOK_SECONDS = 10.0
 _MISSING = ("UNREACHABLE", "PARTIAL_SUCCESS", "LIST_OVERHEAD_QUOTA_EXCEED")
-"""Warnings of a list that may lack something: a zone that could not be reached, say."""
+"""Warnings of an incomplete list, for example with an unreachable zone."""
 
 
 def preload() -> threading.Thread:
-    """Import Google's client in a thread (about a second) while the caller does something else;
-    join it or not.
+    """Import Google's client in a thread, which takes about a second; return the thread.
+
+    The caller may join it or not.
     """
     thread = threading.Thread(target=clients.preload, name="preload-compute", daemon=True)
     thread.start()
@@ -67,26 +68,29 @@ def preload() -> threading.Thread:
 
 
 _NOTICE_FIELD = re.compile(r"preemption_?notice_?duration", re.IGNORECASE)
-"""How a refusal names the field of the scheduling that requests a longer notice."""
+"""The field of the scheduling that requests a longer notice, as refusals write it."""
 
 
 class ComputeEngine:
-    """The VMs of one project. `endpoint` is an emulator's URL; None is Google, with its default
-    credentials.
+    """The VMs of one project.
+
+    Parameters
+    ----------
+    project
+        Its ID.
+    endpoint
+        An emulator's URL; None is Google, with default credentials.
+    patience
+        Seconds of retries before a request's error is raised.
     """
 
     def __init__(
         self, project: str, endpoint: str | None = None, *, patience: float = 60.0
     ) -> None:
-        """`patience` is for how many seconds a request is tried again before its error is raised."""
         self.project = project
-        if endpoint:
-            self.endpoint = endpoint.rstrip("/")
-        else:
-            self.endpoint = None
+        self.endpoint = endpoint.rstrip("/") if endpoint else None
         self.notice_refused = ""
-        """Why VMs have no longer preemption notice than usual, one sentence, once Compute Engine
-        has refused it.
+        """Why Compute Engine refuses a longer preemption notice, one sentence; '' if it does not.
         """
         self._calls = Calls(project, self.endpoint, patience)
         self.firewall = Firewall(self._calls, project)
@@ -107,25 +111,28 @@ class ComputeEngine:
         self._calls.close()
 
     async def renew(self) -> None:
-        """Find credentials anew, as after a login; requests under way keep those they have. Raises
-        CloudError.
+        """Find new credentials, as after a login; requests in flight keep the old ones.
+
+        Raises CloudError.
         """
         await self._calls.open()
 
     @property
     def ahead(self) -> float:
-        """By how many seconds this machine's clock is ahead of Compute Engine's (negative: behind),
-        by its latest answers; 0 where they may agree, or nothing was asked yet.
+        """Seconds by which this machine's clock is ahead of Compute Engine's (negative: behind).
+
+        From its latest answers; 0 if the clocks may agree, or before the first answer.
         """
         return self._calls.clients.clock.ahead
 
     async def check(self) -> None:
-        """See that the project can be used; the error says what to type if not."""
+        """Check that the project can be used; the error names the remedy."""
         await self._described()
 
     async def _described(self) -> compute_v1.Project:
-        """The project as Compute Engine describes it, with what it counts for all regions. Raises
-        CloudError.
+        """Return Compute Engine's description of the project, with its global quotas.
+
+        Raises CloudError.
         """
         projects = self._calls.clients.projects
         try:
@@ -133,21 +140,22 @@ class ComputeEngine:
                 self._whole, lambda: projects.get(project=self.project, **PLAIN), patience=10.0
             )
         except GoneError as error:
-            what = f"There is no project {self.project}, or the credentials may not see it"
+            what = f"Project {self.project} does not exist, or the credentials may not see it"
             raise AccessError(
                 what, fix="Type `gcloud projects list` to see the projects you have."
             ) from error
 
     async def principal(self) -> str:
-        """Whose credentials are used, an e-mail address mostly; nothing with an emulator. Raises
-        CloudError.
+        """Return the owner of the credentials, usually an e-mail address; '' with an emulator.
+
+        Raises CloudError.
         """
         if self.endpoint:
             return ""
         return await self._calls.call("Google's sign-in", principal)
 
     async def signed_in(self) -> SignedIn | None:
-        """Which credentials are used, with a fresh token; None with an emulator. Raises CloudError."""
+        """Return the credentials with a fresh token; None with an emulator. Raises CloudError."""
         if self.endpoint:
             return None
         return await self._calls.call("Google's sign-in", signed_in, patience=5.0)
@@ -155,10 +163,21 @@ class ComputeEngine:
     async def examine(
         self, requests: Sequence[VmRequest], *, firewall: bool = True, bucket: str = ""
     ) -> list[Finding]:
-        """Whether the project could have these VMs, question by question; nothing is made.
+        """Check whether the project could have these VMs; create nothing.
 
-        `firewall`: with rules of the cluster's own; `bucket`: the name of its bucket, if it has
-        one.
+        Parameters
+        ----------
+        requests
+            The VMs.
+        firewall
+            Whether the cluster creates firewall rules.
+        bucket
+            The name of its bucket; '' for none.
+
+        Returns
+        -------
+        list of Finding
+            One or more answers for each question.
         """
         try:
             whole = await self._described()
@@ -171,21 +190,22 @@ class ComputeEngine:
         return [good, *await questions.findings()]
 
     async def zones_with(self, shape: Shape) -> frozenset[str]:
-        """The zones that have the GPU of `shape`, or its machine type if it has no GPU attached."""
+        """Return the zones with the GPU of `shape`, or with its machine type without a GPU."""
         return await zones_with(self._calls, self.project, shape)
 
     async def list_prices(self, day: str) -> list[PriceRow]:
-        """Google's list prices of today (`day`) in all regions, as rows of the catalog's table.
+        """Return Google's list prices of today (`day`) in all regions, for the catalog's table.
+
         Raises CloudError.
         """
         return await list_prices(self._calls, self.project, self.endpoint, day)
 
     async def insert(self, request: VmRequest, *, timeout: float = 600.0) -> Vm:
-        """Make the VM and return it once it is RUNNING.
+        """Create the VM and return it once it is RUNNING.
 
-        The same request again, also by another process, continues the first. A VM of that name with
-        other labels, of another machine type or for another key is not ours: AlreadyExistsError.
-        Taken away before it ran: GoneError.
+        A repeated request, even by another process, continues the first. Raises AlreadyExistsError
+        for a VM of that name with other labels, another machine type or another key, which is not
+        ours. Raises GoneError if it was preempted before it ran.
         """
         request = self._noticed(request)
         try:
@@ -230,14 +250,14 @@ class ComputeEngine:
                     operation = await self._calls.call(
                         where, lambda: instances.insert_unary(message, **PLAIN)
                     )
-                except GoneError as error:  # not the VM, of course, but its image, network or zone
+                except GoneError as error:  # not the VM, but its image, network or zone
                     raise CloudError(
-                        f"What the VM needs is not there: {error.what}", where=where
+                        f"A resource that the VM needs does not exist: {error.what}", where=where
                     ) from error
                 await self._finish(zone, name, operation)
             except AlreadyExistsError:
-                # An attempt whose answer was lost made it, or one of a process that is gone: then
-                # it is as we want it.
+                # An attempt whose answer was lost created it, or a process that died: then it
+                # matches the request.
                 found = await self._appeared(zone, name)
                 if found is None or not found.made_by(request):
                     raise
@@ -246,12 +266,20 @@ class ComputeEngine:
     async def insert_many(
         self, requests: Sequence[VmRequest], *, timeout: float = 600.0
     ) -> dict[str, Vm | CloudError]:
-        """Make VMs that differ in nothing but their names with one request; each that runs, or why
-        it does not.
+        """Create VMs that differ only in their names with one request.
 
-        As many as can be had are made. One that is not known to run or not, after `timeout` or
-        because nobody answers, takes none of the others along. Raises CloudError where nothing is
-        known of any.
+        Creates as many as possible. A VM without a result, after `timeout` or without an answer,
+        does not affect the others.
+
+        Returns
+        -------
+        dict
+            By name, the running VM or the reason why it does not run.
+
+        Raises
+        ------
+        CloudError
+            If nothing is known about any of them.
         """
         requests = [self._noticed(request) for request in requests]
         outcome: dict[str, Vm | CloudError]
@@ -281,16 +309,16 @@ class ComputeEngine:
             async with limit(timeout, "They did not start", where):
                 await bulk.insert(requests, zone, where, outcome)
         except CloudError as error:
-            with suppress(CloudError):  # the operation may wait for one while the others run
+            with suppress(CloudError):  # the operation may wait for one VM while the others run
                 async with limit(_LAST_LOOK_SECONDS, "They are not listed", where):
-                    await bulk.look(requests, outcome)
+                    await bulk.collect(requests, outcome)
             if not outcome:
                 raise
             return {request.name: outcome.get(request.name, error) for request in requests}
         return outcome
 
     async def get(self, zone: str, name: str) -> Vm | None:
-        """The VM, or None if there is none of that name."""
+        """Return the VM, or None if there is none of that name."""
         instances = self._calls.clients.instances
         whole = {"project": self.project, "zone": zone, "instance": name, **PLAIN}
         try:
@@ -301,10 +329,10 @@ class ComputeEngine:
     async def list(
         self, labels: Mapping[str, str], *, within: Collection[str] | None = None
     ) -> list[Vm]:
-        """All VMs of the project, in every zone, that have these labels.
+        """Return all VMs of the project with these labels, in every zone.
 
-        UnreachableError where a zone does not tell its VMs: one of `within`, or any if that is
-        None.
+        Raises UnreachableError if a zone does not list its VMs: one of `within`, or any zone if
+        that is None.
         """
         return [
             vm
@@ -313,10 +341,9 @@ class ComputeEngine:
         ]
 
     async def named(self, pattern: str, *, within: Collection[str] | None = None) -> list[Vm]:
-        """All VMs of the project, in every zone, whose whole name fits a regular expression
-        (without quotes).
+        """Return all VMs of the project whose whole name matches a regular expression.
 
-        UnreachableError as of `list`.
+        The expression has no quotes. Raises UnreachableError as `list` does.
         """
         return [
             vm
@@ -324,11 +351,11 @@ class ComputeEngine:
             if re.fullmatch(pattern, vm.name)
         ]
 
-    async def _list(self, wanted: str, within: Collection[str] | None) -> list[Vm]:
+    async def _list(self, query: str, within: Collection[str] | None) -> list[Vm]:
         from google.cloud import compute_v1
 
         message = compute_v1.AggregatedListInstancesRequest(
-            project=self.project, filter=wanted, max_results=500
+            project=self.project, filter=query, max_results=500
         )
         instances = self._calls.clients.instances
 
@@ -342,12 +369,14 @@ class ComputeEngine:
     async def delete(
         self, zone: str, name: str, labels: Mapping[str, str], *, timeout: float = 300.0
     ) -> datetime | None:
-        """Delete the VM that has the name and these labels, with its disk, and return when it is
-        gone.
+        """Delete the VM with this name and these labels, with its disk; return when it is gone.
 
-        There being no such VM is success; one of that name without the labels is somebody else's,
-        and stays. What is returned is the moment at which Compute Engine began to end it; None
-        where that was not our doing.
+        A missing VM is a success. A VM of that name without the labels is not ours, and stays.
+
+        Returns
+        -------
+        datetime or None
+            When Compute Engine began to end it; None if we did not cause that.
         """
         from google.cloud import compute_v1
 
@@ -355,9 +384,7 @@ class ComputeEngine:
         if vm is None:
             return None
         if not labels.items() <= vm.labels.items():
-            log.warning(
-                "%s is not deleted: its labels say that it is another's", _place(zone, name)
-            )
+            log.warning("%s is not deleted: it has other labels", _place(zone, name))
             return None
         begun: datetime | None = None
         instances = self._calls.clients.instances
@@ -365,16 +392,15 @@ class ComputeEngine:
 
         async def delete() -> None:
             nonlocal begun
-            # By its id: the name may be another's by the time that the request arrives.
+            # By its id: the name may belong to another VM when the request arrives.
             message = compute_v1.DeleteInstanceRequest(
                 project=self.project, zone=zone, instance=vm.id, request_id=str(uuid.uuid4())
             )
             operation = await self._calls.call(
                 where, lambda: instances.delete_unary(message, **PLAIN)
             )
-            if vm.status in LEAVING:
-                begun = None
-            else:
+            begun = None
+            if vm.status not in LEAVING:
                 begun = moment_of(operation.insert_time)
             await self._finish(zone, name, operation)
 
@@ -391,9 +417,7 @@ class ComputeEngine:
         return begun
 
     async def preempt(self, zone: str, name: str) -> None:
-        """Have the VM preempted as Google would do it (a simulated maintenance event); returns once
-        accepted.
-        """
+        """Preempt the VM as Google would (a simulated maintenance event); return once accepted."""
         from google.cloud import compute_v1
 
         message = compute_v1.SimulateMaintenanceEventInstanceRequest(
@@ -410,7 +434,7 @@ class ComputeEngine:
             raise error
 
     async def add_ssh_key(self, zone: str, name: str, line: str) -> None:
-        """Have the VM let in one more key ("USER:ssh-ed25519 AAAA..."). Raises CloudError."""
+        """Add an SSH key ("USER:ssh-ed25519 AAAA...") to the VM. Raises CloudError."""
         from google.cloud import compute_v1
 
         instances = self._calls.clients.instances
@@ -421,8 +445,9 @@ class ComputeEngine:
             metadata = instances.get(**whole, **PLAIN).metadata
             items = {item.key: item.value for item in metadata.items}
             items["ssh-keys"] = "\n".join(filter(None, [items.get("ssh-keys", ""), line]))
+            # The fingerprint makes Google refuse the change if the metadata changed in between.
             changed = compute_v1.Metadata(
-                fingerprint=metadata.fingerprint,  # refused where somebody else changed it in between
+                fingerprint=metadata.fingerprint,
                 items=[compute_v1.Items(key=key, value=value) for key, value in items.items()],
             )
             instances.set_metadata_unary(**whole, metadata_resource=changed, **PLAIN)
@@ -432,23 +457,25 @@ class ComputeEngine:
                 await self._calls.call(where, add)
 
     async def host_keys(self, zone: str, name: str, *, timeout: float = 180.0) -> list[str]:
-        """The VM's SSH host keys ("ssh-ed25519 AAAA..."), as the VM itself told Compute Engine
-        while it booted.
+        """Return the VM's SSH host keys ("ssh-ed25519 AAAA...").
+
+        The VM reports them to Compute Engine while it boots.
         """
 
-        async def told() -> list[str] | None:
+        async def reported() -> list[str] | None:
             found = await self.guest_attributes(zone, name, "hostkeys")
             keys = sorted(f"{key} {value}" for key, value in found.items() if value)
             if any(key.startswith("ssh-ed25519 ") for key in keys):
                 return keys
             return None
 
-        async with limit(timeout, f"{name} did not tell its host keys", _place(zone, name)):
-            return await until(told)
+        async with limit(timeout, f"{name} did not report its host keys", _place(zone, name)):
+            return await until(reported)
 
     async def guest_attributes(self, zone: str, name: str, namespace: str) -> dict[str, str]:
-        """What programs in the VM have told Compute Engine, by key. GoneError where there is no
-        such VM.
+        """Return what programs in the VM reported to Compute Engine, by key.
+
+        Raises GoneError for a missing VM.
         """
         from google.cloud import compute_v1
 
@@ -468,9 +495,7 @@ class ComputeEngine:
         return {item.key: item.value for item in answer.query_value.items}
 
     async def console(self, zone: str, name: str) -> str:
-        """What the VM wrote to its serial port 1: its kernel, and the output of its start-up
-        script.
-        """
+        """Return the output of serial port 1: the kernel's and the start-up script's."""
         from google.cloud import compute_v1
 
         message = compute_v1.GetSerialPortOutputInstanceRequest(
@@ -483,30 +508,31 @@ class ComputeEngine:
         return answer.contents
 
     async def endings(self, zone: str) -> dict[str, datetime]:
-        """When VMs of the zone, by their id, began to end of late: preempted, stopped or deleted,
-        by anybody.
+        """Return when VMs of the zone recently began to end, by their id.
 
-        None of one that was stopped and started again.
+        They were preempted, stopped or deleted, by any user. A VM that was started again is
+        missing.
         """
         return _endings(await self._done(zone, (*_ENDINGS, _START)))
 
     async def life(self, zone: str, name: str) -> Life | None:
-        """The latest life of a VM that may be gone, as the operations of late tell it; None where
-        none tells of one.
+        """Return the latest life of a VM, which may be gone, from recent operations.
 
-        One that was taken away before it ran had none.
+        None without such operations, and for a VM that was preempted before it ran.
         """
         done = await self._done(zone, ("insert", *_ENDINGS))
         endings = _endings(done)
         lives: list[Life] = []
-        for each in done:
-            started = moment_of(each.end_time)  # an insert is done when the VM runs
+        for operation in done:
+            started = moment_of(operation.end_time)  # an insert is done when the VM runs
             if (
-                each.operation_type == "insert"
-                and each.target_link.rpartition("/")[2] == name
+                operation.operation_type == "insert"
+                and operation.target_link.rpartition("/")[2] == name
                 and started
             ):
-                lives.append(Life(str(each.target_id), started, endings.get(str(each.target_id))))
+                lives.append(
+                    Life(str(operation.target_id), started, endings.get(str(operation.target_id)))
+                )
         return max(
             (life for life in lives if life.stopping is None or life.started < life.stopping),
             key=lambda life: life.started,
@@ -514,7 +540,7 @@ class ComputeEngine:
         )
 
     async def _done(self, zone: str, kinds: Sequence[str]) -> list[compute_v1.Operation]:
-        """The zone's operations of these kinds, of late, but for those that failed."""
+        """Return recent operations of these types in the zone, without failed ones."""
         from google.cloud import compute_v1
 
         message = compute_v1.ListZoneOperationsRequest(
@@ -527,7 +553,11 @@ class ComputeEngine:
         found = await self._calls.call(
             f"zone {zone}", lambda: list(operations.list(message, **PLAIN))
         )
-        return [each for each in found if each.operation_type in kinds and not each.error.errors]
+        return [
+            operation
+            for operation in found
+            if operation.operation_type in kinds and not operation.error.errors
+        ]
 
     async def _finish(self, zone: str, name: str, operation: compute_v1.Operation) -> None:
         """Wait until the operation on VM `name` is done, and raise its error if it has one."""
@@ -535,8 +565,8 @@ class ComputeEngine:
         try:
             done = await self._calls.finished(zone, where, operation)
         except GoneError:
-            # Operations get forgotten (by an emulator that was started again, say): the VM tells
-            # what became of it.
+            # Compute Engine deletes old operations, and a restarted emulator has none: then the
+            # VM itself shows the result.
             if await self.get(zone, name) is None:
                 raise
         else:
@@ -544,9 +574,7 @@ class ComputeEngine:
                 raise error
 
     async def _appeared(self, zone: str, name: str) -> Vm | None:
-        """A VM that exists by its name may still be unknown to `get` for a while; None if that
-        lasts.
-        """
+        """Return a VM once `get` finds it, which may take a while; None after 30 seconds."""
         try:
             async with asyncio.timeout(30):
                 return await until(lambda: self.get(zone, name))
@@ -554,12 +582,12 @@ class ComputeEngine:
             return None
 
     async def _running(self, zone: str, name: str) -> Vm:
-        """Wait until the VM runs. It may be taken away before it ever does."""
+        """Wait until the VM runs. It may be preempted before it does."""
 
         async def runs() -> Vm | None:
             vm = await self.get(zone, name)
             if vm is None or vm.status in LEAVING:
-                raise GoneError(f"{name} was taken away before it ran", where=f"zone {zone}")
+                raise GoneError(f"{name} was preempted before it ran", where=f"zone {zone}")
             return vm if vm.status == "RUNNING" else None
 
         return await until(runs)
@@ -570,14 +598,18 @@ class ComputeEngine:
 
 
 def _endings(done: Sequence[compute_v1.Operation]) -> dict[str, datetime]:
-    """By the VM's id, when the first of what ended it was asked for, since it was started last."""
+    """Return when the first operation that ended a VM since its last start began, by its id."""
     found: dict[str, datetime] = {}
-    told = [(moment, each) for each in done if (moment := moment_of(each.insert_time))]
-    for moment, each in sorted(told, key=lambda one: one[0]):
-        number = str(each.target_id)
-        if each.operation_type == _START:
+    dated: list[tuple[datetime, compute_v1.Operation]] = []
+    for operation in done:
+        moment = moment_of(operation.insert_time)
+        if moment:
+            dated.append((moment, operation))
+    for moment, operation in sorted(dated, key=lambda pair: pair[0]):
+        number = str(operation.target_id)
+        if operation.operation_type == _START:
             found.pop(number, None)
-        elif each.operation_type in _ENDINGS:
+        elif operation.operation_type in _ENDINGS:
             found.setdefault(number, moment)
     return found
 
@@ -589,9 +621,9 @@ def _place(zone: str, name: str) -> str:
 def scopes(
     pages: Iterable[Any], where: str, within: Collection[str] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """The scopes of all pages, as `zones/ZONE`, and what each has.
+    """Yield the scopes of all pages, such as `zones/ZONE`, with their contents.
 
-    Raises UnreachableError where something may be missing: in a zone of `within`, or in any zone if
+    Raises UnreachableError if something may be missing: in a zone of `within`, or in any zone if
     that is None.
     """
     for page in pages:
@@ -602,13 +634,14 @@ def scopes(
         ]
         if page.warning.code in _MISSING:  # it may name the zones
             missing += (
-                [_last(each.value) for each in page.warning.data if each.key == "scope"]
+                [_last(entry.value) for entry in page.warning.data if entry.key == "scope"]
                 or missing
                 or [""]
             )
         for zone in missing:
             if not zone or within is None or zone in within:
-                what = f"Compute Engine does not tell what is in {f'zone {zone}' if zone else 'every zone'} now"
+                place = f"zone {zone}" if zone else "every zone"
+                what = f"Compute Engine does not list the resources of {place} now"
                 raise UnreachableError(what, where=where, fix="Try again in a moment.")
         yield from items.items()
 

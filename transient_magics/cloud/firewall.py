@@ -1,15 +1,14 @@
-"""The rules that close a cluster's VMs to everyone but each other: TensorFlow's ports know no
-password.
+"""Firewall rules that protect a cluster's VMs: TensorFlow's ports have no passwords.
 
-The default network lets every VM of the project reach every other. So each cluster has a network
-tag and three rules on it: members reach each other, SSH comes in from where it may, and everything
-else is denied before the network's own rules are asked (a lower number is asked first). The VM that
-a controller has for itself is no member: it has a tag of its own, and a fourth rule lets it reach
-the members by SSH; they do not reach it.
+On the default network every VM of the project can reach every other. So each cluster has a network
+tag and three rules: members reach each other, SSH is allowed from the declared addresses, and
+everything else is denied before the network's own rules apply (lower numbers apply first). The VM
+of a controller is not a member. It has a tag of its own, and a fourth rule lets it reach the
+members by SSH; they cannot reach it.
 
-A rule that is there already is looked at: it may be an earlier one of this cluster's, changed by
-hand since, or not ours at all. Rules have no labels: whose one is says its description up to the
-first semicolon, and what is behind it decides nothing here.
+An existing rule of the same name may be an earlier one of this cluster, changed by hand, or not
+ours. Rules have no labels: the description up to the first semicolon names the owner. The rest of
+it decides nothing here.
 """
 
 from __future__ import annotations
@@ -34,12 +33,23 @@ _log = logging.getLogger(__name__)
 def rules(
     tag: str, network: str, ssh_from: Sequence[str], description: str, controller_tag: str = ""
 ) -> list[dict[str, Any]]:
-    """The rules of the cluster with this tag. `network`: a name or a partial URL; `ssh_from`:
-    address ranges; `controller_tag`: of the VM that its controller has for itself, if there is one.
+    """Return the rules of the cluster with this tag.
+
+    Parameters
+    ----------
+    tag
+        The network tag of the cluster's VMs.
+    network
+        A name or a partial URL; '' for the default network.
+    ssh_from
+        Address ranges from which SSH is allowed.
+    description
+        The owner.
+    controller_tag
+        The tag of the controller's own VM; '' for none.
     """
-    if "/" in network:
-        whole = network
-    else:
+    whole = network
+    if "/" not in network:
         whole = f"global/networks/{network or 'default'}"
     common = {
         "network": whole,
@@ -47,10 +57,9 @@ def rules(
         "target_tags": [tag],
         "description": description,
     }
+    everyone = {}
     if controller_tag:
         everyone = {"target_tags": [tag, controller_tag]}
-    else:
-        everyone = {}
     ssh = {"allowed": [{"I_p_protocol": "tcp", "ports": ["22"]}]}
     found: list[dict[str, Any]] = [
         common
@@ -89,24 +98,22 @@ class Firewall:
         self._calls = calls
         self._project = project
 
-    async def ensure(self, wanted: Sequence[dict[str, Any]]) -> None:
-        """See that these rules are there and say what they should; our own that say otherwise are
-        mended.
+    async def ensure(self, rules: Sequence[dict[str, Any]]) -> None:
+        """Create these rules, and repair our own rules that differ.
 
-        Raises AlreadyExistsError where one of the name is not ours or cannot be mended, and
-        CloudError.
+        Raises AlreadyExistsError for a rule of the same name that is not ours or cannot be
+        repaired, and CloudError.
         """
-        await _all([self._ensure(rule) for rule in wanted])
+        await _all([self._ensure(rule) for rule in rules])
 
-    async def remove(self, wanted: Sequence[dict[str, Any]]) -> None:
-        """See that none of these rules is there; one of the name with another description is not
-        ours, and stays.
-        """
-        await _all([self._remove(rule["name"], rule["description"]) for rule in wanted])
+    async def remove(self, rules: Sequence[dict[str, Any]]) -> None:
+        """Delete these rules. A rule of the same name with another owner is not ours, and stays."""
+        await _all([self._remove(rule["name"], rule["description"]) for rule in rules])
 
     async def find(self, chosen: Callable[[str], bool]) -> list[dict[str, Any]]:
-        """Name, description and time of creation of all rules whose description is chosen, as
-        `remove` takes them.
+        """Return name, description and creation time of all rules with a chosen description.
+
+        `remove` accepts the result.
         """
         from google.cloud import compute_v1
 
@@ -117,12 +124,12 @@ class Firewall:
         )
         return [
             {
-                "name": each.name,
-                "description": each.description,
-                "created": _moment(each.creation_timestamp),
+                "name": rule.name,
+                "description": rule.description,
+                "created": _moment(rule.creation_timestamp),
             }
-            for each in found
-            if chosen(each.description)
+            for rule in found
+            if chosen(rule.description)
         ]
 
     async def _ensure(self, rule: dict[str, Any]) -> None:
@@ -146,51 +153,51 @@ class Firewall:
         except AlreadyExistsError:
             await self._mend(resource)
 
-    async def _mend(self, wanted: compute_v1.Firewall) -> None:
-        where = _place(wanted.name)
+    async def _mend(self, required: compute_v1.Firewall) -> None:
+        where = _place(required.name)
         firewalls = self._calls.clients.firewalls
-        whole = {"project": self._project, "firewall": wanted.name, **PLAIN}
+        whole = {"project": self._project, "firewall": required.name, **PLAIN}
         found = await self._calls.call(where, lambda: firewalls.get(**whole))
-        if not self._is_ours(found, wanted):
-            what = f"There is a firewall rule {wanted.name} that is not this cluster's, or is on another network"
-            fix = f"Look at it (`gcloud compute firewall-rules describe {wanted.name}`), and delete it if it may go."
+        if not self._is_ours(found, required):
+            what = (
+                f"There is a firewall rule {required.name} of another owner, or on another network"
+            )
+            fix = f"Check it (`gcloud compute firewall-rules describe {required.name}`), and delete it if it is unused."
             raise AlreadyExistsError(what, where=f"project {self._project}", fix=fix)
-        if _said(found) == _said(wanted):
+        if _effect(found) == _effect(required):
             return
-        _log.warning("%s was changed, and is made anew as it was", where)
-        # Not patched: a patch leaves what it does not name, as a source that was added.
+        _log.warning("%s was changed; restoring it", where)
+        # Not patched: a patch keeps fields that it does not name, such as an added source.
         operation = await self._calls.call(
-            where, lambda: firewalls.update_unary(firewall_resource=wanted, **whole)
+            where, lambda: firewalls.update_unary(firewall_resource=required, **whole)
         )
         await self._finish(where, operation)
         found = await self._calls.call(where, lambda: firewalls.get(**whole))
-        if _said(found) != _said(wanted):
-            what = f"The firewall rule {wanted.name} does not say what it should, and cannot be changed"
+        if _effect(found) != _effect(required):
+            what = f"The firewall rule {required.name} differs from what the cluster needs, and cannot be changed"
             raise AlreadyExistsError(what, where=f"project {self._project}", fix="Delete it.")
 
-    def _is_ours(self, found: compute_v1.Firewall, wanted: compute_v1.Firewall) -> bool:
-        """What no update can change has to be as it should be."""
+    def _is_ours(self, found: compute_v1.Firewall, required: compute_v1.Firewall) -> bool:
+        """Return whether a rule is ours and correct in all that no update can change."""
         return (
-            same_owner(found.description, wanted.description)
-            and found.direction == wanted.direction
-            and bool(found.denied) == bool(wanted.denied)
-            and self._same_network(found.network, wanted.network)
+            same_owner(found.description, required.description)
+            and found.direction == required.direction
+            and bool(found.denied) == bool(required.denied)
+            and self._same_network(found.network, required.network)
         )
 
-    def _same_network(self, found: str, wanted: str) -> bool:
-        """Whether a rule of this project that is on `found` is on `wanted`.
+    def _same_network(self, found: str, required: str) -> bool:
+        """Return whether two networks of rules in this project are the same.
 
-        A rule's network is in its own project, whether its URL says the project's name or its
-        number; so the question is which one is wanted. A number there is the user's own word.
+        A rule's network is in its own project, whether its URL has the project's name or number. So
+        only the project of `required` is in question. Its number can only come from the user.
         """
-        place = wanted.split("/")
+        place = required.split("/")
+        project = self._project
         if "projects" in place:
             project = place[place.index("projects") + 1]
-        else:
-            project = self._project
-        return (project == self._project or project.isdigit()) and found.rpartition("/")[
-            2
-        ] == place[-1]
+        same_project = project == self._project or project.isdigit()
+        return same_project and found.rpartition("/")[2] == place[-1]
 
     async def _remove(self, name: str, description: str) -> None:
         where = _place(name)
@@ -218,7 +225,7 @@ class Firewall:
 
 
 def same_owner(one: str, other: str) -> bool:
-    """Whether two descriptions are of rules of the same cluster."""
+    """Return whether two descriptions name the same owner."""
     return one.partition(";")[0] == other.partition(";")[0]
 
 
@@ -228,11 +235,11 @@ def _moment(text: str) -> datetime | None:
     return None
 
 
-def _said(rule: compute_v1.Firewall) -> tuple[Any, ...]:
-    """All that decides which connections the rule is about, in a form that can be compared."""
+def _effect(rule: compute_v1.Firewall) -> tuple[Any, ...]:
+    """Return all that determines which connections the rule affects, in a comparable form."""
     traffic = {
-        (each.I_p_protocol.lower(), tuple(sorted(each.ports)))
-        for each in (*rule.allowed, *rule.denied)
+        (protocol.I_p_protocol.lower(), tuple(sorted(protocol.ports)))
+        for protocol in (*rule.allowed, *rule.denied)
     }
     sources = (rule.source_ranges, rule.source_tags, rule.source_service_accounts)
     targets = (rule.target_tags, rule.target_service_accounts, rule.destination_ranges)
@@ -240,7 +247,7 @@ def _said(rule: compute_v1.Firewall) -> tuple[Any, ...]:
         rule.priority,
         rule.disabled,
         traffic,
-        *(frozenset(each) for each in (*sources, *targets)),
+        *(frozenset(values) for values in (*sources, *targets)),
     )
 
 
@@ -249,8 +256,9 @@ def _place(name: str) -> str:
 
 
 async def _all(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """All at once; of their errors the first in order is raised, so that the same trouble is told
-    in the same words.
+    """Run all simultaneously, then raise the first error in their order.
+
+    So the same trouble always has the same message.
     """
     for error in await asyncio.gather(*work, return_exceptions=True):
         if error is not None:

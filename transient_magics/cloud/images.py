@@ -1,6 +1,4 @@
-"""Images that VMs boot from: those of the project that carry the training stack, and how a disk
-becomes one.
-"""
+"""Images of the project that contain the training stack, and how a disk becomes one."""
 
 from __future__ import annotations
 
@@ -23,17 +21,23 @@ LOCK_LABEL = "transient-magics-lock"
 GPU_LABEL = "transient-magics-gpu"
 BASE_LABEL = "transient-magics-base"
 FOR_LABEL = "transient-magics-for"
-_OURS = " OR ".join(f"family = {each}" for each in FAMILIES.values())
+_OURS = " OR ".join(f"family = {family}" for family in FAMILIES.values())
 _ROLE = "Ask the project's owner for the role Compute Storage Admin (roles/compute.storageAdmin)."
 _NAME = re.compile(r"(family/)?[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One image of the project. `disk_gb` is the least size of a disk made from it, `stored_gb`
-    what is billed (GB).
+    """One image of the project.
 
-    `id` is never used twice, unlike its name.
+    Attributes
+    ----------
+    disk_gb
+        Smallest size of a disk made from it, in GB.
+    stored_gb
+        Billed size, in GB.
+    id
+        Never reused, unlike its name.
     """
 
     name: str
@@ -46,66 +50,67 @@ class Image:
 
     @property
     def lock(self) -> str:
-        """The hash of the locks whose packages it carries."""
+        """The hash of the locks of its packages."""
         return self.labels.get(LOCK_LABEL, "")
 
     @property
     def with_gpu(self) -> bool:
-        """Whether it carries an NVIDIA driver."""
+        """Whether it contains an NVIDIA driver."""
         return self.labels.get(GPU_LABEL) == "yes"
 
     @property
     def purpose(self) -> str:
-        """What clusters that boot from it are for."""
+        """The purpose of clusters that boot from it are for."""
         return self.labels.get(FOR_LABEL, TRAINING)
 
 
 class Lock(Protocol):
-    """What says the hash of the locks of an image, with a GPU's libraries among them or without."""
+    """A function that returns the hash of the locks of an image, with or without GPU libraries."""
 
-    def __call__(self, *, with_gpu: bool) -> str: ...
+    def __call__(self, *, with_gpu: bool) -> str:
+        """Return the hash of the locks."""
+        ...
 
 
 def image_url(text: str) -> str:
-    """The partial URL of an image: `NAME` and `family/NAME` are those of the VM's own project."""
+    """Return the partial URL of an image; `NAME` and `family/NAME` belong to the VM's project."""
     if _NAME.fullmatch(text):
         return f"global/images/{text}"
     return text
 
 
 class Images:
-    """The images of our families of one project."""
+    """The images of one project in our families."""
 
     def __init__(self, calls: Calls, project: str) -> None:
         self._calls = calls
         self._project = project
 
     async def list(self) -> list[Image]:
-        """All of them, the oldest first."""
+        """Return all of them, the oldest first."""
         from google.cloud import compute_v1
 
         message = compute_v1.ListImagesRequest(project=self._project, filter=_OURS, max_results=500)
         images = self._calls.clients.images
         found = await self._calls.call(self._whole, lambda: list(images.list(message, **PLAIN)))
         return sorted(
-            (_image(each) for each in found if each.family in FAMILIES.values()), key=_age
+            (_image(image) for image in found if image.family in FAMILIES.values()), key=_age
         )
 
     async def fitting(self, lock: Lock, *, with_gpu: bool) -> list[Image]:
-        """Those that say to carry our packages (and a driver, where VMs have GPUs), the newest
-        first. One request.
+        """Return the images labelled with our packages, the newest first, with one request.
 
-        Whoever may make images in the project may have them say so.
+        `with_gpu` asks for a driver, too. Any user who may create images can set these labels.
         """
         found = [
-            each
-            for each in await self.list()
-            if each.ready and each.lock == lock(with_gpu=each.with_gpu)
+            image
+            for image in await self.list()
+            if image.ready and image.lock == lock(with_gpu=image.with_gpu)
         ]
-        return [each for each in reversed(found) if each.with_gpu or not with_gpu]
+        return [image for image in reversed(found) if image.with_gpu or not with_gpu]
 
     async def exists(self, name: str) -> bool:
-        """Whether the project has an image of that name, of whatever family."""
+        """Return whether the project has an image of that name in any family."""
         images = self._calls.clients.images
         try:
             await self._calls.call(
@@ -125,8 +130,9 @@ class Images:
         family: str,
         timeout: float = 1800.0,
     ) -> str:
-        """Make an image of a family from a disk (a partial URL) that no running VM has; its id,
-        once it is there.
+        """Create an image of a family from a disk that no running VM uses; return its id.
+
+        `disk` is a partial URL. Returns when the image is ready.
         """
         from google.cloud import compute_v1
 
@@ -138,7 +144,7 @@ class Images:
         )
         images = self._calls.clients.images
         where = self._place(name)
-        async with limit(timeout, "The image was not made", where):
+        async with limit(timeout, "The image was not created", where):
             try:
                 operation = await self._calls.call(
                     where, lambda: images.insert_unary(message, **PLAIN)
@@ -148,7 +154,7 @@ class Images:
                 raise _refused(error) from error
 
     async def delete(self, name: str, *, timeout: float = 300.0) -> None:
-        """Delete an image. GoneError where there is none."""
+        """Delete an image. Raises GoneError if it does not exist."""
         from google.cloud import compute_v1
 
         message = compute_v1.DeleteImageRequest(
@@ -186,10 +192,9 @@ def _refused(error: AccessError) -> CloudError:
 
 
 def _image(found: compute_v1.Image) -> Image:
+    created = None
     if found.creation_timestamp:
         created = datetime.fromisoformat(found.creation_timestamp)
-    else:
-        created = None
     return Image(
         name=found.name,
         created=created,

@@ -1,8 +1,8 @@
-"""Changes of VMs: many created by one request, and one stopped, resized or started.
+"""Changes of VMs: create many with one request; stop, resize or start one.
 
-Compute Engine answers with one operation for all. VMs that it could not make are told by sibling
-operations of the same group, so the number of requests depends on time and on zones, not on the
-number of VMs.
+Compute Engine answers a bulk request with one operation. Sibling operations of the same group
+report VMs that it could not create. So the number of requests depends on time and zones, and not on
+the number of VMs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
 Lister = Callable[[Mapping[str, str]], Awaitable[list[Vm]]]
 _log = logging.getLogger(__name__)
-_SIGHTINGS = (
-    3  # lists without a VM after the operation's end, before it counts as missing: lists lag behind
-)
+# Lists without a VM after the end of its operation before it counts as missing: lists lag behind.
+_SIGHTINGS = 3
 
 _LOCAL_SSD = "SCRATCH"
 Get = Callable[[str, str], Awaitable[Vm | None]]
@@ -32,7 +31,7 @@ Finish = Callable[[str, str, "compute_v1.Operation"], Awaitable[None]]
 
 
 class BulkInsert:
-    """`list_vms` finds VMs by labels."""
+    """Bulk requests of one project; `list_vms` finds VMs by labels."""
 
     def __init__(self, calls: Calls, project: str, list_vms: Lister) -> None:
         self._calls = calls
@@ -46,8 +45,9 @@ class BulkInsert:
         where: str,
         outcome: dict[str, Vm | CloudError],
     ) -> None:
-        """As `ComputeEngine.insert_many`; what is known of each is in `outcome` as soon as it is
-        known.
+        """Create VMs as `ComputeEngine.insert_many` does.
+
+        Each result is added to `outcome` as soon as it is known.
         """
         from google.cloud import compute_v1
 
@@ -60,13 +60,13 @@ class BulkInsert:
             bulk_insert_instance_resource_resource=compute_v1.BulkInsertInstanceResource(
                 count=len(requests),
                 min_count=1,
-                per_instance_properties={each.name: {} for each in requests},
+                per_instance_properties={request.name: {} for request in requests},
                 instance_properties=compute_v1.InstanceProperties(properties_of(requests[0])),
             ),
         )
         instances = self._calls.clients.instances
         whole: CloudError | None = None
-        unknown: AccessError | None = None
+        denied: AccessError | None = None
         try:
             operation = await self._calls.call(
                 where, lambda: instances.bulk_insert_unary(message, **PLAIN)
@@ -77,21 +77,24 @@ class BulkInsert:
                 outcome.update(await self._failures(zone, where, operation))
             except CredentialsError:
                 raise
-            except AccessError as denied:
-                # Who may not list operations still learns the reason of the whole, and which VMs
-                # there are.
-                _log.warning("%s: why some VMs were not made may not be asked: %s", where, denied)
-                unknown = denied
+            except AccessError as error:
+                # Without the right to list operations, the reason of the whole request and the
+                # existing VMs are still available.
+                _log.warning("%s: the reasons for missing VMs cannot be read: %s", where, error)
+                denied = error
         except AlreadyExistsError as error:
-            whole = error  # an attempt whose answer was lost made them, and they have our labels; or they are not ours
+            # An attempt whose answer was lost created them (they have our labels), or they are not
+            # ours.
+            whole = error
         except GoneError as error:
-            whole = CloudError(f"What the VMs need is not there: {error.what}", where=where)
-        await self._settled(requests, whole, _reason_unknown(unknown), outcome)
+            what = f"A resource that the VMs need does not exist: {error.what}"
+            whole = CloudError(what, where=where)
+        await self._settled(requests, whole, _reason_unknown(denied), outcome)
 
     async def _failures(
         self, zone: str, where: str, operation: compute_v1.Operation
     ) -> dict[str, CloudError]:
-        """By name, why VMs of this operation's group were not made."""
+        """Return, by name, why VMs of this operation's group were not created."""
         from google.cloud import compute_v1
 
         group = operation.operation_group_id
@@ -114,16 +117,17 @@ class BulkInsert:
         self,
         requests: Sequence[VmRequest],
         whole: CloudError | None,
-        unknown: CloudError | None,
+        unexplained: CloudError | None,
         outcome: dict[str, Vm | CloudError],
     ) -> None:
-        """Wait until each VM runs or is known not to. `unknown`: the error of one without a reason
-        that is told.
+        """Wait until each VM runs or has failed.
+
+        `unexplained` is the error of a VM without a readable reason.
         """
         absent: dict[str, int] = {}
 
         async def settled() -> bool | None:
-            found = await self.look(requests, outcome)
+            found = await self.collect(requests, outcome)
             for request in requests:
                 name = request.name
                 vm = found.get(request.name)
@@ -131,60 +135,59 @@ class BulkInsert:
                     continue
                 if vm is None and absent.setdefault(name, 0) < _SIGHTINGS and whole is None:
                     absent[name] += 1
+                    continue
+                gone = GoneError(
+                    f"{name} was preempted before it ran", where=f"zone {request.zone}"
+                )
+                if vm:
+                    outcome[name] = gone
                 else:
-                    gone = GoneError(
-                        f"{name} was taken away before it ran", where=f"zone {request.zone}"
-                    )
-                    if vm:
-                        outcome[name] = gone
-                    else:
-                        outcome[name] = whole or unknown or gone
+                    outcome[name] = whole or unexplained or gone
             return True if len(outcome) == len(requests) else None
 
         await until(settled)
 
-    async def look(
+    async def collect(
         self, requests: Sequence[VmRequest], outcome: dict[str, Vm | CloudError]
     ) -> dict[str, Vm]:
-        """The VMs that there are, by name; those that run are an `outcome`."""
+        """Return the existing VMs by name, and add the running ones to `outcome`."""
         found = {vm.name: vm for vm in await self._list(requests[0].labels)}
         for request in requests:
             name = request.name
             vm = found.get(request.name)
             if vm and vm.status == "RUNNING" and name not in outcome:
-                taken = f"The name is taken: {name} runs and is not what was asked for"
                 if vm.made_by(request):
                     outcome[name] = vm
                 else:
-                    outcome[name] = AlreadyExistsError(taken, where=f"zone {vm.zone}")
+                    what = f"The name is in use: {name} runs and differs from the request"
+                    outcome[name] = AlreadyExistsError(what, where=f"zone {vm.zone}")
         return found
 
 
 def _reason_unknown(denied: AccessError | None) -> CloudError | None:
-    """Return the error of VMs that were not made for a reason that may not be asked; None where it
-    was told.
+    """Return the error of VMs that were not created for an unreadable reason.
 
-    It is no AccessError: the VMs may be had in another zone or later, and a right would only tell
-    why.
+    None if reasons can be read. It is not an AccessError: another zone or a later attempt may
+    succeed, and a right would only reveal the reason.
     """
     if denied is None:
         return None
-    what = f"It was not made, and the reason may not be asked: {denied.what}"
+    what = f"It was not created, and the reason cannot be read: {denied.what}"
     return CloudError(what, where=denied.where, fix=denied.fix)
 
 
-# VMs that exist, stopped, changed while they are, and started again.
+# Changes of stopped VMs.
 #
-# Compute Engine changes the machine type and the time limit of VMs that are stopped (TERMINATED),
-# and of no others ("Edit the machine type of a compute instance", "Limit the run time of a VM"). A
-# start is a new request for capacity, which may be refused; where the limit is a moment, it is the
-# same one after the start.
+# Compute Engine changes machine type and time limit only of stopped VMs (TERMINATED; "Edit the
+# machine type of a compute instance", "Limit the run time of a VM"). A start is a new request for
+# capacity, which may be refused. A time limit that is a moment stays the same after the start.
 
 
 class Power:
-    """The power of one project's VMs, and what stands still without it. All of it raises
-    CloudError, GoneError of a VM that is not there. `get` finds a VM by zone and name, `finish`
-    waits for an operation on it and raises its error.
+    """Stops, starts and changes of one project's VMs.
+
+    All methods raise CloudError, and GoneError for a missing VM. `get` finds a VM by zone and name;
+    `finish` waits for an operation on it and raises its error.
     """
 
     def __init__(self, calls: Calls, project: str, get: Get, finish: Finish) -> None:
@@ -194,12 +197,13 @@ class Power:
         self._finish = finish
 
     async def stop(self, zone: str, name: str, *, timeout: float = 300.0) -> None:
-        """Stop the VM, its boot disk whole, and return when it has stopped. Raises CloudError;
-        GoneError if it is gone.
+        """Stop the VM and return when it has stopped; its boot disk stays.
 
-        Local SSDs, which some machine types bring along (a2-ultragpu, a3-highgpu), are discarded:
-        Compute Engine refuses a stop that says nothing about them (reference of `instances.stop`,
-        discovery revision 20261106: "required if the instance has any attached Local SSD disks").
+        Local SSDs, which some machine types include (a2-ultragpu, a3-highgpu), are discarded:
+        Compute Engine refuses a stop without that option (reference of `instances.stop`, discovery
+        revision 20261106: "required if the instance has any attached Local SSD disks").
+
+        Raises CloudError; GoneError if the VM is gone.
         """
         from google.cloud import compute_v1
 
@@ -218,7 +222,7 @@ class Power:
         async def stopped() -> bool | None:
             vm = await self._get(zone, name)
             if vm is None:
-                raise GoneError(f"{name} was taken away", where=where)
+                raise GoneError(f"{name} was preempted", where=where)
             return True if vm.status in STOPPED else None
 
         async with limit(timeout, f"{name} did not stop", where):
@@ -226,8 +230,9 @@ class Power:
             await until(stopped)
 
     async def start(self, zone: str, name: str, *, timeout: float = 600.0) -> None:
-        """Have a stopped VM run again; StockoutError and QuotaError as for a new one. One that runs
-        already is left.
+        """Start a stopped VM. A running one is left alone.
+
+        Raises CloudError, such as StockoutError and QuotaError.
         """
         from google.cloud import compute_v1
 
@@ -239,7 +244,7 @@ class Power:
     async def set_machine_type(
         self, zone: str, name: str, machine_type: str, *, timeout: float = 300.0
     ) -> None:
-        """Have a stopped VM be one of this type when it is started; its GPUs stay attached."""
+        """Change the machine type of a stopped VM. Its GPUs stay attached."""
         from google.cloud import compute_v1
 
         message = compute_v1.SetMachineTypeInstanceRequest(
@@ -257,8 +262,9 @@ class Power:
     async def set_end(
         self, zone: str, name: str, moment: datetime, *, timeout: float = 300.0
     ) -> None:
-        """Have Compute Engine delete a stopped VM at this moment, once it runs again; its
-        scheduling stays else.
+        """Set when Compute Engine deletes a stopped VM that is started again.
+
+        The rest of its scheduling stays.
         """
         from google.cloud import compute_v1
 
@@ -266,7 +272,7 @@ class Power:
         instances = self._calls.clients.instances
 
         def set_end() -> compute_v1.Operation:
-            where = {each: whole[each] for each in ("project", "zone", "instance")}
+            where = {key: whole[key] for key in ("project", "zone", "instance")}
             scheduling = instances.get(**where, **PLAIN).scheduling
             scheduling.termination_time = moment_text(moment)
             scheduling.instance_termination_action = "DELETE"
@@ -275,7 +281,7 @@ class Power:
             )
             return instances.set_scheduling_unary(message, **PLAIN)
 
-        async with limit(timeout, f"{name} did not take its end", _place(zone, name)):
+        async with limit(timeout, f"The end of {name} was not set", _place(zone, name)):
             await self._done(zone, name, set_end)
 
     def _whole(self, zone: str, name: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""What Google asks for GPUs and machines today, from the list of SKUs of its Cloud Billing API.
+"""Google's present list prices for GPUs and machines, from the SKUs of its Cloud Billing API.
 
-Compute Engine's own API names no prices. A SKU is the price of one part (a GPU, a core or a GiB of
-memory of a machine family) in some regions; which part, only its description says. SKUs that we do
-not rent are passed over.
+Compute Engine's own API has no prices. A SKU is the price of one part (a GPU, a core or a GiB of
+memory of a machine family) in some regions; only its description names the part. SKUs of parts that
+we do not rent are skipped.
 """
 
 from __future__ import annotations
@@ -38,22 +38,21 @@ _COLUMNS = {"OnDemand": "on_demand", "Preemptible": "transient"}
 _NAMES = {"H100 80GB": "h100", "A100 80GB": "a100-80gb"}
 
 Part = tuple[str, str]
-"""A GPU's name and nothing, or a machine family and `Core` or `Ram`."""
+"""A GPU's name and '', or a machine family and `Core` or `Ram`."""
 
 
 async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str) -> list[PriceRow]:
-    """Google's list prices, of `day` (2026-01-31), for all regions; some dozen requests. Raises
-    CloudError.
+    """Return Google's list prices for all regions, with some twelve requests.
+
+    `day` is today's date (2026-01-31). Raises CloudError.
     """
     skus: list[Mapping[str, Any]] = []
     token = ""
     session = calls.clients.billing
     for _ in range(_MOST_PAGES):
-        query = {
-            "pageSize": _PAGE,
-            "currencyCode": "USD",
-            **({"pageToken": token} if token else {}),
-        }
+        query = {"pageSize": _PAGE, "currencyCode": "USD"}
+        if token:
+            query["pageToken"] = token
 
         def ask(query: Mapping[str, Any] = query) -> dict[str, Any]:
             def once(headers: Mapping[str, str]) -> Any:
@@ -65,25 +64,27 @@ async def list_prices(calls: Calls, project: str, endpoint: str | None, day: str
 
         page = await calls.call("Cloud Billing", ask)
         skus += page.get("skus", [])
-        if not (token := page.get("nextPageToken", "")):
+        token = page.get("nextPageToken", "")
+        if not token:
             break
     return price_rows(skus, day)
 
 
 def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
-    """Rows for the catalog's table of prices: GPUs, the machines that come with one, vCPUs and
-    memory of N1 and N2, the controller's machine, disks, external addresses.
+    """Return rows for the catalog's table of prices.
+
+    They are of GPUs, machines with built-in GPUs, vCPUs and memory of N1 and N2, the controller's
+    machine, disks and external addresses.
     """
     found: dict[str, dict[Part, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     addresses: dict[str, float] = {}
     for sku in skus:
-        if address := _ADDRESSES.get(sku["description"]):
-            addresses |= (
-                {address: _dollars(sku, "h", tier=-1)} if _dollars(sku, "h", tier=-1) else {}
-            )
-        if (disk := _DISK.match(sku["description"])) and (
-            monthly := _dollars(sku, "GiBy.mo", tier=-1)
-        ):
+        address = _ADDRESSES.get(sku["description"])
+        if address and (hourly := _dollars(sku, "h", tier=-1)):
+            addresses[address] = hourly
+        disk = _DISK.match(sku["description"])
+        monthly = _dollars(sku, "GiBy.mo", tier=-1) if disk else 0.0
+        if disk and monthly:
             for region in sku.get("serviceRegions", ()):
                 found[region][_DISK_NAMES[disk[1]], ""] = {
                     "on_demand": monthly,
@@ -107,7 +108,7 @@ def price_rows(skus: Iterable[Mapping[str, Any]], day: str) -> list[PriceRow]:
 
 
 def _items(parts: Mapping[Part, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """By item of the catalog and column, what one hour costs in one region."""
+    """Return prices per hour in one region, by item and column of the catalog."""
     items = {name: dict(prices) for (name, part), prices in parts.items() if not part}
     for family, name in (("N1 Predefined", "n1"), ("N2", "n2")):
         vcpu = parts.get((family, "Core"))
@@ -117,16 +118,17 @@ def _items(parts: Mapping[Part, Mapping[str, float]]) -> dict[str, dict[str, flo
     vcpu = parts.get(("E2", "Core"), {})
     memory = parts.get(("E2", "Ram"), {})
     if both := vcpu.keys() & memory.keys():
+        # An e2-small has half of a vCPU and 2 GB.
         items[CONTROLLER_MACHINE] = {
-            each: 0.5 * vcpu[each] + 2 * memory[each] for each in both
-        }  # an e2-small's share
+            column: 0.5 * vcpu[column] + 2 * memory[column] for column in both
+        }
     for gpu in ACCELERATORS.values():
         family = gpu.machine_type.partition("-")[0].upper()
         core = parts.get((family, "Core"), {})
         ram = parts.get((family, "Ram"), {})
         if gpu.bundled and (both := core.keys() & ram.keys()):
             items[gpu.machine_type] = {
-                each: gpu.vcpus * core[each] + gpu.memory_gb * ram[each] for each in both
+                column: gpu.vcpus * core[column] + gpu.memory_gb * ram[column] for column in both
             }
     return items
 
@@ -144,13 +146,14 @@ def _part(description: str) -> Part | None:
 
 
 def _hourly(sku: Mapping[str, Any]) -> float:
-    """Dollars per hour of one unit without discounts; 0 where it is sold otherwise."""
+    """Return dollars per hour of one unit without discounts; 0 for other units."""
     return _dollars(sku, "h", "GiBy.h")
 
 
 def _dollars(sku: Mapping[str, Any], *units: str, tier: int = 0) -> float:
-    """Dollars of one unit, if it is one of these, at the first tier or at the one beyond what costs
-    nothing.
+    """Return dollars of one unit, if it is one of `units`, at a tier.
+
+    Tier -1 is the one beyond a free amount.
     """
     if not sku.get("pricingInfo"):
         return 0.0

@@ -1,15 +1,13 @@
-"""Cloud Storage, as far as we use it: make a bucket, and put, get, list and delete objects in it.
+"""Cloud Storage as far as we use it: make a bucket; put, get, list and delete its objects.
 
-Every call runs in a thread and is awaited (`calls.py`). Contents are checked with CRC32C on their
-way in both directions; a file that is downloaded appears whole or not at all. Writes may name the
-generation that they replace (0: nothing is there yet): of several writers one wins, the others meet
-ChangedError.
+Every call runs in a thread and is awaited (`calls.py`). Contents are checked with CRC32C in both
+directions; a downloaded file appears whole or not at all. Writes may name the generation that they
+replace (0: a new object): of several writers one succeeds, the others get ChangedError.
 
-A `BoundedToken` is an access token for some places of buckets only (Credential Access Boundaries).
-A controller exchanges its own token at the Security Token Service for one whose rights end at
-`Reach`es, and hands that to a VM that runs a user's code. The rights of the two are intersected;
-the new one lives as long as the old one would have. Such tokens work in buckets with uniform access
-only.
+A `BoundedToken` is an access token for some places of buckets (Credential Access Boundaries). A
+controller exchanges its own token at the Security Token Service for one that is limited to
+`Reach`es, and sends that to a VM that runs a user's code. The new token has the intersection of
+both rights, and lives as long as the old one. Such tokens require buckets with uniform access.
 """
 
 from __future__ import annotations
@@ -54,19 +52,15 @@ if TYPE_CHECKING:
 
 
 _THREADS = 8
-_PLAIN: dict[str, Any] = {
-    "retry": None,
-    "timeout": 60.0,
-}  # seconds without a byte; Google's own retries off
+# Without Google's own retries, and with a time limit for silence in seconds.
+_PLAIN: dict[str, Any] = {"retry": None, "timeout": 60.0}
 _SOFT_DELETE = "storage.softDeletePolicySeconds"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.full_control"
 
 
 @dataclass(frozen=True)
 class Stored:
-    """One object: its name in the bucket, size in bytes, CRC32C (base64, big-endian) and
-    generation.
-    """
+    """One object: name in the bucket, size in bytes, CRC32C (base64, big-endian), generation."""
 
     name: str
     size: int
@@ -75,19 +69,23 @@ class Stored:
 
 
 class CloudStorage:
-    """The buckets that `project` may use. `endpoint` is an emulator's URL; None is Google, by
-    default credentials.
+    """The buckets that a project may use.
+
+    Parameters
+    ----------
+    project
+        Its ID.
+    endpoint
+        An emulator's URL; None is Google, with default credentials.
+    patience
+        Seconds of retries before a request's error is raised.
     """
 
     def __init__(
         self, project: str, endpoint: str | None = None, *, patience: float = 60.0
     ) -> None:
-        """`patience` is for how many seconds a request is tried again before its error is raised."""
         self.project = project
-        if endpoint:
-            self.endpoint = endpoint.rstrip("/")
-        else:
-            self.endpoint = None
+        self.endpoint = endpoint.rstrip("/") if endpoint else None
 
         def explain_here(error: Exception, where: str) -> CloudError | None:
             return explain(error, where=where, project=project, endpoint=self.endpoint or "")
@@ -109,25 +107,40 @@ class CloudStorage:
         self._client.close()
 
     async def renew(self) -> None:
-        """Find credentials (anew) and build the client with them; requests under way keep the one
-        before.
-        """
+        """Find new credentials and build the client; requests in flight keep the old client."""
         async with self._attempts.explaining(f"project {self.project}"):
             self._client = await self._attempts.threaded(
                 lambda: _client(self.project, self.endpoint)
             )
 
     async def ensure_bucket(self, name: str, location: str, *, own: bool = False) -> str:
-        """See that the bucket is there; make it in `location` (a region) where there is none of
-        that name.
+        """Make sure that the bucket exists; create it in `location` (a region) if it does not.
 
-        It is made with uniform access, without any for the public, and without soft delete, by
-        which checkpoints that a run has replaced would be billed for a week more; where an
-        organization forbids that, with it. AccessError for one without uniform access, in which
-        tokens with a boundary are worth nothing; the answer is what is not as it should be with one
-        that is there, in sentences, else empty. `own`: it must be the project's, because its name
-        can be guessed, and whoever made it first would be handed all that is put there.
-        AlreadyExistsError then.
+        A new bucket has uniform access, no public access, and no soft delete: with that, replaced
+        checkpoints would be billed for another week. If an organization requires soft delete, the
+        bucket has it.
+
+        Parameters
+        ----------
+        name
+            The bucket.
+        location
+            A region.
+        own
+            Whether it must belong to the project. Names are guessable, so another owner of the name
+            would receive all objects.
+
+        Returns
+        -------
+        str
+            Weaknesses of an existing bucket in sentences, or ''.
+
+        Raises
+        ------
+        AccessError
+            For a bucket without uniform access, in which bounded tokens have no effect.
+        AlreadyExistsError
+            If `own` is true and another project owns the bucket.
         """
         where = f"gs://{name}"
 
@@ -141,7 +154,7 @@ class CloudStorage:
                 fresh, project=self.project, location=location, **_PLAIN
             )
 
-        if (warning := await self.look(name, own=own)) is not None:
+        if (warning := await self.check(name, own=own)) is not None:
             return warning
         try:
             try:
@@ -151,21 +164,20 @@ class CloudStorage:
                     raise
                 made = await self._attempts.call(where, lambda: make(soft_delete=True))
         except AlreadyExistsError as error:
-            # Another controller may have made it at the same moment, or an attempt whose answer was
-            # lost.
-            if (warning := await self.look(name, own=True)) is not None:
+            # Another controller may have created it at the same moment, or an attempt whose answer
+            # was lost.
+            if (warning := await self.check(name, own=True)) is not None:
                 return warning
-            what = f"The bucket name {name} is taken by somebody else"
+            what = f"Another project owns the bucket {name}"
             raise AlreadyExistsError(
                 what, where=f"project {self.project}", fix="Name another with --bucket."
             ) from error
-        return _looked_at(made)
+        return _weaknesses(made)
 
-    async def look(self, name: str, *, own: bool = False) -> str | None:
-        """What is to be said of the bucket, as of `ensure_bucket`; None where there is none, and
-        none is made.
+    async def check(self, name: str, *, own: bool = False) -> str | None:
+        """Return a bucket's weaknesses as `ensure_bucket` does; None if it does not exist.
 
-        `own`: one of the project's alone.
+        With `own` only buckets of the project count.
         """
         where = f"gs://{name}"
 
@@ -174,7 +186,7 @@ class CloudStorage:
 
         def listed() -> storage.Bucket | None:
             found = self._client.list_buckets(prefix=name, project=self.project, **_PLAIN)
-            return next((each for each in found if each.name == name), None)
+            return next((bucket for bucket in found if bucket.name == name), None)
 
         try:
             found = await self._attempts.call(where, listed if own else is_there)
@@ -183,16 +195,18 @@ class CloudStorage:
         except AccessError as error:
             if own or isinstance(error, (CredentialsError, ConsumerError)):
                 raise
-            what = f"The bucket {name} may not be used: it is somebody else's, or a role is missing"
+            what = (
+                f"The bucket {name} cannot be used: another project owns it, or a role is missing"
+            )
             raise AccessError(what, where=where, fix=error.fix) from error
         if found:
-            return _looked_at(found)
+            return _weaknesses(found)
         return None
 
     async def upload(
         self, bucket: str, name: str, path: Path, *, generation: int | None = None
     ) -> Stored:
-        """Put a file there; `generation` is what it may replace (0: nothing)."""
+        """Upload a file; `generation` is the one that it may replace (0: a new object)."""
         blob = self._client.bucket(bucket).blob(name)
 
         def put() -> None:
@@ -200,16 +214,15 @@ class CloudStorage:
                 str(path), checksum="crc32c", if_generation_match=generation, **_PLAIN
             )
 
+        expected = ""
         if generation is not None:
             expected = await self._attempts.threaded(lambda: checksum(path))
-        else:
-            expected = ""
         return await self._write(blob, put, expected)
 
     async def write_json(
         self, bucket: str, name: str, value: Any, *, generation: int | None = None
     ) -> Stored:
-        """Put a small JSON value there; `generation` is what it may replace (0: nothing)."""
+        """Write a small JSON value; `generation` is the one that it may replace (0: a new object)."""
         blob = self._client.bucket(bucket).blob(name)
         content = json.dumps(value, indent=1).encode()
 
@@ -225,8 +238,9 @@ class CloudStorage:
         return await self._write(blob, put, _sum(content) if generation is not None else "")
 
     async def read_json(self, bucket: str, name: str) -> tuple[Any, int]:
-        """A small JSON value and its generation; (None, 0) where there is no such object. Raises
-        CloudError.
+        """Return a small JSON value and its generation; (None, 0) for a missing object.
+
+        Raises CloudError.
         """
         blob = self._client.bucket(bucket).blob(name)
         where = f"gs://{bucket}/{name}"
@@ -235,9 +249,8 @@ class CloudStorage:
                 where, lambda: blob.download_as_bytes(checksum="crc32c", **_PLAIN)
             )
         except GoneError:
-            await self.list(
-                bucket, name, most=1
-            )  # the bucket itself is there; to look at that takes another role
+            # Make sure that the bucket itself exists. To read its metadata needs another role.
+            await self.list(bucket, name, most=1)
             return None, 0
         try:
             return json.loads(content), int(blob.generation or 0)
@@ -247,8 +260,9 @@ class CloudStorage:
     async def download(
         self, bucket: str, name: str, path: Path, *, generation: int | None = None
     ) -> None:
-        """Get an object as a file (its folder is made if needed); `generation` is the one that it
-        must be.
+        """Download an object as a file, whose folder is created if needed.
+
+        `generation` is the required one.
         """
         blob = self._client.bucket(bucket).blob(name)
         part = path.with_name(f".{path.name}.part")
@@ -266,9 +280,7 @@ class CloudStorage:
             part.unlink(missing_ok=True)
 
     async def list(self, bucket: str, prefix: str = "", *, most: int | None = None) -> list[Stored]:
-        """All objects whose names begin with `prefix`, in their order; the first ones, if `most`
-        are wanted.
-        """
+        """Return the objects whose names begin with `prefix`, in order, at most `most`."""
 
         def pages() -> list[Stored]:
             found = self._client.list_blobs(bucket, prefix=prefix, max_results=most, **_PLAIN)
@@ -277,7 +289,7 @@ class CloudStorage:
         return await self._attempts.call(f"gs://{bucket}/{prefix}", pages)
 
     async def delete(self, bucket: str, name: str) -> None:
-        """Delete an object. There being none is success."""
+        """Delete an object. A missing one is a success."""
         blob = self._client.bucket(bucket).blob(name)
         try:
             await self._attempts.call(f"gs://{bucket}/{name}", lambda: blob.delete(**_PLAIN))
@@ -289,16 +301,16 @@ class CloudStorage:
         if not prefix:
             raise ValueError("an empty prefix would empty the bucket")
         async with asyncio.TaskGroup() as tasks:
-            for each in await self.list(bucket, prefix):
-                tasks.create_task(self.delete(bucket, each.name))
+            for stored in await self.list(bucket, prefix):
+                tasks.create_task(self.delete(bucket, stored.name))
 
     async def _write(self, blob: storage.Blob, put: Callable[[], None], expected: str) -> Stored:
-        """`expected` is the sum by which our own content is known again."""
+        """Write an object; `expected` is the checksum by which our own content is recognized."""
         where = f"gs://{blob.bucket.name}/{blob.name}"
         try:
             await self._attempts.call(where, put)
         except ChangedError:
-            # Perhaps by an earlier attempt of our own, whose answer was lost.
+            # Perhaps an earlier attempt of ours wrote it, and its answer was lost.
             await self._attempts.call(where, lambda: blob.reload(**_PLAIN))
             if blob.crc32c != expected:
                 raise
@@ -306,7 +318,7 @@ class CloudStorage:
 
 
 def checksum(path: Path) -> str:
-    """CRC32C of a file as Cloud Storage writes it: base64 of the big-endian number."""
+    """Return a file's CRC32C in the form of Cloud Storage: base64 of the big-endian number."""
     import google_crc32c
 
     digest = google_crc32c.Checksum()
@@ -324,8 +336,8 @@ def _sum(content: bytes) -> str:
 
 def _client(project: str, endpoint: str | None) -> storage.Client:
     client = _built(project, endpoint)
-    # For its traces the client asks for each bucket that it meets: in threads that outlive it, with
-    # retries of their own, and with a permission that a bucket's writer may lack.
+    # For traces the client requests each bucket it meets: in threads that outlive it, with its own
+    # retries, and with a permission that a bucket's writer may lack.
     client._bucket_metadata_cache = None  # pyright: ignore[reportAttributeAccessIssue]
     return client
 
@@ -342,34 +354,34 @@ def _built(project: str, endpoint: str | None) -> storage.Client:
     client = storage.Client(
         project=project, credentials=AnonymousCredentials(), client_options=options
     )
-    _session(client).trust_env = False  # no proxy stands between us and the emulator
+    _session(client).trust_env = False  # no proxy between us and the emulator
     return client
 
 
 def _session(client: Any) -> Any:
-    """Private, but the only way to the session through which a client asks."""
+    """Return the session of a client: private, but the only access to it."""
     return client._http
 
 
-def _looked_at(bucket: storage.Bucket) -> str:
+def _weaknesses(bucket: storage.Bucket) -> str:
     access = bucket.iam_configuration
     change = f"gcloud storage buckets update gs://{bucket.name}"
     if not access.uniform_bucket_level_access_enabled:
-        what = f"Objects of the bucket {bucket.name} may have rights of their own: no VM can be kept to its place"
+        what = f"Objects of the bucket {bucket.name} may have their own rights: VMs cannot be limited to their place"
         fix = f"Type `{change} --uniform-bucket-level-access`, or name another with --bucket."
         raise AccessError(what, where=f"gs://{bucket.name}", fix=fix)
-    said: list[str] = []
+    notes: list[str] = []
     if access.public_access_prevention != "enforced":
-        said.append(
+        notes.append(
             f"The bucket {bucket.name} could be opened to the public; "
-            f"`{change} --public-access-prevention` sees that it never is"
+            f"`{change} --public-access-prevention` prevents that"
         )
-    if kept := bucket.soft_delete_policy.retention_duration_seconds:
-        said.append(
-            f"What is deleted from the bucket {bucket.name}, as checkpoints that newer ones replace, is billed for "
-            f"{kept / 86400:g} more days; `{change} --clear-soft-delete` ends that, where no policy forbids it"
+    if retention := bucket.soft_delete_policy.retention_duration_seconds:
+        notes.append(
+            f"Objects deleted from the bucket {bucket.name}, such as replaced checkpoints, are billed for "
+            f"{retention / 86400:g} more days; `{change} --clear-soft-delete` ends that, unless a policy forbids it"
         )
-    return ". ".join(said)
+    return ". ".join(notes)
 
 
 def _stored(blob: storage.Blob) -> Stored:
@@ -377,85 +389,83 @@ def _stored(blob: storage.Blob) -> Stored:
 
 
 _WRITE = "roles/storage.objectAdmin on the bucket"
-_MAKE = "roles/storage.admin in the project where the bucket is to be made"
+_MAKE = "roles/storage.admin in the project of the new bucket"
 
 
 def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -> CloudError | None:
-    """Our error for `error`, met at `where`; None for what is a defect of this program."""
+    """Return the typed error for `error`, met at `where`; None for a defect of this program."""
     import requests.exceptions
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import TransportError
     from google.cloud.storage.exceptions import DataCorruption
 
     if isinstance(error, GoogleAPICallError):
-        said = _said(str(error.message or error))
-        if found := explain_infrastructure(error_info(error), said, where=where, project=project):
+        sentence = _google_message(str(error.message or error))
+        if found := explain_infrastructure(
+            error_info(error), sentence, where=where, project=project
+        ):
             return found
-        return _by_status(int(error.code or 0), said, where, project)
+        return _by_status(int(error.code or 0), sentence, where, project)
     if isinstance(error, DataCorruption):
-        return CloudError(
-            "Its contents did not arrive as they were sent", where=where, fix="Try again."
-        )
+        return CloudError("Its contents were damaged on the way", where=where, fix="Try again.")
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
-        remedy = "Check the network" + (
-            " and that the emulator runs." if endpoint else " and any proxy settings."
-        )
+        if endpoint:
+            remedy = "Check the network and that the emulator runs."
+        else:
+            remedy = "Check the network and any proxy settings."
         what = f"{endpoint or 'https://storage.googleapis.com'} does not answer"
         return UnreachableError(what, where=where, fix=remedy)
     return failures.explain(error, where=where, project=project, endpoint=endpoint)
 
 
-def _said(message: str) -> str:
-    """Google's own sentence: its client puts the request before it, and for uploads the whole
-    answer around it.
-    """
-    told = re.search(r'"message": ?"([^"]+)"', message)
-    if told:
-        line = told[1]
-    else:
-        line = message.split("\n", 1)[0]
+def _google_message(message: str) -> str:
+    """Return Google's own message, without the request or the answer that its client adds."""
+    found = re.search(r'"message": ?"([^"]+)"', message)
+    line = found[1] if found else message.split("\n", 1)[0]
     return " ".join(failures.without_request(line).split()).rstrip(".")
 
 
-def _by_status(status: int, said: str, where: str, project: str) -> CloudError:
-    if policy := failures.policy_in(said):
-        return failures.forbidden_by_policy(policy, said, where, project)
-    if status == 403 and "billing account" in said:
+def _by_status(status: int, sentence: str, where: str, project: str) -> CloudError:
+    if policy := failures.policy_in(sentence):
+        return failures.forbidden_by_policy(policy, sentence, where, project)
+    if status == 403 and "billing account" in sentence:
         return billing_disabled(project, where=where)
-    if status == 403 and ("disabled" in said or "has not been used" in said):
-        consumer = failures.consumer_in(said, project)
+    if status == 403 and ("disabled" in sentence or "has not been used" in sentence):
+        consumer = failures.consumer_in(sentence, project)
         return service_disabled("storage.googleapis.com", consumer, where=where)
     if status == 401:
         fix = "Type `gcloud auth application-default login` in a terminal."
         return CredentialsError("Google did not accept the credentials", where=where, fix=fix)
     if status == 403:
-        what = f"The credentials in use do not allow this: {said}"
+        what = f"The credentials in use do not allow this: {sentence}"
         return AccessError(
             what, where=where, fix=f"Ask for {_WRITE}, and for {_MAKE}; or use --bucket none."
         )
     if status == 404:
         return GoneError(
-            f"There is no such bucket or object: {said}",
+            f"The bucket or object does not exist: {sentence}",
             where=where,
             fix="Name another with --bucket.",
         )
     if status == 409:
-        what = f"The name is taken: {said}"
-        fix = "Bucket names are the whole world's: choose another with --bucket."
+        what = f"The name is in use: {sentence}"
+        fix = "Bucket names are unique worldwide: choose another with --bucket."
         return AlreadyExistsError(what, where=where, fix=fix)
     if status == 412:
         return ChangedError(
-            "Somebody else has changed it meanwhile", where=where, fix="Read it again first."
+            "It was changed since it was read", where=where, fix="Read it again first."
         )
     if status == 429:
         return RateLimitError(
-            f"Cloud Storage takes no more requests now: {said}", where=where, fix="Wait a minute."
+            f"Cloud Storage accepts no more requests now: {sentence}",
+            where=where,
+            fix="Wait a minute.",
         )
     if status >= 500:
         return UnreachableError(
-            f"Cloud Storage failed (HTTP {status}): {said}", where=where, fix="Try again later."
+            f"Cloud Storage failed (HTTP {status}): {sentence}", where=where, fix="Try again later."
         )
-    return CloudError(f"Cloud Storage refused ({status}): {said}", where=where)
+    return CloudError(f"Cloud Storage refused ({status}): {sentence}", where=where)
 
 
 _PLATFORM_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -467,22 +477,23 @@ _PLAIN_PLACE = re.compile(r"gs://([a-z0-9][a-z0-9_.-]*)(?:/([A-Za-z0-9_.=/-]*))?
 
 @dataclass(frozen=True)
 class Reach:
-    """What may be done with the objects whose names begin with `place` (`gs://bucket/text`).
+    """Rights on the objects whose names begin with `place` (`gs://bucket/text`).
 
-    A place that is to be a folder ends in a slash. To be a user is to read, list, make, replace and
-    delete; a creator makes what is not there yet, and neither reads nor replaces anything.
+    A folder ends in a slash. A user reads, lists, creates, replaces and deletes. A creator only
+    creates new objects, and neither reads nor replaces any.
     """
 
     place: str
     role: Literal["objectUser", "objectViewer", "objectCreator"]
 
     def rule(self) -> dict[str, Any]:
-        """As a rule of an access boundary. ValueError for a place whose name could end its
-        condition.
+        """Return the rule of an access boundary.
+
+        Raises ValueError for a place whose name could end the rule's condition.
         """
         found = _PLAIN_PLACE.fullmatch(self.place)
         if not found:
-            raise ValueError(f"{self.place!r} is no place in a bucket")
+            raise ValueError(f"{self.place!r} is not a place in a bucket")
         bucket = found[1]
         begin = found[2] or ""
         resource = f"projects/_/buckets/{bucket}"
@@ -494,43 +505,60 @@ class Reach:
         if self.role != "objectCreator":
             listed = "api.getAttribute('storage.googleapis.com/objectListPrefix', '')"
             clauses.append(f"{listed}.startsWith('{begin}')")
-        return rule | (
-            {"availabilityCondition": {"expression": " || ".join(clauses)}} if begin else {}
-        )
+        if begin:
+            rule["availabilityCondition"] = {"expression": " || ".join(clauses)}
+        return rule
 
 
 @dataclass(frozen=True)
 class BoundedToken:
-    """A token and when it ends (seconds since 1970). Its holder may do what its boundary allows."""
+    """A token and its expiry (seconds since 1970). Its boundary limits its rights."""
 
     text: str = field(repr=False)
     expires: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As what is handed to a VM."""
+        """Return the values that are sent to a VM."""
         return {"token": self.text, "expires": self.expires}
 
 
 async def bounded_token(
     reaches: Sequence[Reach], project: str, endpoint: str | None = None, *, patience: float = 60.0
 ) -> BoundedToken:
-    """A token for these places, at `endpoint` (an emulator) or at Google with the default
-    credentials.
+    """Return a token for these places.
 
-    CredentialsError if there are none or they have expired, AccessError if they cannot be
-    exchanged, other CloudErrors after `patience` seconds of attempts, or at once for a place that
-    cannot be bounded.
+    Parameters
+    ----------
+    reaches
+        The places and rights.
+    project
+        The project, for remedies.
+    endpoint
+        An emulator's URL; None is Google, with default credentials.
+    patience
+        Seconds of retries.
+
+    Raises
+    ------
+    CredentialsError
+        Without credentials, or if they have expired.
+    AccessError
+        If they cannot be exchanged.
+    CloudError
+        After `patience` seconds, or immediately for a place that cannot be bounded.
     """
     try:
         rules = [reach.rule() for reach in reaches]
     except ValueError as error:
-        raise CloudError(f"There is no token for such a place: {error}", where="gs://") from error
+        raise CloudError(
+            f"Tokens cannot be limited to such a place: {error}", where="gs://"
+        ) from error
 
     def explain(error: Exception, where: str) -> CloudError | None:
         from google.auth.exceptions import OAuthError
 
         if isinstance(error, OAuthError):
-            what = f"The Security Token Service gives no token for the VMs: {error.args[0]}"
+            what = f"The Security Token Service refuses a token for the VMs: {error.args[0]}"
             fix = f"Type `gcloud services enable sts.googleapis.com --project {project}`."
             return AccessError(what, where=where, fix=fix)
         return failures.explain(error, where=where, project=project, endpoint=endpoint or _GOOGLE)
@@ -555,14 +583,12 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
     session.trust_env = not endpoint
     with session:
         request = Request(session)
-        if not endpoint:  # a fresh one, so that what it is exchanged for lives long
+        if not endpoint:  # a fresh token, so that the exchanged one lives long
             credentials, _ = google.auth.default(scopes=[_PLATFORM_SCOPE])
             credentials.refresh(request)
             own = credentials.token or ""
             if credentials.expiry:
                 ends = credentials.expiry.replace(tzinfo=UTC).timestamp()
-            else:
-                ends = 0.0
         begun = now()
         answer = sts.Client(f"{endpoint or _GOOGLE}/v1/token").exchange_token(
             request,
@@ -572,5 +598,6 @@ def _exchange(options: dict[str, Any], endpoint: str | None) -> BoundedToken:
             requested_token_type=_ACCESS_TOKEN,
             additional_options=options,
         )
-    lasts = float(answer.get("expires_in") or 0)  # Google leaves it out where it is the old token's
+    # Google omits the lifetime if it is the old token's.
+    lasts = float(answer.get("expires_in") or 0)
     return BoundedToken(str(answer["access_token"]), begun + lasts if lasts else ends)

@@ -1,8 +1,8 @@
-"""VMs and requests for them, as our code has them and as Compute Engine writes them.
+"""VMs and requests for them, in our form and in Compute Engine's.
 
-A `VmRequest` says everything about a VM that is to be made; a `Vm` is what we need to know about
-one that exists. `request_id` makes the identity of a request from what it is for, so that a second
-attempt, even by another process, is the same request to Google and never makes a second VM.
+A `VmRequest` describes a VM to create, a `Vm` what we need of an existing one. `request_id` derives
+the identity of a request from its purpose. So a second attempt, even by another process, is the
+same request to Google and never creates a second VM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STOPPED = ("STOPPED", "TERMINATED")
 LEAVING = ("STOPPING", "STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
-"""States of a VM that runs no more, or soon will not."""
+"""States of a VM that does not run any more, or soon will not."""
 ProvisioningModel = Literal["spot", "preemptible", "standard"]
 
 _NAMESPACE = uuid.UUID("5c0f3c2e-6d0b-5b6a-9a53-4f1a7c1d7e10")
@@ -33,30 +33,37 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def request_id(*parts: object) -> str:
-    """The identity of the request that `parts` describe: the same parts give the same UUID, on
-    every machine.
+    """Return the id of the request that `parts` describe: the same UUID on every machine.
 
-    Google remembers identities for a while only, and a VM that was deleted may be wanted again: let
-    the parts hold what sets one VM apart from every other (the cluster's own identity, the VM's
-    name, which attempt it is).
+    Google remembers ids only for a while, and a deleted VM may be requested again. So `parts` must
+    distinguish the VM from every other: the cluster's id, the VM's name, the number of the attempt.
     """
     return str(uuid.uuid5(_NAMESPACE, "\x1f".join(str(part) for part in parts)))
 
 
 @dataclass(frozen=True)
 class VmRequest:
-    """One VM that is to exist.
+    """One VM to create.
 
-    `termination_time` (aware of its zone) is enforced by Google itself, with deletion. The legacy
-    model `preemptible` cannot carry one: its VMs end after 24 hours at most, whatever
-    `termination_time` says, and are stopped rather than deleted, so prefer `spot`. `image` is a
-    full or partial URL of an image or a family, or `NAME` or `family/NAME` of the project; empty
-    means Debian 12, whose Python is 3.11. Without an `ssh_public_key` nobody can log in. A
-    `disk_gb` of 0 is the size of the image. A `subnet` without a slash is a name in the zone's
-    region. `service_account` (an address, or "default") is attached with all the rights that its
-    roles give it; most VMs have none. `notice_seconds` (0 or 120, Spot only) lie between the
-    preemption notice in the VM's metadata and the start of its shutdown; its metadata attribute
-    `NOTICE_KEY` has them too, so that programs on the VM know their time.
+    Attributes
+    ----------
+    termination_time
+        When Google deletes the VM (with a time zone). The legacy model `preemptible` ignores it:
+        such VMs end after at most 24 hours, and are stopped instead of deleted. Prefer `spot`.
+    image
+        A full or partial URL of an image or a family, or `NAME` or `family/NAME` in the project;
+        '' is Debian 12, whose Python is 3.11.
+    ssh_public_key
+        '' permits no login.
+    disk_gb
+        0 is the size of the image.
+    subnet
+        Without a slash a name in the zone's region.
+    service_account
+        An address or "default"; attached with all rights of its roles. Most VMs have none.
+    notice_seconds
+        Time between the preemption notice in the VM's metadata and its shutdown (0 or 120; Spot
+        only). The metadata attribute `NOTICE_KEY` repeats it for programs on the VM.
     """
 
     name: str
@@ -84,9 +91,7 @@ class VmRequest:
 
 @dataclass(frozen=True)
 class Vm:
-    """One VM that exists. `id` is never used twice, unlike names and addresses; times are aware of
-    their zone.
-    """
+    """An existing VM. `id` is unique, unlike names and addresses; times have a time zone."""
 
     name: str
     zone: str
@@ -100,16 +105,14 @@ class Vm:
     last_start: datetime | None
     machine_type: str = ""
     ends: datetime | None = None
-    """The moment at which Compute Engine is to end it; None where none is set."""
+    """When Compute Engine will end it; None without such a time."""
     share: Share = WHOLE
-    """What is left to it of its processors and its network, where it was deflated."""
+    """The rest of its processors and its network after deflation."""
     ssh_keys: str = ""
-    """Who may log in: lines `USER:KEY`."""
+    """Permitted logins: lines `USER:KEY`."""
 
     def made_by(self, request: VmRequest) -> bool:
-        """Whether this is the VM that `request` asked for, as far as can be seen: its labels,
-        machine and key.
-        """
+        """Return whether `request` created this VM, judging by labels, machine and key."""
         key = request.ssh_public_key.strip()
         return (
             request.labels.items() <= self.labels.items()
@@ -121,29 +124,27 @@ class Vm:
 
 @dataclass(frozen=True)
 class Life:
-    """When one VM ran, by its `id`: from `started` until it was told to stop; None where nothing
-    tells that.
-    """
+    """When a VM ran: from `started` until it had to stop; None if unknown."""
 
     id: str
     started: datetime
     stopping: datetime | None
 
 
-# Between our values and the messages of Compute Engine's API.
+# Conversions to and from the messages of Compute Engine's API.
 #
-# `instance_of` turns a `VmRequest` into the body of an insert request (as the dictionary that
-# Google's message classes take), `vm_of` turns an instance that the API described into a `Vm`. Both
-# are pure; nothing of Google's is imported.
+# `instance_of` converts a `VmRequest` to the body of an insert request (the dictionary that
+# Google's message classes accept), `vm_of` converts an instance of the API to a `Vm`. Both are pure
+# and import nothing of Google's.
 
 
 def labelled(labels: Mapping[str, str]) -> str:
-    """The filter of a list request for what has all of these labels."""
+    """Return the filter of a list request for resources with all of these labels."""
     return " AND ".join(f"(labels.{key} = {value})" for key, value in sorted(labels.items()))
 
 
 def instance_of(request: VmRequest) -> dict[str, Any]:
-    """The instance that `request` asks for."""
+    """Return the instance of a request."""
     zone = f"zones/{request.zone}"
     labels = dict(request.labels)
     body: dict[str, Any] = {
@@ -176,30 +177,27 @@ def instance_of(request: VmRequest) -> dict[str, Any]:
     if request.tags:
         body["tags"] = {"items": list(request.tags)}
     if request.service_account:
-        # Its roles say what it may; a narrower scope could not be exchanged for tokens of other
-        # VMs.
+        # Its roles limit its rights. Tokens of a narrower scope could not be exchanged for those of
+        # other VMs.
         body["service_accounts"] = [{"email": request.service_account, "scopes": [_SCOPE]}]
     return body
 
 
 def properties_of(request: VmRequest) -> dict[str, Any]:
-    """What many instances like this one have in common: the same, with plain names where one
-    instance has paths.
-    """
+    """Return the common properties of many such instances, with plain names instead of paths."""
     body = instance_of(request)
     del body["name"]
     body["machine_type"] = request.machine_type
     for disk in body["disks"]:
-        disk["initialize_params"]["disk_type"] = disk["initialize_params"]["disk_type"].rpartition(
-            "/"
-        )[2]
+        initial = disk["initialize_params"]
+        initial["disk_type"] = initial["disk_type"].rpartition("/")[2]
     for card in body.get("guest_accelerators", []):
         card["accelerator_type"] = request.accelerator
     return body
 
 
 def vm_of(instance: compute_v1.Instance) -> Vm:
-    """What we know about a VM from the API's description of it."""
+    """Return the VM in the API's description of an instance."""
     interfaces = list(instance.network_interfaces)
     outside = [
         access.nat_i_p
@@ -231,8 +229,7 @@ def _item(instance: compute_v1.Instance, key: str) -> str:
 
 
 def _scheduling(request: VmRequest) -> dict[str, Any]:
-    # We replace what is lost ourselves; a VM that Google restarts behind our back would be counted
-    # twice.
+    # We replace lost VMs ourselves; a VM that Google restarts unnoticed would count twice.
     scheduling: dict[str, Any] = {"automatic_restart": False}
     if request.provisioning_model == "standard":
         scheduling["provisioning_model"] = "STANDARD"
@@ -251,9 +248,7 @@ def _scheduling(request: VmRequest) -> dict[str, Any]:
 
 
 def _has_accelerator(request: VmRequest) -> bool:
-    """Whether the VM has an accelerator, be it attached or part of its machine type (A2, A3, A4,
-    G2, G4).
-    """
+    """Return whether the VM has an accelerator, attached or built-in (A2, A3, A4, G2, G4)."""
     return bool(request.accelerator) or request.machine_type.startswith(
         ("a2-", "a3-", "a4-", "g2-", "g4-")
     )
@@ -261,14 +256,15 @@ def _has_accelerator(request: VmRequest) -> bool:
 
 def _metadata(request: VmRequest) -> dict[str, str]:
     key = request.ssh_public_key.strip()
-    return {
-        **request.metadata,
-        **({NOTICE_KEY: str(request.notice_seconds)} if request.notice_seconds else {}),
-        **({"ssh-keys": f"{request.user}:{key}"} if key else {}),
-        "block-project-ssh-keys": "true",
-        "enable-guest-attributes": "TRUE",  # the way on which the VM's host keys reach us
-        "enable-oslogin": "FALSE",  # with it, Google ignores ssh-keys
-    }
+    metadata = dict(request.metadata)
+    if request.notice_seconds:
+        metadata[NOTICE_KEY] = str(request.notice_seconds)
+    if key:
+        metadata["ssh-keys"] = f"{request.user}:{key}"
+    metadata["block-project-ssh-keys"] = "true"
+    metadata["enable-guest-attributes"] = "TRUE"  # the VM reports its host keys in them
+    metadata["enable-oslogin"] = "FALSE"  # with OS Login, Google ignores ssh-keys
+    return metadata
 
 
 def _network(request: VmRequest) -> dict[str, Any]:
@@ -289,12 +285,20 @@ def _network(request: VmRequest) -> dict[str, Any]:
 
 
 def moment_of(text: str) -> datetime | None:
-    """A time as the API writes it; None where there is none."""
+    """Return a time in the API's form; None for ''."""
     if text:
         return datetime.fromisoformat(text)
     return None
 
 
 def moment_text(moment: datetime) -> str:
-    """The same the other way round, to the second."""
+    """Return a time in the API's form, to the second."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def place_of(resource: str, project: str) -> tuple[str, str]:
+    """Return project and name of an image, network or subnetwork, given by name or URL."""
+    parts = resource.split("/")
+    if "projects" in parts:
+        project = parts[parts.index("projects") + 1]
+    return project, parts[-1]

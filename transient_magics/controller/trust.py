@@ -220,7 +220,7 @@ def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
 def _(sieve: Sieve, event: events.VmRequested) -> Event:
     """A fact, but for its prices and its end: those of this machine hold."""
     event = replace(event, ends=min(event.ends, sieve.agreed.ends_at))
-    line = sieve.agreed.known_price(price_kind(event.role, event.accelerator), event.zone)
+    line = sieve.agreed.find_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
         return event
     if event.provisioning_model == "standard":
@@ -316,7 +316,7 @@ def _outside(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested)
         return f"it has no {event.role} with {event.accelerator or 'no GPU'}"
     if event.zone not in zones:
         return f"none of its VMs like that may be in {event.zone}"
-    line = spec.known_price(price_kind(event.role, event.accelerator), event.zone)
+    line = spec.find_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
         return f"it has no price for {event.accelerator or event.role}"
     if event.machine_type != line.machine_type:

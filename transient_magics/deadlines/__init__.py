@@ -1,3 +1,5 @@
-"""Which workers a run has that has to be done in time: pure decisions, for the controller that
-carries them out and for plans that simulate them. They import no NumPy, as controllers do not.
+"""Pure decisions about the workers of a run with a deadline.
+
+The controller carries them out, and plans simulate them. They import no NumPy, as controllers do
+not.
 """

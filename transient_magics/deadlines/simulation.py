@@ -1,9 +1,14 @@
-"""A cluster that the controller's own decisions govern, in simulation: in what time a run is done,
-and for how much.
+"""Simulations of runs with a deadline, governed by the controller's own decisions.
 
-What `decide` says is done, and what has to be true of its conditions is: VMs on demand are there
-within the start that is counted with, and what Spot workers made counts when it is saved, or when
-they are still there. It imports no NumPy: the controller simulates the rest of its run with it.
+A simulation carries out what `decide` decides, and its conditions hold: on-demand VMs are ready
+within the assumed start, and the work of Spot workers counts if it is saved or if they still exist.
+The module imports no NumPy, because the controller simulates the rest of its run with it.
+
+`course` and `band` predict the end of a run. Each course continues from the present situation.
+Spot capacity comes and goes as observed. The speed varies by its error, new VMs differ from
+measured ones, and so do other numbers of workers. Spells with capacity are exponential; those
+without follow Lomax's distribution (see `situation.Market`). Their mean lengths are uncertain, with
+a gamma prior on their rate.
 """
 
 from __future__ import annotations
@@ -36,21 +41,22 @@ from .situation import (
 from .speeds import Speeds
 
 Capacity = Callable[[float], int]
-"""How many Spot VMs there are at a second, those that are held included."""
-_LEAST_START = 0.7  # of the longest, which is the one that is counted with
-_READ = 30.0  # seconds between two looks at the speeds
-_LATEST = 3.0  # deadlines: a run that is not done by then never is
+"""The number of Spot VMs available at a second, including those in use."""
+_LEAST_START = 0.7  # the shortest start, as a share of the longest, which decisions assume
+_READ = 30.0  # seconds between two measurements of the speeds
+_LATEST = 3.0  # a run ends unfinished after this multiple of the time until its deadline
 
 COURSES = 200
-"""How many make a band."""
-_DECISIONS = 120  # in what is left: a controller decides far more often
-# a chance is never shown as surer; the share of courses that end on either side of a band
-_SURE = 0.99
-_TAIL = 0.05
-_LATEST_END = 4.0  # times as long as it may take: a course that is not done by then ends at `FAR`
-_HELD = 0.03  # a worker makes others' steps longer by this share: four in the mean of CM-DARE's rows (ICDCS 2020)
+"""The number of courses in a band."""
+_DECISIONS = 120  # in the remaining time: a controller decides far more often
+_SURE = 0.99  # the highest probability ever shown
+_TAIL = 0.05  # the share of courses that end on either side of a band
+_LATEST_END = 4.0  # an unfinished course ends at `FAR` after this multiple of its expected length
+# The share by which a worker prolongs the steps of others: four in the mean of CM-DARE's rows
+# (ICDCS 2020).
+_SLOWDOWN = 0.03
 FAR = 1e11
-"""When a course ends whose end is not simulated: seconds since 1970."""
+"""The end of a course that is not simulated to its end, in seconds since 1970."""
 
 
 def _undisturbed(_: float) -> float:
@@ -59,8 +65,16 @@ def _undisturbed(_: float) -> float:
 
 @dataclass(slots=True)
 class Vm:
-    """A VM: its GPU and terms, when it was asked for, from when on it works, and how fast it is
-    beside others.
+    """A VM of a simulation.
+
+    Attributes
+    ----------
+    kind
+        GPU and terms.
+    ready, born
+        When it begins to work, and when it was requested.
+    factor
+        Its speed relative to others.
     """
 
     kind: tuple[str, str]
@@ -70,18 +84,66 @@ class Vm:
     name: str = ""
 
 
+class _ObservedCapacity:
+    """Spot capacity as a simulated run has observed it; indexes are `open` as 0 or 1."""
+
+    def __init__(self, market: Market, now: float) -> None:
+        self.open = market.open
+        self.seconds = [market.lacks * market.spells[1], market.lasts * market.spells[0]]
+        self.ends = [market.spells[1], market.spells[0]]
+        self.since = now - market.age
+
+    def observe(self, available: bool, now: float, period: float) -> None:
+        """Add an observation that holds for a period."""
+        if available != self.open:
+            self.ends[self.open] += 1
+            self.open = available
+            self.since = now
+        self.seconds[self.open] += period
+
+    def market(self, now: float) -> Market:
+        """Return the belief about the market."""
+        return Market(
+            self.open,
+            self.seconds[1] / self.ends[1],
+            self.seconds[0] / self.ends[0],
+            (self.ends[1], self.ends[0]),
+            now - self.since,
+        )
+
+
 @dataclass
 class Simulation:
-    """A run of `work` steps until the second `deadline`. `speed`: steps per second of workers by
-    GPU.
+    """A simulated run of `work` steps.
 
-    It begins with the `declared` workers asked for. `kinds` and `kept` have US dollars per second:
-    of workers, and of all else. `most` workers at once; a start takes `begin` seconds at most;
-    saves come every `save_every` seconds, and from the last step it takes `save` more. Every
-    `period` seconds it is decided. The cloud's clock outpaces this one `rate` times. `varies`: how
-    far the speed of 5 seconds is off; `differ`: standard deviation of VMs' logarithmic speeds;
-    `disturbed`: the factor of all speeds at a second. `speeds`: what decisions go by once it
-    trains; None: what is measured.
+    Attributes
+    ----------
+    capacity
+        The number of available Spot VMs at a second.
+    deadline, now
+        Seconds.
+    speed
+        Steps per second of workers by GPU.
+    kinds, kept
+        US dollars per second of workers, and of all else.
+    declared
+        The workers requested at the beginning.
+    most
+        Most workers at the same time.
+    begin
+        Longest start of a VM, in seconds.
+    save_every, save
+        Seconds between saves, and the length of the save after the last step.
+    period
+        Seconds between decisions.
+    rate
+        Seconds of the cloud's clock per second of this one.
+    varies, differ
+        Relative error of the speed of 5 seconds, and standard deviation of VMs' logarithmic speeds.
+    disturbed
+        The factor of all speeds at a second.
+    speeds
+        The speeds that decisions use once the run trains; None: the measured ones.
     """
 
     capacity: Capacity
@@ -113,110 +175,63 @@ class Simulation:
     saved: float = 0.0
     cost: float = 0.0
     latest: float = 0.0
-    """When a run that is not done is given up; 0: after three times the time until the deadline."""
+    """When an unfinished run is given up; 0: after three times the time until the deadline."""
     since: float = math.inf
-    """For how long the workers are asked for already."""
+    """Seconds since the workers were requested."""
     vms: list[Vm] = field(default_factory=list[Vm])
     market: Market | None = None
-    known: DeadlineState = field(default_factory=DeadlineState)
+    progress: DeadlineState = field(default_factory=DeadlineState)
     acts: list[tuple[float, Verdict]] = field(default_factory=list[tuple[float, Verdict]])
-    told_late: float = 0.0
+    reported_late: float = 0.0
     most_on_demand: int = 0
     requested: int = 0
 
     def run(self) -> Simulation:
-        """To the end of its work, saved."""
+        """Simulate until the work is saved, and return the simulation."""
         for _ in self.periods():
             pass
         return self
 
     def periods(self) -> Iterator[None]:
-        """Simulate period by period, so that the caller can do other work between two."""
+        """Simulate period by period, so that the caller can do other work in between."""
         chance = random.Random(self.seed)
-        began = self.now
         market = self.market or Market(
             True, LASTS / self.rate, LACKS / self.rate, (PRIOR_SPELLS, PRIOR_SPELLS)
         )
+        observed = _ObservedCapacity(market, self.now)
         workers = {key: count for key, count in self.declared.items() if count}
-        told = [market.lacks * market.spells[1], market.lasts * market.spells[0]]
-        ends = [market.spells[1], market.spells[0]]
-        opened = market.open
-        since = self.now - market.age
         acted = self.now - self.since
         crew = list[str]()
         speeds = self.speeds
-        blocks = self.known.blocks
+        blocks = self.progress.blocks
         read = self.now
-        measured = Speeds(self.known.blocks, self.confidence, alike=self.alike)
+        measured = Speeds(self.progress.blocks, self.confidence, alike=self.alike)
         prices = {(kind.gpu, SPOT): kind.spot for kind in self.kinds}
         prices |= {(kind.gpu, ON_DEMAND): kind.on_demand or 0.0 for kind in self.kinds}
-        varies = self.varies / math.sqrt(
-            max(self.period / PERIOD, 1.0)
-        )  # each stretch is drawn separately
-        begin = (
-            math.ceil(self.begin / self.period) * self.period
-        )  # a VM works from a period's beginning on
-        latest = self.latest or began + _LATEST * (self.deadline - began)
+        # Each stretch is drawn separately.
+        varies = self.varies / math.sqrt(max(self.period / PERIOD, 1.0))
+        latest = self.latest or self.now + _LATEST * (self.deadline - self.now)
         while self.step < self.work and self.now < latest:
             there = self.capacity(self.now)
             self.vms = self._left(workers, there)
-            if any(
-                terms == SPOT for _, terms in workers
-            ):  # capacity is only seen where Spot VMs are requested
-                if (there > 0) != opened:
-                    ends[opened] += 1
-                    opened = there > 0
-                    since = self.now
-                told[opened] += self.period
-            working = Counter(vm.kind for vm in self.vms if vm.ready <= self.now)
-            coming = [vm.born for vm in self.vms if vm.kind[1] == ON_DEMAND and vm.ready > self.now]
-            trains, first = self.known.began or (self.now, 0)
-            if speeds is not None and self.known.began:
+            # Capacity is observed only while Spot VMs are requested.
+            if any(terms == SPOT for _, terms in workers):
+                observed.observe(there > 0, self.now, self.period)
+            if speeds is not None and self.progress.began:
                 measured = speeds
-            elif (
-                len(self.known.blocks) != len(blocks) or self.now - read >= _READ
-            ):  # else little has changed
-                blocks = self.known.blocks
+            elif len(self.progress.blocks) != len(blocks) or self.now - read >= _READ:
+                blocks = self.progress.blocks
                 read = self.now
                 measured = Speeds(blocks, self.confidence, alike=self.alike, rate=self.rate)
-            verdict = self.decide(
-                Situation(
-                    self.now,
-                    self.deadline,
-                    -int(self.saved - self.work),
-                    int(self.step - self.saved),
-                    measured,
-                    Market(
-                        opened,
-                        told[1] / ends[1],
-                        told[0] / ends[0],
-                        (ends[1], ends[0]),
-                        self.now - since,
-                    ),
-                    self.kinds,
-                    workers,
-                    working,
-                    begin,
-                    max((max(begin - (self.now - born), 1.0) for born in coming), default=0.0),
-                    0.8 * self.begin,
-                    LASTS / self.rate,
-                    self.kept,
-                    self.most,
-                    self.money - self.cost,
-                    self.now - acted,
-                    overlaps=self.overlaps,
-                    end=2 * self.save,
-                    period=self.period,
-                    began=trains,
-                    train_steps=int(self.work - first),
-                )
-            )
-            self.told_late = self.told_late or (self.now if verdict.late else 0.0)
+            market = observed.market(self.now)
+            verdict = self.decide(self._situation(workers, measured, market, self.now - acted))
+            if verdict.late and not self.reported_late:
+                self.reported_late = self.now
             if verdict.save:
                 self.saved = self.step
-            wanted = {key: count for key, count in verdict.workers.items() if count}
-            if wanted != workers:
-                workers = wanted
+            requested = {key: count for key, count in verdict.workers.items() if count}
+            if requested != workers:
+                workers = requested
                 acted = self.now
                 self.acts.append((self.now, verdict))
             self.vms = self._with_new(workers, there, chance)
@@ -231,18 +246,21 @@ class Simulation:
                 factor = sum(vm.factor for vm in here) / len(here) * self.disturbed(self.now)
                 speed = self.speed(machines) * factor * chance.uniform(1 - varies, 1 + varies)
                 lasts = min(self.period, (self.work - self.step) / speed)
-            if speeds is not None and here and not self.known.began:
-                self.known = self.known.started(self.now, int(self.step))
-            elif speeds is None and (names := [vm.name for vm in here]) != crew:
-                self._changed(names)
-                crew = names
+            if speeds is None:
+                names = [vm.name for vm in here]
+                if names != crew:
+                    self._change_crew(names)
+                    crew = names
+            elif here and not self.progress.began:
+                self.progress = self.progress.started(self.now, int(self.step))
             self.step = min(self.step + speed * self.period, self.work)
             if speeds is None and here:
-                self.known = self.known.told(
+                self.progress = self.progress.told(
                     self.now + self.period, int(self.step), render_machines(machines), self.rate
                 )
             done = self.step >= self.work
-            lasts += self.save if done else 0.0
+            if done:
+                lasts += self.save
             self.cost += lasts * (self.kept + sum(prices[vm.kind] for vm in self.vms))
             self.now += lasts
             if done:
@@ -251,36 +269,68 @@ class Simulation:
                 self.saved = self.step
             yield
 
-    def _changed(self, names: list[str]) -> None:
-        """Other VMs work from now on."""
-        for name in names:
-            self.known = self.known.joined(name, 0.8 * self.begin)
-        self.known = self.known.changed()
-        if names:
-            if not self.known.began:
-                self.known = self.known.started(self.now, int(self.step))
-            else:
-                self.known = self.known
-            self.known = self.known.told(self.now, int(self.step), "")
+    def _situation(
+        self, workers: Workers, speeds: Speeds, market: Market, since: float
+    ) -> Situation:
+        """Return the present situation; `since` is the age of the request for these workers."""
+        working = Counter(vm.kind for vm in self.vms if vm.ready <= self.now)
+        coming = [vm.born for vm in self.vms if vm.kind[1] == ON_DEMAND and vm.ready > self.now]
+        # A VM works from the beginning of a period.
+        begin = math.ceil(self.begin / self.period) * self.period
+        began, first = self.progress.began or (self.now, 0)
+        return Situation(
+            self.now,
+            self.deadline,
+            -int(self.saved - self.work),
+            int(self.step - self.saved),
+            speeds,
+            market,
+            self.kinds,
+            workers,
+            working,
+            begin,
+            max((max(begin - (self.now - born), 1.0) for born in coming), default=0.0),
+            0.8 * self.begin,
+            LASTS / self.rate,
+            self.kept,
+            self.most,
+            self.money - self.cost,
+            since,
+            overlaps=self.overlaps,
+            end=2 * self.save,
+            period=self.period,
+            began=began,
+            train_steps=int(self.work - first),
+        )
 
-    def _left(self, wanted: Workers, there: int) -> list[Vm]:
-        """The VMs that are wanted and still there."""
+    def _change_crew(self, names: list[str]) -> None:
+        """Record that other VMs work from now on."""
+        for name in names:
+            self.progress = self.progress.joined(name, 0.8 * self.begin)
+        self.progress = self.progress.changed()
+        if names:
+            if not self.progress.began:
+                self.progress = self.progress.started(self.now, int(self.step))
+            self.progress = self.progress.told(self.now, int(self.step), "")
+
+    def _left(self, requested: Workers, there: int) -> list[Vm]:
+        """Return the requested VMs that still exist."""
         found: list[Vm] = []
-        for kind, count in wanted.items():
-            own = [vm for vm in self.vms if vm.kind == kind][
-                : min(count, there) if kind[1] == SPOT else count
-            ]
-            there -= len(own) if kind[1] == SPOT else 0
+        for kind, count in requested.items():
+            own = [vm for vm in self.vms if vm.kind == kind]
+            if kind[1] == SPOT:
+                own = own[: min(count, there)]
+                there -= len(own)
+            else:
+                own = own[:count]
             found += own
         return found
 
-    def _with_new(self, wanted: Workers, there: int, chance: random.Random) -> list[Vm]:
-        """Return the VMs that stay, and new ones for those that are missing, as far as there is
-        capacity.
-        """
-        found = self._left(wanted, there)
+    def _with_new(self, requested: Workers, there: int, chance: random.Random) -> list[Vm]:
+        """Return the remaining VMs, and new ones for the missing, as capacity permits."""
+        found = self._left(requested, there)
         there -= sum(vm.kind[1] == SPOT for vm in found)
-        for kind, count in wanted.items():
+        for kind, count in requested.items():
             missing = count - sum(vm.kind == kind for vm in found)
             if kind[1] == SPOT:
                 missing = min(missing, there)
@@ -288,44 +338,39 @@ class Simulation:
             for _ in range(missing):
                 self.requested += 1
                 ready = self.now + self.begin * chance.uniform(_LEAST_START, 1)
+                factor = 1.0
                 if self.differ:
                     factor = math.exp(self.differ * chance.gauss(0, 1))
-                else:
-                    factor = 1.0
                 found.append(Vm(kind, ready, self.now, factor, f"vm-{self.requested}"))
         return found
 
 
-# How likely a run with a deadline is in time, and when it ends: simulated, by the decisions that govern it. Pure.
-#
-# Each course continues from what is seen: capacity comes and goes as it may by what was met of it, and VMs that start
-# take their time. The speed is as far off as its error says, VMs that take over differ from those that were measured,
-# and so do other numbers of workers. Spells with capacity are exponential and those without have Lomax's distribution
-# (see `market`). How long they are in the mean is uncertain, with a gamma prior on their rate.
+# Courses of the rest of a run. Pure.
 
 
-def end(seen: Situation, chance: random.Random) -> float:
-    """When the run ends, in one course that may come of this."""
-    return next(moment for moment in course(seen, chance) if moment is not None)
+def end(situation: Situation, chance: random.Random) -> float:
+    """Return when the run ends in one possible course, in seconds since 1970."""
+    return next(moment for moment in course(situation, chance) if moment is not None)
 
 
-def course(seen: Situation, chance: random.Random) -> Iterator[float | None]:
-    """Simulate a course period by period: None after each, and at last the end.
+def course(situation: Situation, chance: random.Random) -> Iterator[float | None]:
+    """Simulate a course period by period: yield None after each, and finally the end.
 
-    A course of many workers takes longer than a controller may be busy with it at once.
+    A course of many workers takes too long for a controller to simulate without interruption.
     """
-    span = _span(seen)
-    # The measured speed is that of the mean of the measured VMs: others differ from each other, and
+    span = _span(situation)
+    # The measured speed is that of the measured VMs' mean. Other VMs differ from each other and
     # from that mean.
-    measured = [_effect(seen, chance) for _ in range(max(seen.speeds.vms, 1))]
+    measured = [_effect(situation, chance) for _ in range(max(situation.speeds.vms, 1))]
     rest = max(
         seconds_of(
-            seen.steps - seen.unsaved, seen.speeds.mean(counts(seen.working or seen.workers))
+            situation.steps - situation.unsaved,
+            situation.speeds.mean(counts(situation.working or situation.workers)),
         ),
         1.0,
     )
-    faster = math.exp(seen.speeds.drift(rest) * chance.gauss(0, 1))
-    speeds = seen.speeds.scaled(faster, min(chance.expovariate(1 / _HELD), 0.5))
+    faster = math.exp(situation.speeds.drift(rest) * chance.gauss(0, 1))
+    speeds = situation.speeds.scaled(faster, min(chance.expovariate(1 / _SLOWDOWN), 0.5))
     usual = math.exp(-statistics.fmean(measured))
 
     def speed(workers: Mapping[str, int]) -> float:
@@ -334,40 +379,40 @@ def course(seen: Situation, chance: random.Random) -> Iterator[float | None]:
     def unchanged(later: Situation) -> Verdict:
         return Verdict(later.workers)
 
-    world = Simulation(
-        capacity=_capacity(seen, span, chance),
-        deadline=seen.deadline,
-        work=seen.steps,
+    simulation = Simulation(
+        capacity=_capacity(situation, span, chance),
+        deadline=situation.deadline,
+        work=situation.steps,
         speed=speed,
-        kinds=seen.kinds,
-        declared=seen.workers,
-        most=seen.most,
-        kept=seen.kept,
-        begin=seen.begin,
-        save=seen.end / 2,
-        period=max(span / _DECISIONS, seen.period),
-        money=seen.money,
-        rate=LASTS / seen.life,
+        kinds=situation.kinds,
+        declared=situation.workers,
+        most=situation.most,
+        kept=situation.kept,
+        begin=situation.begin,
+        save=situation.end / 2,
+        period=max(span / _DECISIONS, situation.period),
+        money=situation.money,
+        rate=LASTS / situation.life,
         varies=0.0,
-        differ=seen.speeds.differ,
+        differ=situation.speeds.differ,
         speeds=speeds,
-        overlaps=seen.overlaps,
+        overlaps=situation.overlaps,
         seed=chance.getrandbits(32),
-        decide=decide if seen.acts else unchanged,
-        now=seen.now,
-        latest=seen.now + _LATEST_END * span,
-        step=seen.unsaved,
-        since=seen.since,
-        vms=_vms(seen, measured, chance),
-        market=seen.market,
-        known=DeadlineState(began=(seen.began, seen.steps - seen.train_steps)),
+        decide=decide if situation.acts else unchanged,
+        now=situation.now,
+        latest=situation.now + _LATEST_END * span,
+        step=situation.unsaved,
+        since=situation.since,
+        vms=_vms(situation, measured, chance),
+        market=situation.market,
+        progress=DeadlineState(began=(situation.began, situation.steps - situation.train_steps)),
     )
-    yield from world.periods()
-    yield world.now if world.step >= world.work else FAR
+    yield from simulation.periods()
+    yield simulation.now if simulation.step >= simulation.work else FAR
 
 
 def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, float]]:
-    """How many of these courses are in time, as a share, and between which moments nine of ten end."""
+    """Return the share of courses that are in time, and the range in which nine of ten end."""
     ordered = sorted(ends)
     # One more of n lies between the k-th and the k-th last with the probability (n + 1 - 2 k) / (n
     # + 1).
@@ -376,46 +421,53 @@ def band(ends: Sequence[float], deadline: float) -> tuple[float, tuple[float, fl
     return min(in_time, _SURE), (ordered[outer - 1], ordered[-outer])
 
 
-def _span(seen: Situation) -> float:
-    """Seconds until the deadline, or for all that is left to make where that is longer."""
-    fastest = max(seen.speeds.mean({kind.gpu: seen.most}) for kind in seen.kinds)
-    return max(seen.deadline - seen.now, seen.begin + seconds_of(seen.steps, fastest))
+def _span(situation: Situation) -> float:
+    """Return the seconds until the deadline, or for all remaining work if that is longer."""
+    fastest = max(situation.speeds.mean({kind.gpu: situation.most}) for kind in situation.kinds)
+    return max(
+        situation.deadline - situation.now, situation.begin + seconds_of(situation.steps, fastest)
+    )
 
 
-def _effect(seen: Situation, chance: random.Random) -> float:
-    """How much a VM adds to the logarithmic speed."""
-    return seen.speeds.differ * chance.gauss(0, 1)
+def _effect(situation: Situation, chance: random.Random) -> float:
+    """Draw the amount that a VM adds to the logarithmic speed."""
+    return situation.speeds.differ * chance.gauss(0, 1)
 
 
-def _vms(seen: Situation, measured: Sequence[float], chance: random.Random) -> list[Vm]:
-    """The VMs that are there, which are of those that were `measured`, and those that come."""
+def _vms(situation: Situation, measured: Sequence[float], chance: random.Random) -> list[Vm]:
+    """Return the present VMs, of which some were `measured`, and those that start."""
     found: list[Vm] = []
     effects = iter(measured)
-    for kind, count in seen.workers.items():
-        here = min(seen.working.get(kind, 0), count)
+    for kind, count in situation.workers.items():
+        here = min(situation.working.get(kind, 0), count)
         for _ in range(here):
             effect = next(effects, None)
             if effect is None:
-                effect = _effect(seen, chance)
-            found.append(Vm(kind, seen.now, seen.now, math.exp(effect)))
+                effect = _effect(situation, chance)
+            found.append(Vm(kind, situation.now, situation.now, math.exp(effect)))
         for _ in range(count - here):
-            factor = math.exp(_effect(seen, chance))
-            if kind[1] == ON_DEMAND and seen.begun < seen.begin:
+            factor = math.exp(_effect(situation, chance))
+            if kind[1] == ON_DEMAND and situation.begun < situation.begin:
                 found.append(
-                    Vm(kind, seen.now + seen.begun, seen.now - seen.begin + seen.begun, factor)
+                    Vm(
+                        kind,
+                        situation.now + situation.begun,
+                        situation.now - situation.begin + situation.begun,
+                        factor,
+                    )
                 )
-            elif kind[1] == SPOT and seen.market.open:
-                found.append(Vm(kind, seen.now + seen.start, seen.now, factor))
+            elif kind[1] == SPOT and situation.market.open:
+                found.append(Vm(kind, situation.now + situation.start, situation.now, factor))
     return found
 
 
-def _capacity(seen: Situation, span: float, chance: random.Random) -> Capacity:
-    """Spot capacity from now on."""
-    market = seen.market
-    at = seen.now
-    opened = seen.market.open
-    # The prior of a rate has the shape 1, for markets differ: the chains of `prior.csv` have mean
-    # spells of 0.5 to 9 h with capacity, and of 0.5 to 15 h without.
+def _capacity(situation: Situation, span: float, chance: random.Random) -> Capacity:
+    """Draw the Spot capacity from now on."""
+    market = situation.market
+    at = situation.now
+    opened = situation.market.open
+    # The prior of a rate has the shape 1, because markets differ: the chains of `prior.csv` have
+    # mean spells of 0.5 to 9 h with capacity, and of 0.5 to 15 h without.
     lasts = (
         market.lasts
         * market.spells[0]
@@ -427,20 +479,27 @@ def _capacity(seen: Situation, span: float, chance: random.Random) -> Capacity:
         / chance.gammavariate(market.spells[1] - PRIOR_SPELLS + 1, 1.0)
     )
     changes: list[float] = []
-    until = seen.now + _LATEST_END * span
+    until = situation.now + _LATEST_END * span
     age = market.age
     while at < until:
-        at += chance.expovariate(1 / lasts) if opened else _lacking(lacks, age, chance)
+        if opened:
+            at += chance.expovariate(1 / lasts)
+        else:
+            at += _lacking(lacks, age, chance)
         changes.append(at)
         opened = not opened
         age = 0.0
-    return _alternating(market, changes, seen.most + 1)
+    return _alternating(market, changes, situation.most + 1)
 
 
 def _lacking(mean: float, age: float, chance: random.Random) -> float:
-    """Seconds that a spell without capacity takes on from an age: Lomax, with the shape 3/2."""
+    """Draw the rest of a spell without capacity at an age, in seconds: Lomax, shape 3/2."""
     return (mean / 2 + age) * ((1 - chance.random()) ** (-2 / 3) - 1)
 
 
 def _alternating(market: Market, changes: Sequence[float], most: int) -> Callable[[float], int]:
-    return lambda now: most if (bisect(changes, now) % 2 == 0) == market.open else 0
+    def available(now: float) -> int:
+        opened = (bisect(changes, now) % 2 == 0) == market.open
+        return most if opened else 0
+
+    return available

@@ -1,15 +1,14 @@
-"""What a decision about a run with a deadline follows from: speeds, capacity, prices, the machines
-that it has. Pure.
+"""The situation that a decision about a run with a deadline depends on. Pure.
 
-The belief about Spot capacity follows from the run's own past and little else. The market has some
-for a while, then none, as a chain of two states. How long a while is was measured elsewhere, which
-counts as much as `PRIOR_SPELLS` spells of each kind; the run's own count beside it. What a stretch
-of time will have of capacity has a mean and a variance in closed form.
+It contains speeds, capacity, prices and the run's machines. The belief about Spot capacity follows
+mostly from the run's own past. The market is a chain of two states: some time with capacity, some
+time without. Their lengths were measured elsewhere. That counts as much as `PRIOR_SPELLS` spells of
+each kind, beside the run's own spells. The share of a period with capacity has a mean and a
+variance in closed form.
 
-Spells without capacity are of very different lengths: many are over soon, some last for days.
-Lomax's distribution with the shape 3/2 has them as the published traces of 2022 do (1,169 spells:
-the mean of the lesser of a spell and t is within 0.07 of its share of the mean spell, for t from
-1/8 to 8 mean spells).
+Spells without capacity differ widely: many end soon, some last for days. Lomax's distribution with
+the shape 3/2 matches the published traces of 2022 (1,169 spells: the mean of the lesser of a spell
+and t is within 0.07 of its share of the mean spell, for t from 1/8 to 8 mean spells).
 """
 
 from __future__ import annotations
@@ -26,16 +25,25 @@ from .speeds import Speeds
 SPOT = "spot"
 ON_DEMAND = "standard"
 PERIOD = 5.0
-"""Seconds between two decisions at most."""
+"""Longest time between two decisions, in seconds."""
 Workers = Mapping[tuple[str, str], int]
-"""How many, by GPU and terms."""
+"""The number of workers, by GPU and terms."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Net:
-    """Workers on demand that bring a run home by themselves: GPU, how many, US dollars of a step
-    (`price`), and the `speed` that is counted with, in steps per second; `measured`: whether it
-    follows from what was measured.
+    """On-demand workers that can finish a run without Spot workers.
+
+    Attributes
+    ----------
+    gpu, count
+        Their GPU and number.
+    price
+        US dollars per step.
+    speed
+        Assumed steps per second.
+    measured
+        Whether the speed follows from measurements.
     """
 
     gpu: str
@@ -47,9 +55,7 @@ class Net:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Workers that may be rented: US dollars per second as Spot and, where they are sold so, on
-    demand.
-    """
+    """Workers for rent: US dollars per second as Spot and, if offered, on demand."""
 
     gpu: str
     spot: float
@@ -58,16 +64,44 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a decision follows from. Seconds and US dollars; `now` and `deadline` since 1970.
+    """Everything that a decision depends on, in seconds and US dollars.
 
-    `steps` are left behind the last durable save, `unsaved` of them are made; `end`: from the last
-    step until it is saved, at most. `began`: when it began to train, `train_steps` in all.
-    `workers` are asked for, `working` train. `begin`: until VMs on demand that are asked for now
-    take steps, at most; `begun`: until those that are asked for do; `start`: what it takes a Spot
-    worker; `life`: how long one is there. `kept`: what all but workers cost in a second. `most`:
-    workers at once; `overlaps`: whether others may start beside so many, to take over from them;
-    `money`: left to spend; `since`: seconds that they are asked for; `acts`: whether what is
-    decided is done; `period`: seconds until the next decision, at most.
+    Attributes
+    ----------
+    now, deadline
+        Seconds since 1970.
+    steps, unsaved
+        Steps left after the last durable save, and how many of them are done.
+    speeds, market, kinds
+        Speeds of workers, Spot capacity, and workers for rent.
+    workers, working
+        Requested workers, and those that train.
+    begin
+        Longest time until on-demand VMs requested now make steps.
+    begun
+        Longest time until the on-demand VMs that are requested already make steps.
+    start
+        Start-up time of a Spot worker.
+    life
+        Lifetime of a Spot worker.
+    kept
+        Price of everything but workers, per second.
+    most
+        Most workers at the same time.
+    money
+        What is left to spend.
+    since
+        Time since the workers were requested.
+    acts
+        Whether decisions are carried out.
+    overlaps
+        Whether others may start beside `most` workers, to replace them.
+    end
+        Longest time from the last step until it is saved.
+    period
+        Longest time until the next decision.
+    began, train_steps
+        When training began, and its number of steps.
     """
 
     now: float
@@ -96,7 +130,7 @@ class Situation:
 
 
 def seconds_of(steps: float, speed: float) -> float:
-    """How long so many steps take."""
+    """Return the seconds that steps take at a speed in steps per second."""
     if not steps:
         return 0.0
     if speed:
@@ -105,7 +139,7 @@ def seconds_of(steps: float, speed: float) -> float:
 
 
 def counts(workers: Workers) -> dict[str, int]:
-    """By GPU alone."""
+    """Return the number of workers by GPU alone."""
     found: dict[str, int] = {}
     for (gpu, _), count in workers.items():
         found[gpu] = found.get(gpu, 0) + count
@@ -113,27 +147,35 @@ def counts(workers: Workers) -> dict[str, int]:
 
 
 def zones_for(spec: ClusterSpec, run: RunSpec, gpu: str) -> tuple[str, ...]:
-    """Where workers of the run with this GPU may be, best first."""
+    """Return the zones of the run's workers with this GPU, best first."""
     named = dict.fromkeys(
         group.zone for group in spec.groups if group.zone and group.accelerator == gpu
     )
-    wanted = tuple(zone for zone in run.zones if has_gpu(zone, gpu))
-    return wanted or tuple(named) or spec.zones_for(gpu)
+    zones = tuple(zone for zone in run.zones if has_gpu(zone, gpu))
+    return zones or tuple(named) or spec.zones_for(gpu)
 
 
 LASTS = 3 * 3600.0
 LACKS = 1.5 * 3600.0
-"""Mean seconds of a spell with capacity and of one without: what planner/deadlines/prior.csv tells
-of AWS in 2022.
+"""Mean seconds of a spell with and without capacity, on AWS in 2022 (planner/deadlines/prior.csv).
 """
 PRIOR_SPELLS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """`open`: whether there is capacity now; seconds that spells with capacity (`lasts`) and
-    without (`lacks`) take; `spells`: how many of either kind say so, those of the prior among them;
-    `age`: seconds since this one began, as seen.
+    """The belief about Spot capacity.
+
+    Attributes
+    ----------
+    open
+        Whether there is capacity now.
+    lasts, lacks
+        Mean seconds of spells with and without capacity.
+    spells
+        The number of spells of each kind behind these means, including those of the prior.
+    age
+        Seconds since the present spell began, as observed.
     """
 
     open: bool
@@ -143,7 +185,7 @@ class Market:
     age: float = 0.0
 
     def share(self, seconds: float) -> tuple[float, float]:
-        """Which part of the next `seconds` has capacity: the mean, and its deviation."""
+        """Return mean and deviation of the share of the next `seconds` with capacity."""
         mean = self.lasts / (self.lasts + self.lacks)
         rate = 1 / self.lasts + 1 / self.lacks
         x = max(rate * seconds, 1e-6)
@@ -154,15 +196,16 @@ class Market:
         return mean + ((1.0 if self.open else 0.0) - mean) * fades, deviation
 
     def lacking(self, share: float, seconds: float) -> float:
-        """How likely less than such a share of the next `seconds` has capacity, 0 to 1."""
+        """Return the probability that a smaller share of the next `seconds` has capacity."""
         if share <= 0 or share >= 1:
             return float(share > 0)
         mean, deviation = self.share(seconds)
         return NormalDist(mean, max(deviation, 1e-9)).cdf(share)
 
     def patience(self, mean: float) -> float:
-        """For how long each spell without capacity is waited for, at most, if that is to take
-        `mean` seconds of one.
+        """Return the longest wait, in seconds, for a spell without capacity to end.
+
+        With it, each such spell takes `mean` seconds on average.
         """
         rest = 1 - mean / self.lacks
         # The mean of the lesser of a spell and t is lacks (1 - (1 + 2 t / lacks)^-1/2).
@@ -180,9 +223,20 @@ def believed(
     rate: float = 1.0,
     age: float = 0.0,
 ) -> Market:
-    """The market of which so many seconds with capacity and without were seen, in which so many
-    spells of either kind came to their `ends`. `rate`: of the clock on which capacity comes and
-    goes, in seconds per second.
+    """Return the market as observed.
+
+    Parameters
+    ----------
+    opened, closed
+        Observed seconds with and without capacity.
+    ends
+        Observed ends of spells with and without capacity.
+    open_
+        Whether there is capacity now.
+    rate
+        Seconds of the cloud's clock per second of this one.
+    age
+        Seconds since the present spell began.
     """
     spells = PRIOR_SPELLS + ends[0], PRIOR_SPELLS + ends[1]
     lasts = (LASTS / rate * PRIOR_SPELLS + opened) / spells[0]

@@ -1,11 +1,11 @@
-"""How fast workers of a run are together, as measured, and how fast they are at least: pure.
+"""Measured speeds of a run's workers, and lower bounds of speeds. Pure.
 
-A parameter server holds many workers up, so a speed grows less than the workers do: it is concave.
-From this the lower bound follows without a model: of fewer workers than were measured it is their
-share of the measured speed, of more the measured speed itself. The mean lies on straight lines
-between no worker and the sizes that were measured, for servers hold nobody up until there are many;
-beyond the largest a step takes a/m + c seconds, m being the workers' speeds added up and c the
-parameter servers' part.
+Many workers wait for a parameter server, so a speed grows less than the number of workers: it is
+concave. This gives a lower bound without a model: for fewer workers than measured their share of
+the measured speed, for more workers the measured speed itself. The mean lies on straight lines
+between no worker and the measured sizes, because only many workers wait for servers. Beyond the
+largest size a step takes a/m + c seconds; m is the sum of the workers' speeds, c the parameter
+servers' part.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from ..protocol.machines import parse_machines
 Counts = Mapping[str, int]
 """Workers by GPU."""
 LEAST_ERROR = 0.02
-"""The least error of a speed, however long it was measured: no run is steadier than that for hours.
-"""
-_FEW = 25.0  # seconds of a size that count as much as the other sizes do
-# in the first so many seconds: first quarters of CM-DARE's runs are 8 % off
+"""The smallest error of a speed, however long it was measured: no run is steadier for hours."""
+_FEW = 25.0  # seconds of one size that count as much as all other sizes
+# The error in the first seconds: first quarters of CM-DARE's runs are 8 % off.
 _YOUNG_ERROR = 0.1
 _YOUNG = 5.0
 
-_HALF_LIFE = 3600.0  # seconds until what is measured counts half
-# seconds since a change for which the speed is tested
+_HALF_LIFE = 3600.0  # seconds after which a measurement counts half
+# Seconds after a possible change for which the speed is tested.
 _RECENT = 900.0
 _LONGEST = 5400.0
-_CHANGED = 3.0  # standard deviations by which the recent speed differs where it has changed
-_LEAST_CREW = 300.0  # seconds that workers must have been together to be compared with others
+_CHANGED = 3.0  # standard deviations between recent and earlier speed that show a change
+_LEAST_CREW = 300.0  # seconds that workers must train together to be compared with others
 
 
 class Speeds:
@@ -50,11 +49,11 @@ class Speeds:
     blocks : sequence of Block
         Oldest first.
     confidence : float
-        Of the lower bounds, between 0.5 and 1.
+        Confidence of the lower bounds, between 0.5 and 1.
     alike : bool
         Whether GPUs make no difference, as on the emulator.
     rate : float
-        How many times the cloud's clock outpaces the one of the blocks.
+        Seconds of the cloud's clock per second of the blocks' clock.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Speeds:
         self._deviations = NormalDist().inv_cdf(confidence)
         self._points, self._noise = history(tuple(blocks), rate)
         self._sums = [self._added(point.workers) for point in self._points]
-        self._fixed, self._each = self._fitted([point.seconds for point in self._points])
+        self._fixed, self._shared = self._fitted([point.seconds for point in self._points])
         self._line = [(0.0, 0.0)]
         for sum_, point in sorted(zip(self._sums, self._points, strict=True), key=itemgetter(0)):
             if sum_ > self._line[-1][0]:
@@ -77,20 +76,21 @@ class Speeds:
         self._leasts: dict[tuple[tuple[str, int], ...], float] = {}
         self._rate = rate
         self._factor = 1.0
-        self._servers = 0.0  # their share of a step of the smallest size that was measured
+        self._servers = 0.0  # their share of a step of the smallest measured size
         self._own = [
             self._noise.variance(point.seconds * rate) + self._young(point)
             for point in self._points
         ]
 
     @property
-    def known(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether anything was measured."""
         return bool(self._points)
 
     def error(self, workers: Counts) -> float:
-        """The standard deviation of the logarithmic speed of such workers on other VMs, for the
-        rest of the run.
+        """Return the standard deviation of the logarithmic speed of such workers on other VMs.
+
+        It holds for the rest of the run.
         """
         if not self._points:
             return 1.0
@@ -102,9 +102,7 @@ class Speeds:
         return max(math.sqrt(own), LEAST_ERROR)
 
     def drift(self, rest: float = math.inf) -> float:
-        """Return the standard deviation of the logarithmic speed of the VMs that were measured, in
-        `rest` seconds.
-        """
+        """Return the standard deviation of the measured VMs' logarithmic speed in `rest` seconds."""
         if not self._points:
             return 1.0
         point = self._surest
@@ -113,7 +111,7 @@ class Speeds:
 
     @property
     def vms(self) -> int:
-        """How many VMs the speed was measured of."""
+        """The number of VMs behind the surest measurement."""
         return self._surest.vms if self._points else 0
 
     @property
@@ -125,29 +123,34 @@ class Speeds:
         """The standard deviation of VMs' logarithmic speeds."""
         return self._noise.between
 
-    def scaled(self, factor: float, held: float = 0.0) -> Speeds:
+    def scaled(self, factor: float, slowdown: float = 0.0) -> Speeds:
         """Return these speeds times `factor`.
 
-        `held`: each worker makes the steps of the others longer by this share, beside the smallest
-        size that was measured. It says how fast fewer workers are, and more where no other size was
-        measured.
+        Parameters
+        ----------
+        factor
+            Factor of all speeds.
+        slowdown
+            The share by which each worker beyond the smallest measured size prolongs the steps of
+            the others. It determines the speed of fewer workers and, if no other size was measured,
+            of more.
         """
         found = copy(self)
         found._factor = self._factor * factor
-        if held:
+        if slowdown:
             _, smallest = min(zip(self._sums, self._points, strict=True), key=itemgetter(0))
             fewest = sum(smallest.workers.values())
-            found._servers = held * fewest / (1 - held + held * fewest)
+            found._servers = slowdown * fewest / (1 - slowdown + slowdown * fewest)
         found._means = {}
         found._leasts = {}
         return found
 
     def has(self, workers: Counts) -> bool:
-        """Whether just these were measured."""
+        """Return whether exactly these workers were measured."""
         return any(point.workers == workers for point in self._points)
 
     def mean(self, workers: Counts) -> float:
-        """Steps per second of these together; 0 where nothing was measured."""
+        """Return the steps per second of these workers together; 0 without measurements."""
         added = self._added(workers)
         if not added or not self._points:
             return 0.0
@@ -166,9 +169,7 @@ class Speeds:
         return speed * self._fit(added) / self._fit(most)
 
     def least(self, workers: Counts) -> float:
-        """What they make at least, with the confidence asked for. GPUs that never trained count
-        nothing.
-        """
+        """Return the lower bound of their steps per second. GPUs that never trained count nothing."""
         key = tuple(workers.items())
         if key not in self._leasts:
             self._leasts[key] = self._factor * self._least(workers)
@@ -187,7 +188,7 @@ class Speeds:
         return max(bounds, default=0.0)
 
     def likely(self, workers: Counts) -> float:
-        """What they make at least if a step takes as long as the mean supposes, measured or not."""
+        """Return the lower bound if the expected step time is right, measured or not."""
         return self.mean(workers) * math.exp(-self._deviations * self.error(workers))
 
     def _lower(self, variance: float) -> float:
@@ -197,35 +198,33 @@ class Speeds:
         return _YOUNG_ERROR**2 / (1 + point.seconds * self._rate / _YOUNG)
 
     def _added(self, workers: Counts) -> float:
-        """The speeds of these added up, in those of one without a GPU or of a teraflop per second."""
+        """Return the sum of their speeds, in units of a CPU worker or of a teraflop per second."""
         added = 0.0
-        for (
-            gpu,
-            count,
-        ) in workers.items():  # no generator: simulated courses spend most of their time here
+        # Not a generator: simulated courses spend most of their time here.
+        for gpu, count in workers.items():
             added += count if self._alike else count * _power(gpu)
         return added
 
     def _fit(self, added: float) -> float:
-        return 1 / (self._each / added + self._fixed)
+        return 1 / (self._shared / added + self._fixed)
 
     def _fitted(self, lasted: list[float]) -> tuple[float, float]:
-        """The seconds of a step that more workers do not shorten, and those that they share: least
-        squares, each point by the time that it was measured for. One size of cluster does not tell
-        them apart: all is shared then.
+        """Return the constant and the shared part of a step, in seconds.
+
+        Least squares; each point counts by its seconds. One size of cluster does not separate the
+        two: then all is shared.
         """
-        xs = [1 / each for each in self._sums]
+        xs = [1 / total for total in self._sums]
         ys = [1 / point.speed for point in self._points]
         if not xs:
             return 0.0, 0.0
         x = _mean(xs, lasted)
         y = _mean(ys, lasted)
-        spread = _mean([(each - x) ** 2 for each in xs], lasted)
+        spread = _mean([(value - x) ** 2 for value in xs], lasted)
         both = _mean([(a - x) * (b - y) for a, b in zip(xs, ys, strict=True)], lasted)
+        slope = y / x
         if spread > 1e-12 * x * x:
             slope = both / spread
-        else:
-            slope = y / x
         slope = min(max(slope, 0.0), y / x)
         return y - slope * x, slope
 
@@ -239,24 +238,33 @@ def _power(gpu: str) -> float:
     return (accelerator(gpu).teraflops if gpu != "cpu" else 0.0) or 1.0
 
 
-# Read the blocks of a run's progress: the speed of each set of workers, and how far it may be off.
-# Pure.
+# From the blocks of a run's progress to the speed of each set of workers, and its error. Pure.
 #
-# How much faster some workers are than others does not change. The level of all speeds does: what
-# is measured of it counts half as much an hour later, and where the last 15 minutes or more differ
-# from what was before by more than chance explains, they alone say what it is.
+# The ratio of speeds of different workers is constant. The level of all speeds changes: a
+# measurement counts half an hour later. If the last 15 minutes or more differ from the time before
+# by more than chance explains, they alone determine the level.
 #
-# A mean speed may be off, because speeds drift with time and VMs differ from each other. The
+# A mean speed has an error, because speeds drift with time and VMs differ from each other. The
 # logarithm of the speed is a stationary AR(1) process about its mean. Its standard deviation is
-# unknown, and its correlation time is one of `TIMES`: the marginal likelihood of each, given block
-# means of `BLOCK` seconds and more, weighs them (conjugate scaled-inverse-chi-squared prior on the
-# variance, flat prior on the mean; Gelman et al., Bayesian Data Analysis, 3rd ed., 3.3). Each VM
-# has an effect of its own, which a change of VMs shows.
+# unknown, and its correlation time is one of `TIMES`. These are weighed by their marginal
+# likelihood, given block means of `BLOCK` seconds and more (conjugate scaled-inverse-chi-squared
+# prior on the variance, flat prior on the mean; Gelman et al., Bayesian Data Analysis, 3rd ed.,
+# 3.3). Each VM has an effect of its own, which a change of VMs shows.
 
 
 class Point(NamedTuple):
-    """The measurements of one set of workers: steps per second, for how many seconds, how many VMs
-    took part, and how many of these were new to the run.
+    """The measurements of one set of workers.
+
+    Attributes
+    ----------
+    workers
+        By GPU.
+    speed
+        Steps per second.
+    seconds
+        Length of the measurements.
+    vms, fresh
+        Number of VMs that took part, and how many of them were new to the run.
     """
 
     workers: Mapping[str, int]
@@ -267,26 +275,29 @@ class Point(NamedTuple):
 
 
 def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], Noise]:
-    """The measured sets of workers, and the noise of their speed; blocks are those of the run,
-    oldest first.
+    """Return the measured sets of workers, and the noise of their speed.
 
-    The cloud's clock outpaces that of the blocks `rate` times: hours and minutes are those of the
-    cloud.
+    Parameters
+    ----------
+    blocks
+        The blocks of the run, oldest first.
+    rate
+        Seconds of the cloud's clock per second of the blocks' clock. All hours and minutes are of
+        the cloud's clock.
     """
-    blocks = [
-        block for block in blocks if block.steps > 0
-    ]  # else these workers have made no step yet
+    # Workers of the other blocks have made no step yet.
+    blocks = [block for block in blocks if block.steps > 0]
     if not blocks:
         return [], measured((), ())
     last = blocks[-1].at
     since = [(last - block.at + block.seconds) * rate for block in blocks]
-    latest = max(sum(each > _RECENT for each in since), 1 if len(blocks) > 1 else 0)
-    earliest = min(max(sum(each > _LONGEST for each in since), 1), latest)
+    latest = max(sum(seconds > _RECENT for seconds in since), 1 if len(blocks) > 1 else 0)
+    earliest = min(max(sum(seconds > _LONGEST for seconds in since), 1), latest)
     splits = [
         _split(tuple(blocks[:place]), blocks[place:], last, rate)
         for place in range(latest, earliest - 1, -1)
     ]
-    split = max(splits, key=lambda each: each.chance)
+    split = max(splits, key=lambda split: split.chance)
     if split.chance > _CHANGED**2:
         level = split.after
         seconds = split.after_seconds
@@ -294,10 +305,9 @@ def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], No
         split = splits[0]
         seconds = split.before_seconds + split.after_seconds
         total = split.before * split.before_seconds + split.after * split.after_seconds
+        level = 0.0
         if seconds:
             level = total / seconds
-        else:
-            level = 0.0
     noise = split.noise
     sizes = split.sizes
     new = blocks[split.place :]
@@ -317,24 +327,28 @@ def history(blocks: Sequence[Block], rate: float = 1.0) -> tuple[list[Point], No
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """`between`: standard deviation of VMs' effects; `disturbances`: correlation time, weight and
-    variance.
+    """Noise of speeds.
+
+    Attributes
+    ----------
+    between
+        Standard deviation of VMs' effects.
+    disturbances
+        Correlation time (seconds), weight and variance of each.
     """
 
     between: float
     disturbances: tuple[tuple[float, float, float], ...]
 
     def variance(self, seconds: float) -> float:
-        """Variance of a mean over `seconds` about the long-term mean."""
+        """Return the variance of a mean over `seconds` about the long-term mean."""
         return sum(
             weight * variance * averaged(seconds, time)
             for time, weight, variance in self.disturbances
         )
 
     def ahead(self, seconds: float, rest: float) -> float:
-        """Variance of the difference between the mean of the next `rest` seconds and that of the
-        `seconds` before.
-        """
+        """Return the variance of the mean of the next `rest` seconds minus that of the `seconds` before."""
         if math.isinf(rest):
             return self.variance(seconds)
         found = 0.0
@@ -347,9 +361,10 @@ class Noise:
 
 
 class _Split(NamedTuple):
-    """Blocks before and after a moment, at the place of the first one after it: mean deviations
-    from the sizes measured before, of how many seconds they are, and the square of the difference
-    in standard deviations.
+    """Blocks before and after the block at `place`.
+
+    `before` and `after` are mean deviations from the sizes measured before, with their seconds;
+    `chance` is the square of their difference in standard deviations.
     """
 
     place: int
@@ -396,28 +411,30 @@ def _sizes(blocks: Sequence[Block]) -> dict[str, Point]:
 
 
 def _weight(at: float, last: float, rate: float) -> float:
-    """How much a second of a block that ended at this moment counts, beside one of the last block."""
+    """Return the weight of a second of a block that ended at this moment (the last block: 1)."""
     return 2 ** min((at - last) * rate / _HALF_LIFE, 0.0)
 
 
 def _level(
     blocks: Sequence[Block], sizes: Mapping[str, Point], last: float, rate: float
 ) -> tuple[float, float]:
-    """The mean deviation of these blocks, and of how many seconds it is; what is older counts less."""
+    """Return the mean deviation of these blocks and its seconds; older blocks count less."""
     seconds = deviations = 0.0
     for block in blocks:
         if block.machines in sizes:
-            counts = block.seconds * _weight(block.at, last, rate)
-            seconds += counts
-            deviations += counts * _deviation(block, sizes)
-    return (deviations / seconds if seconds else 0.0), seconds
+            weighted = block.seconds * _weight(block.at, last, rate)
+            seconds += weighted
+            deviations += weighted * _deviation(block, sizes)
+    if not seconds:
+        return 0.0, seconds
+    return deviations / seconds, seconds
 
 
 @lru_cache(maxsize=256)
 def _before(
     blocks: tuple[Block, ...], rate: float
 ) -> tuple[Noise, Mapping[str, Point], float, float]:
-    """Return noise, sizes, level and seconds of blocks that do not change any more."""
+    """Return noise, sizes, level and seconds of complete blocks."""
     if not blocks:
         return measured((), ()), {}, 0.0, 0.0
     sizes = _sizes(blocks)
@@ -425,7 +442,7 @@ def _before(
 
 
 def _noise(blocks: Sequence[Block], sizes: Mapping[str, Point], rate: float) -> Noise:
-    """The noise of the speed about the mean of each set of workers."""
+    """Return the noise of the speed about the mean of each set of workers."""
     deviations: list[Deviation] = []
     crews: list[_Crew] = []
     for block in blocks:
@@ -453,8 +470,9 @@ def _noise(blocks: Sequence[Block], sizes: Mapping[str, Point], rate: float) -> 
 
 
 class _Crew(NamedTuple):
-    """A row of blocks with the same VMs: how many, how many of them new, and the sum of seconds
-    times deviations.
+    """Consecutive blocks with the same VMs.
+
+    `fresh` VMs are new; `sum` adds up seconds times deviations.
     """
 
     vms: int
@@ -464,9 +482,7 @@ class _Crew(NamedTuple):
 
 
 def _change(before: int, vms: int, fresh: int) -> float:
-    """Variance of the difference that a change makes to a mean over VMs, where that of a VM's
-    effect is 1.
-    """
+    """Return the variance that a change of VMs adds to a mean over VMs; a VM's effect has 1."""
     kept = min(vms - fresh, before)
     gone = before - kept
     return fresh / vms**2 + gone / before**2 + kept * (1 / vms - 1 / before) ** 2
@@ -477,19 +493,16 @@ def _deviation(block: Block, sizes: Mapping[str, Point]) -> float:
 
 
 BLOCK = 600.0
-"""Seconds of a block at least: shorter ones say little of what lasts."""
+"""Shortest block in seconds: shorter ones show little of lasting effects."""
 
 TIMES = (30.0, 600.0, 1800.0, 7200.0)
 """Correlation times in seconds."""
 
 USUAL = 0.034
-"""Standard deviation before anything is measured, of either kind; ICAC'19's runs of one cluster
-differ by 1.3 to
-5.8 %.
-"""
+"""Prior standard deviation of either kind; ICAC'19's runs of one cluster differ by 1.3 to 5.8 %."""
 
 _SURE = 5.0
-"""Observations that count as much as `USUAL` does."""
+"""The number of observations that `USUAL` is worth."""
 
 
 class Deviation(NamedTuple):
@@ -501,8 +514,9 @@ class Deviation(NamedTuple):
 
 
 def averaged(seconds: float, time: float) -> float:
-    """Variance of the mean of an AR(1) process over `seconds`, in that of a moment: 2 (x - 1 +
-    exp(-x)) / x^2 for x in correlation times.
+    """Return the variance of the mean of an AR(1) process over `seconds`; a moment's is 1.
+
+    It is 2 (x - 1 + exp(-x)) / x^2, with x in correlation times (`time`, in seconds).
     """
     x = seconds / time
     if x < 1e-3:
@@ -511,17 +525,23 @@ def averaged(seconds: float, time: float) -> float:
 
 
 def adjacent(before: float, after: float) -> float:
-    """Covariance of the means of an AR(1) process over two adjacent stretches, in its variance;
-    lengths in correlation times.
+    """Return the covariance of means of an AR(1) process over adjacent stretches.
+
+    Lengths are in correlation times; the variance of a moment is 1.
     """
     return math.expm1(-before) * math.expm1(-after) / (before * after)
 
 
 def measured(blocks: Sequence[Deviation], changes: Sequence[tuple[float, float]]) -> Noise:
-    """The noise that these blocks show, oldest first.
+    """Return the noise that these blocks show.
 
-    `changes` of VMs: the difference of the logarithmic speed, and its variance where that of a VM
-    is 1.
+    Parameters
+    ----------
+    blocks
+        Oldest first.
+    changes
+        Of each change of VMs: the difference of the logarithmic speed, and its variance if a VM's
+        effect has 1.
     """
     found: list[tuple[float, float, float]] = []
     for time in TIMES:
@@ -556,8 +576,8 @@ def measured(blocks: Sequence[Deviation], changes: Sequence[tuple[float, float]]
         (time, weight / all_, variance)
         for (time, _, variance), weight in zip(found, weights, strict=True)
     )
-    # A change of one VM among many shows little of what a VM differs by: it counts as much less
-    # than one observation.
+    # A change of one VM among many shows little of the differences between VMs: it counts less than
+    # an observation.
     counts = [(min(variance, 1.0), difference**2 / variance) for difference, variance in changes]
     between = _SURE * USUAL**2 + sum(weight * square for weight, square in counts)
     return Noise(math.sqrt(between / (_SURE + sum(weight for weight, _ in counts))), disturbances)
@@ -570,6 +590,6 @@ def _averaged(seconds: int, time: float) -> float:
 
 @cache
 def _correlation(before: int, after: int, time: float) -> float:
-    """Between the means of two adjacent blocks."""
+    """Return the correlation of the means of two adjacent blocks."""
     covariance = adjacent(max(before, 1) / time, max(after, 1) / time)
     return covariance / math.sqrt(_averaged(before, time) * _averaged(after, time))

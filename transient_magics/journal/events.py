@@ -18,6 +18,7 @@ from ..protocol.checks import Amount, Count, KindOfWork, Name, NameOrNone, at_le
 from ..protocol.events import FACT, INTENTION, Event
 from ..protocol.events import event as _event
 from ..protocol.machines import LEAST
+from ..protocol.objective import objective_or_none, patience_or_none
 
 MOST_RUNS = 100
 """At once on one cluster: each has ports of its own."""
@@ -518,7 +519,12 @@ class TrainChecked(Event):
     parameters: Count = 0
     variable_bytes: Count = 0
     steps: Count = 0
-    """The steps that the cell's `model.fit` declares, if the declaration leaves them to the cell."""
+    """With the next three, what the cell's `model.fit` declares (protocol.run.FitDeclaration), if
+    the run's declaration leaves it to the cell.
+    """
+    epoch_steps: Count = 0
+    keep_best: Annotated[str, objective_or_none] = ""
+    stop_when: Annotated[str, patience_or_none] = ""
 
 
 @_event("train.traced", FACT)

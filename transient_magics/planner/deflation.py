@@ -1,18 +1,16 @@
-"""Lose a worker, shrink all of them, or shrink one: what each does to the seconds of a step and to
-the bill. Pure.
+"""The cost of lost and shrunk workers: seconds of a step and dollars. Pure.
 
-Data-parallel training with parameter servers, K workers, of which worker k has lost the part d_k of
-its processors. A step's examples, which take W seconds while nothing is lost, take
+The model is data-parallel training with parameter servers and K workers, of which worker k has lost
+the part d_k of its processors. A step's examples take W seconds without loss, and
 
-- W / (1 - max d) in synchronous steps on equal mini-batches, where everybody waits for the slowest
-- W / (1 - mean d) where mini-batches follow (`--batching dynamic`), and in asynchronous steps,
-  where nobody waits
-- W K / (K - 1) without one of the workers; nobody stops for a worker that leaves, so a loss costs
-  nothing once
+- W / (1 - max d) in synchronous steps on equal mini-batches, where all wait for the slowest
+- W / (1 - mean d) with adapted mini-batches (`--batching dynamic`), and in asynchronous steps,
+  where no worker waits
+- W K / (K - 1) without one of the workers; no worker stops for one that leaves, so a loss has no
+  further cost
 
-So to shrink is never slower than to lose as much, where mini-batches follow, what a step costs
-beside its examples is small, and memory is no part of what is taken. A VM that shrank has the price
-that it had; one that is lost has none.
+So shrinking is never slower than losing as much, if mini-batches adapt, if the rest of a step is
+small, and if memory is not affected. A shrunk VM keeps its price; a lost one costs nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +23,16 @@ from ..spec import render_money, render_table
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to give up processors: `what` in words, seconds for the examples of a step, and US
-    dollars for those of a thousand.
+    """One way to give up processors.
+
+    Attributes
+    ----------
+    what
+        The way in words.
+    seconds
+        Seconds for the examples of a step.
+    dollars
+        US dollars for those of a thousand steps.
     """
 
     what: str
@@ -36,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of it when it was done: seconds for a step's examples `before` and `after`."""
+    """A measurement: seconds for a step's examples `before` and `after`."""
 
     what: str
     before: float
@@ -45,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Advice:
-    """What giving up so much means, the fastest first; `now`: as it is. As text a table."""
+    """The ways to give up processors, the fastest first, beside the present state; as text a table."""
 
     now: Choice
     choices: tuple[Choice, ...]
@@ -55,16 +61,16 @@ class Advice:
         header = ("", "seconds a step", "a thousand steps", "slower by")
         rows = [
             (
-                each.what,
-                f"{each.seconds:.3g}",
-                render_money(each.dollars),
-                f"{each.seconds / self.now.seconds - 1:.0%}",
+                choice.what,
+                f"{choice.seconds:.3g}",
+                render_money(choice.dollars),
+                f"{choice.seconds / self.now.seconds - 1:.0%}",
             )
-            for each in (self.now, *self.choices)
+            for choice in (self.now, *self.choices)
         ]
         seen = [
-            f"{each.what}: measured {each.before:.3g} s before, {each.after:.3g} s after."
-            for each in self.measured
+            f"{result.what}: measured {result.before:.3g} s before, {result.after:.3g} s after."
+            for result in self.measured
         ]
         return "\n".join([*render_table(header, rows), *seen])
 
@@ -73,12 +79,13 @@ class Advice:
 
 
 def shrunk(seconds: float, deflated: Sequence[float], *, mode: str, balanced: bool) -> float:
-    """Seconds for what took `seconds`, with workers of which each has lost a part `deflated` (from
-    0 to below 1).
+    """Return the new time for what took `seconds`, after each worker lost a part `deflated`.
+
+    Parts are from 0 to below 1.
     """
     if mode == "sync" and not balanced:
         return seconds / (1 - max(deflated))
-    return seconds * len(deflated) / sum(1 - each for each in deflated)
+    return seconds * len(deflated) / sum(1 - part for part in deflated)
 
 
 def advise(
@@ -90,10 +97,22 @@ def advise(
     mode: str,
     balanced: bool,
 ) -> Advice:
-    """What to give up so many `workers` means (0.5: half of what one has), which are fewer than
-    there are.
+    """Return what giving up `workers` means (0.5: half of one), fewer than there are.
 
-    `hourly`: US dollars of each worker per hour; `rest_hourly`: of all else.
+    Parameters
+    ----------
+    seconds
+        Seconds for the examples of a step.
+    hourly
+        US dollars per hour of each worker.
+    rest_hourly
+        US dollars per hour of all else.
+    workers
+        Number of workers to give up.
+    mode
+        `sync` or `async`.
+    balanced
+        Whether mini-batches adapt to the workers.
     """
     count = len(hourly)
     whole = sum(hourly) + rest_hourly
@@ -104,22 +123,18 @@ def advise(
     def shrink(what: str, *deflated: float) -> Choice:
         return choice(what, shrunk(seconds, deflated, mode=mode, balanced=balanced))
 
-    each = workers / count
-    found = [shrink(f"shrink all by {each:.0%}", *[each] * count)]
+    part = workers / count
+    found = [shrink(f"shrink all by {part:.0%}", *[part] * count)]
     if workers == int(workers):
-        lost = whole - sum(hourly) * each
-        found.append(
-            choice("lose one" if workers == 1 else f"lose {workers:g}", seconds / (1 - each), lost)
-        )
+        lost = whole - sum(hourly) * part
+        name = "lose one" if workers == 1 else f"lose {workers:g}"
+        found.append(choice(name, seconds / (1 - part), lost))
     if workers < 1:
         found.append(shrink(f"shrink one by {workers:.0%}", workers, *[0.0] * (count - 1)))
-    else:  # one cannot give all that it has: two give half of it each, and so on
+    else:  # one worker cannot give all of itself: two give half of it each, and so on
         halves = 2 * round(workers + 0.49)
         if halves < count:
             part = workers / halves
-            found.append(
-                shrink(
-                    f"shrink {halves} by {part:.0%}", *[part] * halves, *[0.0] * (count - halves)
-                )
-            )
+            parts = [*[part] * halves, *[0.0] * (count - halves)]
+            found.append(shrink(f"shrink {halves} by {part:.0%}", *parts))
     return Advice(choice("as it is", seconds), tuple(sorted(found, key=lambda one: one.seconds)))

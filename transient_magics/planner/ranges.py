@@ -1,6 +1,4 @@
-"""How far figures may be off: differences between runs of one cluster, and the middle of simulated
-values.
-"""
+"""Errors of figures: differences between runs of one cluster, and ranges of simulated values."""
 
 from __future__ import annotations
 
@@ -12,28 +10,37 @@ from scipy import special
 
 BETWEEN_ERROR = 0.03
 BETWEEN_FREEDOM = 2.0
-"""How far runs of one cluster differ, relatively, before any was measured. Over the 32 clusters of
-which ICAC'19 has 5 to 33 runs (`data/training`, log durations), the variance between runs is
-distributed as inverse chi-square with 2.3 degrees of freedom; the deviation is 3.0 % in the root
-mean square.
+"""Prior relative deviation of runs of one cluster, and its degrees of freedom.
+
+Over the 32 clusters of which ICAC'19 has 5 to 33 runs (`data/training`, log durations), the
+variance between runs is distributed as inverse chi-square with 2.3 degrees of freedom; the
+deviation is 3.0 % in the root mean square.
 """
 BLOCK_SECONDS = 600.0
-"""For so long a stretch deviates from its run about as far as runs differ: shorter ones as far,
-longer ones less, in inverse proportion. Speeds of VMs are correlated over minutes to hours.
+"""The length of a stretch, in seconds, that deviates from its run as much as runs differ.
+
+Shorter ones deviate as much, longer ones less, in inverse proportion. Speeds of VMs are correlated
+over minutes to hours.
 """
 
 
 def student(deviation: float, freedom: float) -> float:
-    """Return the deviation of the normal distribution that has the same middle 90 % as Student's."""
+    """Return the deviation of the normal distribution with the same middle 90 % as Student's."""
     return deviation * float(special.stdtrit(freedom, 0.95) / special.ndtri(0.95))
 
 
 def next_run_error(seconds: float, noise: float = 0.0) -> float:
-    """Return how far off, relatively, the speed of one more run may be by that of one run, measured
-    for `seconds`.
+    """Return the relative error of the next run's speed, predicted from one run.
 
-    Both runs differ from the usual one. The measured time differs from its run as usual, or by as
-    much `noise` as its parts showed where that is more.
+    Both runs differ from the usual run. The measured time differs from its run as usual, or by
+    `noise` if its parts showed more.
+
+    Parameters
+    ----------
+    seconds
+        Length of the measurement.
+    noise
+        Relative deviation of its parts.
     """
     between = student(BETWEEN_ERROR, BETWEEN_FREEDOM)
     return math.hypot(
@@ -44,14 +51,14 @@ def next_run_error(seconds: float, noise: float = 0.0) -> float:
 def middle(values: ArrayLike, level: float = 0.9) -> tuple[float, float]:
     """Return the ends of the middle `level` of the values.
 
-    As many values are left out below as above. Where many are equal to one end, fewer can be left
-    out there, and so many more are at the other one: the hours of a run that is seldom revoked
-    reach from those of the undisturbed run to their 90th percentile.
+    As many values are left out below as above. If many equal one end, fewer can be left out there,
+    and more are left out at the other end: the hours of a run with few revocations reach from those
+    of the undisturbed run to their 90th percentile.
 
     Parameters
     ----------
     values
-        One at least, each as likely as the others.
+        At least one, all equally likely.
     level
         0 to 1.
     """

@@ -16,6 +16,8 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 from . import checks, messages
 from .checks import Amount, Count, KindOfWork, Name, NameOrNone
 from .messages import Message, message
+from .objective import objective_or_none, patience_or_none
+from .run import FitDeclaration
 
 _Sized = TypeVar("_Sized", bound=Sized)
 
@@ -63,8 +65,11 @@ class Assignment:
     empty: with none.
     """
 
-    train_steps: Count = 0
-    """The steps of a run whose declaration leaves them to the cell."""
+    steps: Count = 0
+    """With the next three, what the cell's `model.fit` declares (run.FitDeclaration)."""
+    epoch_steps: Count = 0
+    keep_best: Annotated[str, objective_or_none] = ""
+    stop_when: Annotated[str, patience_or_none] = ""
 
     @classmethod
     def from_dict(cls, values: object) -> Assignment:
@@ -77,6 +82,11 @@ class Assignment:
     def to_dict(self) -> dict[str, object]:
         """The assignment as it is kept."""
         return asdict(self)
+
+    @property
+    def fit(self) -> FitDeclaration:
+        """The part of the run's declaration that it leaves to the cell."""
+        return FitDeclaration(self.steps, self.epoch_steps, self.keep_best, self.stop_when)
 
     def arguments(self) -> list[str]:
         """The assignment as a role's command line."""

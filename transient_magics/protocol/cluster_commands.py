@@ -2,7 +2,7 @@
 machine.
 
 One line over the cluster's command socket, and one comes back: `{"ok": true}` with what was asked
-for, or an error in its parts (`errors.told`).
+for, or an error in its parts (`errors.to_message`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import keyword
 import re
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Annotated, Literal, Self, get_args
 
@@ -19,7 +19,7 @@ from . import checks
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
 from .literals import CheckedValue, Value, all_as_json
 from .machines import machines_or_none, parse_preparation, preparation_or_none
-from .measures.objective import Objective, Patience, objective_or_none, patience_or_none
+from .objective import Objective, Patience, objective_or_none, patience_or_none
 
 _AtLeastOne = Annotated[int, at_least(1)]
 
@@ -121,7 +121,7 @@ class RunSpec:
 
     `params`: values that a model of the cell's own reads by their names.
 
-    Stalls: a run with `stalls` trains nothing, but takes the measures of measures/stalls.py so many
+    Stalls: a run with `stalls` trains nothing, but takes the measures of protocol/step_parts.py so many
     times, each for `stall_seconds`.
 
     Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it
@@ -288,6 +288,41 @@ class RunSpec:
             if value is not None or name in may_be_none
         }
         return checks.built(cls, given)
+
+
+@dataclass(frozen=True, slots=True)
+class FitDeclaration:
+    """The fields of a RunSpec that the cell's `model.fit` declares; 0 or empty: it does not.
+
+    `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch.
+    """
+
+    steps: Count = 0
+    epoch_steps: Count = 0
+    keep_best: Annotated[str, objective_or_none] = ""
+    stop_when: Annotated[str, patience_or_none] = ""
+
+    def applied(self, spec: RunSpec) -> RunSpec:
+        """Return the declaration of a run with what it leaves to the cell."""
+        if spec.train_steps:
+            return spec
+        keep_best = spec.keep_best or self.keep_best
+        stop_when = spec.stop_when or self.stop_when
+        eval_steps = spec.eval_steps
+        if eval_steps is None and (keep_best or stop_when) and self.epoch_steps:
+            eval_steps = self.epoch_steps
+        return replace(
+            spec,
+            train_steps=self.steps,
+            keep_best=keep_best,
+            stop_when=stop_when,
+            eval_steps=eval_steps,
+        )
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """Read an answer of the check of a run. Raises ValueError."""
+        return checks.built(cls, checks.an_object(values))
 
 
 def choices(name: str, of: type | None = None) -> tuple[str, ...]:

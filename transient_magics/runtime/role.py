@@ -1,4 +1,4 @@
-"""What the processes of runs on a VM share: start, environment, exit codes, messages, and log.
+"""The common part of the processes of runs: start, environment, exit codes, messages and log.
 
 Their records on disk are in process_record.py.
 """
@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,7 +44,8 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     # A dead machine or link is noticed within four seconds instead of many minutes.
     "TF_GRPC_DEFAULT_OPTIONS": (
-        "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
+        "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,"
+        "grpc.keepalive_permit_without_calls=1"
     ),
     # PyArrow, which pandas imports, starts a thread for its memory otherwise; a fork server must
     # have none.
@@ -124,10 +124,7 @@ class Role:
         self.folder = RunFolder(given.run_folder)
         self.assignment = Assignment.from_dict(json.loads(given.assignment))
         claim_role(self.folder.logs, self.assignment)
-        spec = self.folder.spec()
-        if not spec.train_steps:
-            spec = replace(spec, train_steps=self.assignment.train_steps)
-        self.spec: RunSpec = spec
+        self.spec: RunSpec = self.assignment.fit.applied(self.folder.spec())
         if self.spec.stalls:
             # Connections are idle between measures, and servers refuse too many pings then.
             name = "TF_GRPC_DEFAULT_OPTIONS"

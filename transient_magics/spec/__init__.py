@@ -1,7 +1,7 @@
-"""What the user declared, as pure data: clusters, runs, images, and the grammar of `k80x4`.
+"""Declarations as pure data: clusters, runs, images, and the grammar of `k80x4`.
 
-Text comes in, frozen values go out; a mistake becomes a DeclarationError that names the column,
-what was expected and the nearest valid word. Nothing here touches a file, a clock or a network.
+Texts become frozen values. A mistake becomes a DeclarationError that names the column, what was
+expected and the nearest valid word. Nothing here needs a file, a clock or a network.
 """
 
 from .cluster import (

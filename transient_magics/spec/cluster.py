@@ -1,7 +1,7 @@
-"""ClusterSpec: everything that was declared about one cluster, frozen, and as JSON.
+"""ClusterSpec: the declaration of one cluster, frozen, and as JSON.
 
-The catalog's answers that must not change while the cluster lives (machine types, zones, prices at
-the moment of declaration) are part of it, so that whoever reads `spec.json` later needs no table.
+It contains the catalog's answers that must not change while the cluster lives: machine types, zones
+and prices at the moment of declaration. So `spec.json` can be read later without the catalog.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated, Literal, Self
 
 from ..catalog import (
@@ -22,146 +23,132 @@ from ..catalog import (
 )
 from ..errors import DeclarationError
 from ..protocol import checks
+from ..protocol.checks import checked_name
 from ..protocol.machines import CPU, MOST_PER_VM, parse_machines
-from ..protocol.names import checked_name
 from .grammar import WorkerGroup, render_groups
 
 EMULATED_PROJECT = "emulated-project"
-"""What the emulator calls the project of clusters that name none."""
+"""The emulator's name for the project of clusters that name none."""
 MOST_SECONDS = 120 * 86400.0
-"""The longest time limit that Compute Engine takes for a VM."""
+"""The longest time limit that Compute Engine accepts for a VM."""
 IAP_RANGE = "35.235.240.0/20"
-"""Where Identity-Aware Proxy's connections come from."""
+"""The addresses from which Identity-Aware Proxy connects."""
 PARAMETER_SERVER = "ps"
 WORKER = "worker"
 CONTROLLER = "controller"
 PREPARATION = "prep"
-"""What a VM of a cluster may be there for: its role. The last prepares mini-batches for the workers
-of one run.
-"""
-PURPOSES = TRAINING, JOBS = "training", "jobs"
-"""What a cluster, or an image, is for: all that VMs can do, or jobs, Dask and bags alone, without
-TensorFlow.
-"""
+"""The roles of VMs. The last prepares mini-batches for the workers of one run."""
+TRAINING = "training"
+JOBS = "jobs"
+PURPOSES = TRAINING, JOBS
+"""Purposes of clusters and images: everything, or jobs, Dask and bags without TensorFlow."""
 
 Source = Literal["own", "emulated", "published"]
-"""Where something was measured: on the user's VMs on Compute Engine, on the emulator, or by a
-publication. Seconds of different sources are never mixed: an emulated worker is a process of this
-machine, as fast as that.
+"""Where something was measured: on the user's VMs, on the emulator, or by a publication.
+
+Seconds of different sources are never mixed: an emulated worker is a process of this machine, and
+only as fast as that.
 """
 
 _APART = 100_000
-"""More than slots there are."""
+"""More than the number of slots."""
 
 
 def price_kind(role: str, accelerator: str) -> str:
-    """Under which of a cluster's prices a VM is: a worker's by its accelerator, others' by what
-    they are.
-    """
+    """Return the key of a VM in a cluster's prices: a worker's accelerator, else its role."""
     return accelerator or {PARAMETER_SERVER: "parameter-server"}.get(role, role)
 
 
 @dataclass(frozen=True, slots=True)
 class PriceLine:
-    """What one kind of VM costs per hour (USD), as we rent it and on demand, and who says so."""
+    """Hourly prices (USD) of one kind of VM, as rented and on demand, and their source."""
 
     machine_type: str
     hourly: float
     on_demand_hourly: float
     source: str
     extras: float = 0.0
-    """What of `hourly` is for its disk and external address."""
+    """The part of `hourly` for its disk and external address."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A declared cluster. Times in seconds, money in US dollars, `declared_at` in seconds since
-    1970 (UTC).
+    """A declared cluster.
+
+    Times are in seconds, money in US dollars, `declared_at` in seconds since 1970 (UTC).
     """
 
     name: str
     groups: tuple[WorkerGroup, ...]
     zones: tuple[str, ...]
     prices: Mapping[str, PriceLine]
-    """By accelerator, `parameter-server` and `controller`; as `kind@zone` where a zone has a price
-    of its own.
+    """Prices by accelerator, `parameter-server` and `controller`; by `kind@zone` for zones with another
+    price.
     """
     candidates: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """By accelerator: the zones in which groups without one of their own may be, best first (else
-    `zones`).
-    """
+    """The zones of groups that name none, by accelerator, best first (else `zones`)."""
     transfer_prices: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By zone: US dollars per GiB, in each direction, of traffic with the parameter servers' zone,
-    where it costs.
+    """US dollars per GiB of traffic with the parameter servers, by zone, in each direction.
+
+    Zones with free traffic are missing.
     """
     id: str = ""
-    """Eight hexadecimal digits, drawn when it was declared: what tells it from every other cluster
-    of its name in the project. Empty in what was declared before there were any.
+    """Eight random hexadecimal digits, which distinguish it from clusters of the same name in the
+    project. Empty in the oldest declarations.
     """
     declared_at: float = 0.0
     parameter_servers: int = 1
     parameter_server_cores: int = 4
     parameter_server_machine: str = ""
-    """Their machine type; empty: N1 with so many vCPUs and 4 GB each."""
+    """Their machine type; empty: N1 with `parameter_server_cores` vCPUs and 4 GB each."""
     parameter_server_zone: str = ""
-    """Where they are; empty: where most workers are declared."""
+    """Their zone; empty: the zone in which most workers are declared."""
     worker_machines: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By accelerator: the machine type of its workers, where it is not the catalog's."""
+    """Machine types of workers by accelerator, if they are not the catalog's."""
     disk_gb: int = 0
-    """Of the boot disks of workers and parameter servers; 0: the image's size, else the catalog's.
-    """
+    """Size of the boot disks of workers and parameter servers; 0: the image's, else the catalog's."""
     disk_type: str = DISK_TYPE
     preparation: int = 0
-    """How many VMs its runs may have prepare mini-batches at once; the limit on money is computed
-    with all of them.
+    """The most VMs that prepare mini-batches simultaneously. The limit on money includes them all.
     """
     provisioning_model: str = "spot"
     notice_seconds: Annotated[int, checks.within(0, 120)] = 0
-    """The seconds that Spot VMs request between the preemption notice and the start of their
-    shutdown.
-    """
+    """The seconds between preemption notice and shutdown that Spot VMs request."""
     max_workers: int = 0
     replace: bool = True
     give_up: Literal["slowest", "youngest", "riskiest", "dearest", "ask"] | None = None
-    """Which workers go where there are to be fewer; None: those with the highest places, or, where
-    a provider wants some back, the slowest.
+    """The rule by which workers leave a cluster that shrinks.
+
+    None: those with the highest places, or the slowest if a provider wants some back.
     """
     fallback_seconds: float | None = None
     chief: str = "ps"
     max_seconds: float = 24 * 3600.0
     max_cost: float | None = None
     reserved_workers: int = 0
-    """With how many workers the limit on money is computed, where a resize may bring more than were
-    declared.
-    """
+    """The workers in the limit on money, if resizes may exceed the declared number."""
     end_hourly: float = 0.0
-    """US dollars per hour with which the moment was computed at which the money is spent; it stays
-    where a resize changes what the cluster costs, for Compute Engine moves no end of a VM that
-    runs. 0: as it costs now.
+    """US dollars per hour that determine when the money is spent; 0: the present price.
+
+    A resize does not change it, because Compute Engine cannot move the end of a running VM.
     """
     idle_seconds: float = 30 * 60.0
     project: str | None = None
     bucket: str | None = None
-    """`name` or `name/path`; None: checkpoints and results come to this machine."""
+    """`name` or `name/path`; None: checkpoints and results are stored on this machine."""
     image: str | None = None
     image_for_gpus: bool = True
-    """Whether VMs with GPUs boot from `image`, too; else they install their driver and the rest by
-    themselves.
-    """
+    """Whether VMs with GPUs boot from `image`, too; otherwise they install their software."""
     service_account: str | None = None
     network: str | None = None
     subnet: str | None = None
     external_ip: bool = True
     firewall: bool = True
     ssh_from: tuple[str, ...] = ()
-    """The address ranges that SSH is let in from; empty in what was declared before there was a
-    default: from all.
-    """
+    """The address ranges from which SSH is allowed; empty (only in the oldest declarations): all."""
     controller: str = "local"
     purpose: Literal["training", "jobs"] = TRAINING
-    """With `jobs` there is no TensorFlow on its VMs, and of parameter servers the VM alone:
-    schedulers run there.
-    """
+    """With `jobs` VMs have no TensorFlow, and schedulers run on the parameter servers' VMs."""
 
     @property
     def spec(self) -> str:
@@ -174,7 +161,7 @@ class ClusterSpec:
         return sum(group.count for group in self.groups)
 
     def holds(self, machines: str) -> bool:
-        """Whether so many workers of each GPU are declared, as `k80x2+p100x1` says."""
+        """Return whether the declaration has at least these workers, such as `k80x2+p100x1`."""
         declared: Counter[str] = Counter()
         for group in self.groups:
             declared[group.accelerator] += group.count
@@ -182,8 +169,9 @@ class ClusterSpec:
 
     @property
     def home_zone(self) -> str:
-        """Where the parameter servers are: in a zone of their own, else where most workers are
-        declared, so that their traffic stays within it.
+        """The parameter servers' zone: the declared one, else that of most workers.
+
+        There their traffic with the workers is free.
         """
         if self.parameter_server_zone:
             return self.parameter_server_zone
@@ -197,51 +185,51 @@ class ClusterSpec:
     def all_zones(self) -> tuple[str, ...]:
         """Every zone in which a VM of this cluster may be."""
         own = [group.zone for group in self.groups if group.zone]
-        own += [self.parameter_server_zone] if self.parameter_server_zone else []
+        if self.parameter_server_zone:
+            own.append(self.parameter_server_zone)
         others = [zone for zones in self.candidates.values() for zone in zones]
         return tuple(dict.fromkeys([*own, *self.zones, *others]))
 
     def zones_for(self, accelerator: str) -> tuple[str, ...]:
-        """The zones in which workers with this GPU may be, best first, if their group names none."""
+        """Return the zones of workers with this GPU whose group names none, best first."""
         return self.candidates.get(accelerator) or self.zones
 
     def price(self, kind: str, zone: str) -> PriceLine:
-        """What a VM of this kind (`price_kind`) costs in this zone."""
-        return self.known_price(kind, zone) or self.prices[kind]
+        """Return the price of a VM of this kind (`price_kind`) in this zone."""
+        return self.find_price(kind, zone) or self.prices[kind]
 
-    def known_price(self, kind: str, zone: str) -> PriceLine | None:
-        """The same; None where the declaration has none."""
+    def find_price(self, kind: str, zone: str) -> PriceLine | None:
+        """Return the price of a VM of this kind in this zone; None if the declaration has none."""
         return self.prices.get(f"{kind}@{zone}") or self.prices.get(kind)
 
     @property
     def controller_vm(self) -> bool:
-        """Whether the controller has a VM of its own. Those of the first versions moved to a
-        parameter server's.
+        """Whether the controller has a VM of its own.
+
+        The oldest clusters moved it to a parameter server's VM.
         """
         return self.controller == "cluster" and CONTROLLER in self.prices
 
     @property
     def emulated(self) -> bool:
-        """True where no project was named: everything runs on this machine and nothing is billed."""
+        """Whether no project is named: everything runs on this machine and costs nothing."""
         return self.project is None
 
     @property
     def source(self) -> Source:
-        """The source of what is measured on the cluster."""
+        """The source of measurements on the cluster."""
         return "emulated" if self.emulated else "own"
 
     @property
     def through_proxy(self) -> bool:
-        """Whether this machine comes in through Identity-Aware Proxy rather than from its own
-        address.
-        """
+        """Whether this machine connects through Identity-Aware Proxy."""
         return not self.emulated and (
             not self.external_ip or (self.firewall and self.ssh_from == (IAP_RANGE,))
         )
 
     @property
     def hourly(self) -> float:
-        """What the declared cluster costs per hour, in US dollars."""
+        """The price of the declared cluster per hour, in US dollars."""
         return (
             sum(group.count * self._line(group).hourly for group in self.groups)
             + self._servers_hourly
@@ -249,7 +237,7 @@ class ClusterSpec:
 
     @property
     def on_demand_hourly(self) -> float:
-        """What the same cluster would cost per hour without transient servers, in US dollars."""
+        """The price of the same cluster without transient servers per hour, in US dollars."""
         return (
             sum(group.count * self._line(group).on_demand_hourly for group in self.groups)
             + self._servers_hourly
@@ -257,34 +245,30 @@ class ClusterSpec:
 
     @property
     def extras_hourly(self) -> float:
-        """What of `hourly` is for disks and external addresses."""
-        servers = self.parameter_servers * self.price("parameter-server", self.home_zone).extras
+        """The part of `hourly` for disks and external addresses."""
+        extras = sum(group.count * self._line(group).extras for group in self.groups)
+        extras += self.parameter_servers * self.price("parameter-server", self.home_zone).extras
         if self.controller_vm:
-            controller = self.price(CONTROLLER, self.home_zone).extras
-        else:
-            controller = 0.0
-        return (
-            sum(group.count * self._line(group).extras for group in self.groups)
-            + servers
-            + controller
-        )
+            extras += self.price(CONTROLLER, self.home_zone).extras
+        return extras
 
     @property
     def most_hourly(self) -> float:
-        """What it costs per hour at most: each VM may come to be in the dearest of its zones, where
-        others are sold out, with a fallback every worker may come to cost the price on demand, and
-        runs may have all of their preparation VMs.
+        """The highest price per hour, in US dollars.
+
+        A VM may be in the dearest of its zones if others are sold out. With a fallback, every
+        worker may cost its on-demand price. Runs may use all preparation VMs.
         """
         workers = sum(group.count * self._most(group) for group in self.groups)
+        prepared = 0.0
         if self.preparation:
             prepared = self.preparation * self._rate(CPU, self.home_zone)
-        else:
-            prepared = 0.0
         return workers + prepared + self._servers_most_hourly
 
     def with_end(self) -> Self:
-        """The same, with the end that follows from its prices. For before the first VM: later it
-        stays.
+        """Return the spec with the end that follows from its prices.
+
+        Call it before the first VM exists; the end never changes afterwards.
         """
         dearest = max(self._most(group) for group in self.groups)
         more = max(self.reserved_workers - self.worker_count, 0)
@@ -292,16 +276,12 @@ class ClusterSpec:
 
     @property
     def idle_end_seconds(self) -> float:
-        """Without a run for so long the whole cluster is deleted; its workers go after
-        `idle_seconds`.
-        """
+        """Idle time in seconds after which the cluster is deleted; workers go at `idle_seconds`."""
         return 2 * self.idle_seconds
 
     @property
     def ends_at(self) -> float:
-        """The one moment (seconds since 1970) at which Compute Engine itself deletes every VM of
-        this cluster.
-        """
+        """When Compute Engine itself deletes every VM of this cluster, in seconds since 1970."""
         seconds = self.max_seconds
         hourly = self.end_hourly or self.most_hourly
         if self.max_cost is not None and hourly > 0:
@@ -310,29 +290,28 @@ class ClusterSpec:
 
     @property
     def _servers_hourly(self) -> float:
-        """Of the VMs on demand that are no workers."""
-        hourly = (
-            self.parameter_servers * self.price("parameter-server", self.home_zone).on_demand_hourly
-        )
-        return hourly + (
-            self.price(CONTROLLER, self.home_zone).on_demand_hourly if self.controller_vm else 0.0
-        )
+        """The price per hour of the on-demand VMs that are not workers."""
+        servers = self.price("parameter-server", self.home_zone)
+        hourly = self.parameter_servers * servers.on_demand_hourly
+        if self.controller_vm:
+            hourly += self.price(CONTROLLER, self.home_zone).on_demand_hourly
+        return hourly
 
     @property
     def _servers_most_hourly(self) -> float:
-        """The same in the dearest zones where they may be."""
+        """The price per hour of these VMs in their dearest zones."""
+        zones = self.all_zones
         if self.parameter_server_zone:
             zones = (self.parameter_server_zone,)
-        else:
-            zones = self.all_zones
         hourly = self.parameter_servers * max(
             self.price("parameter-server", zone).on_demand_hourly for zone in zones
         )
-        seats = (self.price(CONTROLLER, all_zone).on_demand_hourly for all_zone in self.all_zones)
-        return hourly + (max(seats) if self.controller_vm else 0.0)
+        if self.controller_vm:
+            hourly += max(self.price(CONTROLLER, zone).on_demand_hourly for zone in self.all_zones)
+        return hourly
 
     def _most(self, group: WorkerGroup) -> float:
-        """What a worker of the group costs per hour in the dearest zone where it may be."""
+        """Return the price per hour of a worker of the group in its dearest zone."""
         if group.zone:
             zones = (group.zone,)
         else:
@@ -340,7 +319,7 @@ class ClusterSpec:
         return max(self._rate(group.accelerator, zone) for zone in zones)
 
     def _rate(self, kind: str, zone: str) -> float:
-        """What a VM of this kind may come to cost per hour in this zone."""
+        """Return the highest price per hour of a VM of this kind in this zone."""
         line = self.price(kind, zone)
         if self.fallback_seconds is None:
             return line.hourly
@@ -350,14 +329,14 @@ class ClusterSpec:
         return self.price(group.accelerator, group.zone or self.zones_for(group.accelerator)[0])
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        """Return plain JSON values; `from_dict` reads them as an equal spec."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Read what `to_dict` wrote; fields of newer versions are ignored.
 
-        Raises DeclarationError where it is no whole declaration: VMs and buckets hold copies of it.
+        Raises DeclarationError for an incomplete declaration: VMs and buckets hold copies of it.
         """
         try:
             spec = checks.built(cls, values)
@@ -374,14 +353,11 @@ class ClusterSpec:
         return spec
 
 
-# What the VMs of a cluster cost in each of the zones where they may be, and the traffic between
-# them.
+# Prices of a cluster's VMs in each of their possible zones, and of the traffic between them.
 
 
 def lines_of(spec: ClusterSpec, kinds: Iterable[str]) -> PriceList:
-    """The prices for a cluster that is declared, or was: with these GPUs, on its machines, disks
-    and addresses.
-    """
+    """Return the price list for a declared cluster: its machines, disks and addresses."""
     return price_list(
         kinds,
         external_ip=spec.external_ip,
@@ -397,19 +373,20 @@ def worker_prices(
     candidates: Mapping[str, tuple[str, ...]],
     model: str,
 ) -> dict[str, PriceLine]:
-    """Of workers: by GPU, and by `GPU@ZONE` for those of its zones in which it costs something else
-    than in its first.
+    """Return the prices of workers, by GPU.
+
+    A zone of a GPU with another price than its first zone has an entry `GPU@ZONE`.
     """
     prices: dict[str, PriceLine] = {}
     for group in groups:
         kind = group.accelerator
         for zone in (group.zone,) if group.zone else candidates[kind]:
             price = lines.worker_price(kind, zone)
-            hourly = price.on_demand if model == "standard" else price.transient
+            hourly = price.transient
+            extras = price.transient_extras
             if model == "standard":
+                hourly = price.on_demand
                 extras = price.on_demand_extras
-            else:
-                extras = price.transient_extras
             line = PriceLine(lines.machine(kind), hourly, price.on_demand, price.source, extras)
             if prices.setdefault(kind, line) != line:
                 prices[f"{kind}@{zone}"] = line
@@ -417,9 +394,9 @@ def worker_prices(
 
 
 def age_words(spec: ClusterSpec) -> str:
-    """Return how old the Spot prices are that a declaration rests on, in sentences.
+    """Return the age of the Spot prices of a declaration, in sentences.
 
-    Empty where nothing is transient, or prices are a publication's own.
+    Empty without transient VMs, and for prices that a publication used.
     """
     if spec.provisioning_model == "standard":
         return ""
@@ -434,8 +411,9 @@ def age_words(spec: ClusterSpec) -> str:
 
 
 def with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
-    """`spec` with what depends on where its parameter servers are: their prices and the
-    controller's, and those of traffic with them.
+    """Return `spec` with all that depends on the parameter servers' zone.
+
+    That are their prices, the controller's, and those of traffic with them.
     """
     traffic = {
         zone: transfer_price(zone, spec.home_zone).dollars_per_gib for zone in spec.all_zones
@@ -449,22 +427,20 @@ def with_home(spec: ClusterSpec, lines: PriceList) -> ClusterSpec:
 
 
 def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
-    """Of the VMs on demand: in the cluster's home zone, and where they cost something else."""
+    """Return the prices of on-demand VMs: in the home zone, and `KIND@ZONE` where they differ."""
     cores = spec.parameter_server_cores
     named = spec.parameter_server_machine
-    kinds: dict[str, tuple[str, Callable[[str], VmPrice]]] = {
-        PARAMETER_SERVER: (named, lambda zone: lines.server_price(named, zone))
-        if named
-        else (
-            parameter_server_machine(cores),
-            lambda zone: lines.parameter_server_price(cores, zone),
-        ),
-    }
-    known = spec.prices
-    # Where servers had a price and it none, the first versions made the cluster: its controller is
-    # on a server's VM.
+    kinds: dict[str, tuple[str, Callable[[str], VmPrice]]] = {}
+    if named:
+        kinds[PARAMETER_SERVER] = (named, partial(lines.server_price, named))
+    else:
+        machine = parameter_server_machine(cores)
+        kinds[PARAMETER_SERVER] = (machine, partial(lines.parameter_server_price, cores))
+    declared = spec.prices
+    # A cluster whose servers have a price but its controller none is of the first versions: its
+    # controller is on a server's VM.
     if spec.controller == "cluster" and (
-        CONTROLLER in known or price_kind(PARAMETER_SERVER, "") not in known
+        CONTROLLER in declared or price_kind(PARAMETER_SERVER, "") not in declared
     ):
         kinds[CONTROLLER] = (CONTROLLER_MACHINE, lines.controller_price)
     prices: dict[str, PriceLine] = {}
@@ -480,24 +456,23 @@ def _server_prices(lines: PriceList, spec: ClusterSpec) -> dict[str, PriceLine]:
     return prices
 
 
-# Places for workers: one on the VM of each slot, or several on one that trials of a study share
+# Places for workers: one on the VM of each slot, or several if trials of a study share it
 # (`--per-vm`).
 #
-# A place is a number. The first one of a slot has the slot's own, and each further one lies
-# `_APART` higher, so that who knows of no shared VMs reads the first places as the slots that they
-# are.
+# A place is a number. The first place of a slot has the slot's number, each further one is `_APART`
+# higher. So code without shared VMs reads first places as slots.
 
 
 def place(slot: int, number: int) -> int:
-    """The `number`-th place, from 0 on, on the VM in a slot."""
+    """Return the `number`-th place (from 0) on the VM in a slot."""
     return slot + number * _APART
 
 
 def places(slot: int) -> list[int]:
-    """All that there can be on it."""
+    """Return all possible places on the VM in a slot."""
     return [place(slot, number) for number in range(MOST_PER_VM)]
 
 
 def slot_of(place: int) -> int:
-    """The slot in whose VM a place is."""
+    """Return the slot whose VM has a place."""
     return place % _APART

@@ -1,8 +1,7 @@
 """The grammar of a SPEC: `GROUP(+GROUP)*`, GROUP = `GPU[xCOUNT][@ZONE]`.
 
-`k80x4`, `v100`, `k80x2@us-west1-b+p100@us-central1-a`, `cpux2`. Case and blanks do not matter. The
-words that are valid (GPUs and zones) are passed in, because what exists is the catalog's knowledge
-and not the grammar's.
+`k80x4`, `v100`, `k80x2@us-west1-b+p100@us-central1-a`, `cpux2`. Case and blanks are ignored. The
+valid words (GPUs and zones) are arguments, because the catalog lists them and the grammar does not.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ _WORD = re.compile(r"[a-z0-9-]+")
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup:
-    """`count` workers with one `accelerator` each (`cpu`: none), in `zone` (None: any of the
-    cluster's zones).
+    """`count` workers with one `accelerator` each (`cpu`: none).
+
+    `zone` None means any zone of the cluster.
     """
 
     accelerator: str
@@ -32,10 +32,21 @@ class WorkerGroup:
 def parse_groups(
     text: str, accelerators: Collection[str], zones: Collection[str] = ()
 ) -> tuple[WorkerGroup, ...]:
-    """Read a SPEC.
+    """Return the groups of a SPEC.
 
-    Raises DeclarationError naming the column (from 1), what was expected there and the nearest
-    valid word. With no `zones` given, any well-formed zone is accepted.
+    Parameters
+    ----------
+    text
+        The SPEC as typed.
+    accelerators
+        Valid GPUs.
+    zones
+        Valid zones; empty: any well-formed zone.
+
+    Raises
+    ------
+    DeclarationError
+        Names the column (from 1), what was expected there and the nearest valid word.
     """
     if not text.strip():
         raise DeclarationError(
@@ -46,19 +57,26 @@ def parse_groups(
     for piece in text.split("+"):
         groups.append(_group(text, start, piece, accelerators, zones))
         start += len(piece) + 1
-    if (total := sum(group.count for group in groups)) > MOST_WORKERS:
+    total = sum(group.count for group in groups)
+    if total > MOST_WORKERS:
         raise DeclarationError(
-            f"{total} workers are more than {MOST_WORKERS}", where="SPEC", fix="Ask for fewer."
+            f"{total} workers are more than {MOST_WORKERS}", where="SPEC", fix="Declare fewer."
         )
     return tuple(groups)
 
 
 def render_groups(groups: Iterable[WorkerGroup]) -> str:
-    """The SPEC that `parse_groups` reads back as the same groups."""
-    return "+".join(
-        f"{group.accelerator}{f'x{group.count}' if group.count != 1 else ''}{f'@{group.zone}' if group.zone else ''}"
-        for group in groups
-    )
+    """Return the SPEC that `parse_groups` reads as the same groups."""
+    return "+".join(_render_group(group) for group in groups)
+
+
+def _render_group(group: WorkerGroup) -> str:
+    text = group.accelerator
+    if group.count != 1:
+        text += f"x{group.count}"
+    if group.zone:
+        text += f"@{group.zone}"
+    return text
 
 
 def _group(

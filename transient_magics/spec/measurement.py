@@ -1,8 +1,7 @@
-"""A measurement of availability, as it is declared, and what it has seen: moments, zones, whether
-there was a VM.
+"""A measurement of availability: its declaration, and the moments, zones and results it recorded.
 
-Whoever measures sees some zones of one project in some hours: that is kept with its moment and its
-source, and is a forecast of nothing else.
+It observes some zones of one project for some hours. The data is kept with its time and its source,
+and predicts nothing else.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Literal, Self
 from .. import places
 from ..errors import DeclarationError
 from ..protocol import checks, jsonl, layout
+from ..protocol.checks import checked_name
 from ..protocol.machines import CPU
-from ..protocol.names import checked_name
 
 log = logging.getLogger(__name__)
 
@@ -26,21 +25,21 @@ SEEN = "seen.jsonl"
 TRACE = "availability.csv"
 ENDED = "ended.json"
 STOP = "stop"
-"""In a measurement's folder: what it saw, the same as traces, why it ended, and the wish that it
-ends.
+"""Files of a measurement: its observations, the same as traces, why it ended, and the request to
+stop.
 """
 LIFE_SECONDS = 300.0
-"""After which Compute Engine itself deletes a VM that was asked for, whatever became of who asked.
-"""
+"""Time after which Compute Engine deletes a requested VM, even if the requesting process died."""
 LEAST_SECONDS = 60.0
-"""For which a VM is paid at least."""
+"""Shortest time for which a VM is billed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureSpec:
-    """Every `every_seconds` one VM with this GPU is asked for in each zone and given back, until
-    the `budget` (US dollars) is spent or `max_seconds` have passed. `hourly`: its price by zone;
-    `declared_at` in seconds since 1970; `provisioning_model`: as Spot, or on demand (standard).
+    """A measurement: request a VM in each zone every `every_seconds`, and delete it again.
+
+    It ends when the `budget` (US dollars) is spent or `max_seconds` have passed. `hourly` is the
+    price by zone, `declared_at` in seconds since 1970. VMs are Spot or on demand (`standard`).
     """
 
     name: str
@@ -57,19 +56,19 @@ class MeasureSpec:
 
     @property
     def source(self) -> str:
-        """Who gave the VMs or did not."""
+        """The provider of the VMs."""
         if self.project:
             return f"Compute Engine, project {self.project}"
         return "the emulator"
 
     @property
     def round_dollars(self) -> float:
-        """What one look into all zones could cost, should nobody live to give its VMs back."""
+        """The cost of one request to each zone if no process is left to delete the VMs."""
         return sum(self.hourly[zone] for zone in self.zones) * LIFE_SECONDS / 3600
 
     @property
     def kind(self) -> str:
-        """`Spot T4s`, `T4s on demand`."""
+        """The VMs in words: `Spot T4s`, `T4s on demand`."""
         if self.gpu == CPU:
             vms = "VMs without a GPU"
         else:
@@ -79,7 +78,7 @@ class MeasureSpec:
         return f"Spot {vms}"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
     @classmethod
@@ -96,8 +95,9 @@ class MeasureSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """At this moment (seconds since 1970) a zone gave a VM or did not, which cost so many US
-    dollars.
+    """An observation of a zone at a moment (seconds since 1970): did it give a VM, at what cost.
+
+    `dollars` are US dollars.
     """
 
     at: float
@@ -107,7 +107,7 @@ class Sighting:
 
 
 def read_sightings(folder: Path) -> list[Sighting]:
-    """Return what a measurement has seen, in order; unreadable lines are skipped."""
+    """Return a measurement's observations in order; unreadable lines are skipped."""
     found: list[Sighting] = []
     for values in jsonl.read(folder / SEEN):
         with suppress(ValueError):
@@ -116,46 +116,46 @@ def read_sightings(folder: Path) -> list[Sighting]:
 
 
 def measurements() -> list[tuple[MeasureSpec, list[Sighting]]]:
-    """All measurements of this machine and what they saw; those that cannot be read are passed
-    over, with a warning.
+    """Return all measurements of this machine and their observations.
+
+    Unreadable measurements are skipped with a warning.
     """
     found: list[tuple[MeasureSpec, list[Sighting]]] = []
     for path in sorted(places.measurements().glob(f"*/{layout.SPEC}")):
         try:
             spec = MeasureSpec.from_dict(checks.parsed_object(path.read_bytes()))
         except (OSError, ValueError, DeclarationError) as error:
-            log.warning("%s is passed over: %s", path.parent.name, error)
+            log.warning("%s is skipped: %s", path.parent.name, error)
             continue
         found.append((spec, read_sightings(path.parent)))
     return found
 
 
 def write_sightings(folder: Path, seen: Iterable[Sighting]) -> None:
-    """Append to what was seen."""
+    """Append observations to a measurement."""
     for sighting in seen:
         jsonl.append(folder / SEEN, asdict(sighting))
 
 
 def shares(seen: Iterable[Sighting]) -> dict[str, tuple[int, int]]:
-    """By zone: how often a VM was asked for, and how often there was one."""
+    """Return the number of requests and of received VMs, by zone."""
     counted: dict[str, tuple[int, int]] = {}
-    for each in seen:
-        asked, given = counted.get(each.zone, (0, 0))
-        counted[each.zone] = asked + 1, given + each.given
+    for sighting in seen:
+        asked, given = counted.get(sighting.zone, (0, 0))
+        counted[sighting.zone] = asked + 1, given + sighting.given
     return counted
 
 
-def next_look(spec: MeasureSpec, seen: Iterable[Sighting], now: float) -> tuple[float, str]:
-    """When it looks again (seconds since 1970), or why it does not: a clause."""
-    known = list(seen)
-    spent = sum(each.dollars for each in known)
+def next_request(spec: MeasureSpec, seen: Iterable[Sighting], now: float) -> tuple[float, str]:
+    """Return when the next request is due (seconds since 1970), or why there is none: a clause."""
+    sightings = list(seen)
+    spent = sum(sighting.dollars for sighting in sightings)
     if spent + spec.round_dollars > spec.budget:
-        more = f"another look could cost ${spec.round_dollars:.2f}"
+        more = f"another request could cost ${spec.round_dollars:.2f}"
         return 0.0, f"${spent:.2f} of ${spec.budget:.2f} are spent, and {more}"
-    due = (
-        max((each.at for each in known), default=spec.declared_at - spec.every_seconds)
-        + spec.every_seconds
-    )
+    first = spec.declared_at - spec.every_seconds
+    last = max((sighting.at for sighting in sightings), default=first)
+    due = last + spec.every_seconds
     if max(due, now) >= spec.declared_at + spec.max_seconds:
         return 0.0, "its time is over"
     return max(due, now), ""

@@ -1,5 +1,4 @@
-"""What names a Google Cloud project and its parts: its ID, its buckets, and the custom roles of
-docs/accounts.md.
+"""Names in a Google Cloud project: its ID, its buckets, and the custom roles of docs/accounts.md.
 
 `tests/cloud/test_permissions.py` compares the roles with the calls that the package makes
 (`cloud/calling/permissions.py`) and with the page. The emulator enforces them
@@ -16,14 +15,16 @@ from ..errors import DeclarationError
 from .cluster import ClusterSpec
 
 _ID = re.compile(r"[a-z][-a-z0-9]{4,28}[a-z0-9]")
-"""6 to 30 lower-case letters, digits or hyphens; a letter first, and no hyphen last (Resource
-Manager, `Project.projectId`, cloud.google.com/resource-manager/reference/rest/v3/projects, read
-2026-11-27).
+"""6 to 30 lower-case letters, digits or hyphens; a letter first, and no hyphen last.
+
+Source: Resource Manager, `Project.projectId`,
+cloud.google.com/resource-manager/reference/rest/v3/projects, read 2026-11-27.
 """
 _DOMAIN = r"(?:[-a-z0-9]{1,63}\.)+[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _DOMAIN_SCOPED = re.compile(rf"{_DOMAIN}:[a-z0-9](?:[-a-z0-9]{{0,61}}[a-z0-9])?")
-"""`example.com:my-project`, as Compute Engine takes it (parameter `project`, discovery revision
-20261106).
+"""`example.com:my-project`, as Compute Engine accepts it.
+
+Source: parameter `project`, discovery revision 20261106.
 """
 _FIX = (
     "An ID has 6 to 30 lower-case letters, digits and hyphens; a project's name may be another. Type "
@@ -32,8 +33,9 @@ _FIX = (
 
 
 def parse_project(text: str, where: str = "--project") -> str:
-    """Return the ID of a project. Raises DeclarationError for a text that cannot be one, as a
-    display name.
+    """Return the ID of a project.
+
+    Raises DeclarationError for a text that cannot be an ID, such as a display name.
     """
     found = text.strip()
     if not (_ID.fullmatch(found) or _DOMAIN_SCOPED.fullmatch(found)):
@@ -48,29 +50,30 @@ _PATH = re.compile(r"[A-Za-z0-9_.=-]+(/[A-Za-z0-9_.=-]+)*")
 
 
 def parse_bucket(text: str, where: str) -> str:
-    """`name` or `name/path` of `NAME`, `gs://NAME` or `gs://NAME/path`. DeclarationError for what
-    cannot be one.
+    """Return `name` or `name/path` of `NAME`, `gs://NAME` or `gs://NAME/path`.
+
+    Raises DeclarationError for an invalid name or path.
     """
-    wanted = text.strip().removeprefix("gs://").rstrip("/")
-    name, slash, path = wanted.partition("/")
+    place = text.strip().removeprefix("gs://").rstrip("/")
+    name, slash, path = place.partition("/")
     if not _NAME.fullmatch(name) or name.startswith("goog") or "google" in name or ".." in name:
         fix = "A name has 3 to 63 lower-case letters, digits, dashes, dots: NAME or gs://NAME/FOLDER, or none."
         raise DeclarationError(f"Invalid bucket name '{text}'", where=where, fix=fix)
     if slash and (not _PATH.fullmatch(path) or ".." in path.split("/")):
-        what = f"'{path}' is no folder in a bucket"
+        what = f"'{path}' is not a folder in a bucket"
         raise DeclarationError(what, where=where, fix="Use letters, digits, dashes and slashes.")
-    return wanted
+    return place
 
 
 def parse_records(text: str, spec: ClusterSpec | None) -> str:
-    """`gs://name/path` of where a problem's records are. DeclarationError for what is no folder of
-    a bucket.
+    """Return `gs://name/path` of the folder with a problem's records.
 
-    The VMs of `spec` will be able to read all of it, so no cluster's results may be in it.
+    The VMs of `spec` can read all of it, so it must not contain the results of clusters. Raises
+    DeclarationError for that, and for a text that is not a folder in a bucket.
     """
     place = f"gs://{parse_bucket(text, '--data-dir')}"
     where = "--data-dir"
-    fix = "Name a folder of its own for the records: gs://NAME/FOLDER."
+    fix = "Name a separate folder for the records: gs://NAME/FOLDER."
     if place.count("/") < 3:
         raise DeclarationError(
             f"'{text}' is a whole bucket, and the VMs could read all of it", where=where, fix=fix
@@ -83,9 +86,7 @@ def parse_records(text: str, spec: ClusterSpec | None) -> str:
 
 
 def own_bucket(project: str, region: str) -> str:
-    """The bucket that is made for a project in a region where the user names none. The same answer
-    every time.
-    """
+    """Return the default bucket of a project in a region. The same answer every time."""
     plain = re.sub(r"[^a-z0-9-]+", "-", project.lower())
     name = f"tm-{plain}-{region}"
     if len(name) <= 63:
@@ -94,22 +95,20 @@ def own_bucket(project: str, region: str) -> str:
 
 
 def cluster_store(spec: ClusterSpec) -> str | None:
-    """Where in its bucket a cluster's results are; None for a cluster without a bucket.
+    """Return where in its bucket a cluster's results are; None without a bucket.
 
-    A cluster's name may be used again after it, or by somebody else; its moment of declaration and
-    its id are not. What its VMs may reach follows from this place, so no other cluster's may begin
-    with it.
+    A later cluster may reuse the name, so the moment of declaration and the id are part of the
+    place. VMs may reach everything below it, so no other cluster's place may begin with it.
     """
     if spec.bucket is None:
         return None
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(spec.declared_at))
-    return f"gs://{spec.bucket}/{spec.name}-{moment}-{spec.id or f'{int(spec.declared_at * 1e6) % 10**6:06d}'}"
+    identity = spec.id or f"{int(spec.declared_at * 1e6) % 10**6:06d}"
+    return f"gs://{spec.bucket}/{spec.name}-{moment}-{identity}"
 
 
 def run_store(spec: ClusterSpec, run: str) -> str | None:
-    """Where in the cluster's bucket a run's checkpoints and results are; None for a cluster without
-    a bucket.
-    """
+    """Return where in the bucket a run's checkpoints and results are; None without a bucket."""
     if spec.bucket:
         return f"{cluster_store(spec)}/{run}"
     return None
@@ -152,4 +151,4 @@ _USER = (
 ROLES: dict[str, tuple[str, ...]] = {CONTROLLER_ROLE: _CONTROLLER, USER_ROLE: _USER}
 """The permissions of each role, by its name."""
 BUCKET_ROLE: tuple[str, ...] = _named("storage.objects", "create delete get list update")
-"""What `roles/storage.objectAdmin` on the bucket gives the controller's account beside its role."""
+"""The permissions that `roles/storage.objectAdmin` on the bucket adds to the controller's account."""

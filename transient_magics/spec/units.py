@@ -1,5 +1,7 @@
-"""Durations (`90s 30m 24h 2d`), intervals (`500` steps or `5m`), names, money and tables: text to
-values and back.
+"""Texts that users type or read, and their values: durations, names, money, tables, run options.
+
+A duration is `90s`, `30m`, `24h` or `2d`, an interval `500` (steps) or `5m`. `check_run` and
+`make_run` read the options of a run, whose record is `protocol.run.RunSpec`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import DeclarationError, unknown
 from ..protocol import checks
-from ..protocol.names import is_name
+from ..protocol.checks import is_name
 from ..protocol.run import RunSpec, choices, contradiction, option
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -21,14 +23,16 @@ _CPUS = re.compile(r"(\d+(?:\.\d+)?)\s*(?:v?cpus?)?")
 _MOST_CPUS = 100_000
 
 BYTES_EACH_WAY = {"fp32": 4, "bf16": 2}
-"""What crosses for each parameter and step, by `--wire`: its value to the worker, and as much, its
-gradient, back.
+"""Bytes per parameter and step in each direction, by `--wire`.
+
+The worker receives each parameter's value and sends back its gradient.
 """
 
 
 def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
-    """Seconds in `text`; a bare number counts in `unit`. Raises DeclarationError that names the
-    option.
+    """Return the seconds in `text`; a bare number counts in `unit`.
+
+    Raises DeclarationError that names the option.
     """
     match = _DURATION.fullmatch(text.strip().lower())
     if not match:
@@ -42,8 +46,10 @@ def parse_duration(text: str, option: str, *, unit: str = "s") -> float:
 
 
 def parse_deadline(text: str, option: str, now: float) -> float:
-    """Seconds from `now` (UTC) until `6h` has passed, or until this machine's clock says `18:00`
-    next; a bare number counts hours. Raises DeclarationError that names the option.
+    """Return the seconds from `now` (UTC) until a deadline.
+
+    `6h` is a duration, `18:00` the next such time by this machine's clock; a bare number counts
+    hours. Raises DeclarationError that names the option.
     """
     clock = _CLOCK.fullmatch(text.strip())
     if not clock and not _DURATION.fullmatch(text.strip().lower()):
@@ -67,7 +73,7 @@ def parse_deadline(text: str, option: str, now: float) -> float:
 
 
 def render_duration(seconds: float) -> str:
-    """A duration in the largest units that say it well: `45 s`, `12 min`, `3 h 20 min`."""
+    """Return a duration in its largest readable units: `45 s`, `12 min`, `3 h 20 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -80,7 +86,10 @@ def render_duration(seconds: float) -> str:
 
 
 def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
-    """(steps, None) for a bare whole number, (None, seconds) for a duration with its unit."""
+    """Return (steps, None) for a bare whole number, (None, seconds) for a duration with a unit.
+
+    Raises DeclarationError that names the option.
+    """
     stripped = text.strip().lower()
     if stripped.isdecimal():
         if int(stripped) < 1:
@@ -94,8 +103,9 @@ def parse_interval(text: str, option: str) -> tuple[int | None, float | None]:
 
 
 def parse_share(text: str, option: str, least: float = 0.0) -> float:
-    """The part of a whole in `50%` or `0.5`, from `least` to 1. Raises DeclarationError that names
-    the option.
+    """Return the part of a whole in `50%` or `0.5`, from `least` to 1.
+
+    Raises DeclarationError that names the option.
     """
     written = text.strip()
     try:
@@ -109,7 +119,7 @@ def parse_share(text: str, option: str, least: float = 0.0) -> float:
 
 
 def parse_cpus(text: str, option: str) -> float:
-    """How many vCPUs `1.5cpu` is. Raises DeclarationError that names the option."""
+    """Return the number of vCPUs in `1.5cpu`. Raises DeclarationError that names the option."""
     match = _CPUS.fullmatch(text.strip().lower())
     if not match or not 0 < float(match[1]) <= _MOST_CPUS:
         raise DeclarationError(
@@ -119,13 +129,15 @@ def parse_cpus(text: str, option: str) -> float:
 
 
 def parse_name(text: str, option: str) -> str:
-    """A name of a cluster or run, as Compute Engine allows names: a-z, 0-9 and '-', a letter first,
-    40 characters.
+    """Return a name of a cluster or of work, as Compute Engine allows names.
+
+    Names have at most 40 characters of a-z, 0-9 and '-', with a letter first. Raises
+    DeclarationError.
     """
     name = text.strip().lower()
     if not is_name(name):
         raise DeclarationError(
-            f"'{text}' cannot be a name",
+            f"Invalid name '{text}'",
             where=option,
             fix="Use a-z, 0-9 and '-', a letter first and no '-' last, 40 characters at most.",
         )
@@ -133,44 +145,47 @@ def parse_name(text: str, option: str) -> str:
 
 
 def render_money(dollars: float) -> str:
-    """US dollars with as many digits as say something: `$0.0042`, `$0.318`, `$12.40`."""
-    if dollars < 0.01:
-        digits = 4
-    else:
-        digits = 3 if dollars < 1 else 2
-    if dollars < 0:
-        if dollars <= -0.00005:
-            return f"-{render_money(-dollars)}"
+    """Return US dollars with the digits that matter: `$0.0042`, `$0.318`, `$12.40`."""
+    if not abs(dollars) >= 0.00005:
         return "$0.00"
-    if dollars >= 0.00005:
-        return f"${dollars:,.{digits}f}"
-    return "$0.00"
+    if dollars < 0:
+        return f"-{render_money(-dollars)}"
+    if dollars < 0.01:
+        return f"${dollars:,.4f}"
+    if dollars < 1:
+        return f"${dollars:,.3f}"
+    return f"${dollars:,.2f}"
 
 
 def render_small_money(dollars: float) -> str:
-    """The same of what may be far less than a cent, as the price of a step: three digits that say
-    something.
-    """
+    """Return US dollars, with three significant digits below a cent (the price of a step)."""
     if not 0 < dollars < 0.01:
         return render_money(dollars)
     return f"${dollars:.{2 - math.floor(math.log10(dollars))}f}"
 
 
 def render_workers(workers: Iterable[tuple[str, str, int]]) -> str:
-    """Workers by GPU, terms and number, as people say it: `2 Spot T4s and 1 K80 on demand`; `no
-    worker`.
+    """Return workers in words: `2 Spot T4s and 1 K80 on demand`, or `no worker`.
+
+    Parameters
+    ----------
+    workers
+        GPU, provisioning model and number of each kind.
     """
-    said: list[str] = []
+    parts: list[str] = []
     for gpu, terms, count in workers:
-        name = f"{gpu.upper()}{'s' if count > 1 else ''}"
-        said.append(f"{count} {name} on demand" if terms == "standard" else f"{count} Spot {name}")
-    return " and ".join(said) or "no worker"
+        name = gpu.upper()
+        if count > 1:
+            name += "s"
+        if terms == "standard":
+            parts.append(f"{count} {name} on demand")
+        else:
+            parts.append(f"{count} Spot {name}")
+    return " and ".join(parts) or "no worker"
 
 
 def if_capacity_lasts(provisioning_model: str) -> str:
-    """Return the condition of an estimate in which each request for such a VM is granted; empty for
-    on-demand VMs.
-    """
+    """Return the condition of an estimate that assumes capacity; '' for on-demand VMs."""
     return {
         "spot": ", if Spot capacity lasts",
         "preemptible": ", if capacity for preemptible VMs lasts",
@@ -178,7 +193,7 @@ def if_capacity_lasts(provisioning_model: str) -> str:
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of text, as wide as they must be."""
+    """Return the lines of a text table; columns are as wide as their longest cell."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -186,14 +201,14 @@ def render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[s
     ]
 
 
-# What may be declared of a run, in a user's words: the record itself is `protocol.run.RunSpec`, which VMs read.
+# Options of a run. The record itself is `protocol.run.RunSpec`, which VMs read.
 
 
 def check_run(given: Mapping[str, object]) -> None:
-    """Check the options that were given for a run (fields of RunSpec). Raises DeclarationError.
+    """Check the options given for a run (fields of RunSpec). Raises DeclarationError.
 
-    Here and nowhere else it is decided what excludes what; a reader of an option's text only makes
-    a value of it.
+    This function alone decides which options exclude each other. The reader of one option's text
+    only converts it.
     """
     for name, value in given.items():
         allowed = choices(name)
@@ -206,9 +221,7 @@ def check_run(given: Mapping[str, object]) -> None:
 
 
 def make_run(values: Mapping[str, object]) -> RunSpec:
-    """The declaration of a run. Raises DeclarationError for a field that is not as it should be, or
-    unknown.
-    """
+    """Return the declaration of a run. Raises DeclarationError for invalid or unknown fields."""
     other = next((name for name in values if name not in RunSpec.__dataclass_fields__), "")
     if other:
         fix = "help(transient_magics.train) names them."
@@ -221,9 +234,11 @@ def make_run(values: Mapping[str, object]) -> RunSpec:
 
 
 def parse_workers(text: str) -> dict[str, int]:
-    """The least and the most workers of a run, as `2:4`; `2` is both. Raises DeclarationError."""
-    least, colon, most = (each.strip() for each in text.partition(":"))
-    numbers = [int(each) if each.isdecimal() else 0 for each in (least, most if colon else least)]
+    """Return the least and the most workers in `2:4`; `2` is both. Raises DeclarationError."""
+    least, colon, most = (part.strip() for part in text.partition(":"))
+    if not colon:
+        most = least
+    numbers = [int(part) if part.isdecimal() else 0 for part in (least, most)]
     if not 0 < numbers[0] <= numbers[1]:
         raise DeclarationError(f"Invalid --workers '{text}'", fix="For example: 2, or 2:4")
     return {"least_workers": numbers[0], "most_workers": numbers[1]}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...errors import ClusterError, DeclarationError, TransientError, joined, unknown
+from ...errors import ClusterError, DeclarationError, TransientError, combined, unknown
 from ...journal import VmState
 from ...protocol.cluster_commands import ChangeMachine
 from ...protocol.machines import WHOLE, Share
@@ -151,7 +151,7 @@ def _restore(cluster: BaseCluster, worker: str) -> Iterator[Deflated]:
         else:
             yield Deflated(vm.name, machine_type=vm.rented_as)
     if refused:
-        raise joined(refused)
+        raise combined(refused)
 
 
 def _restart(cluster: BaseCluster, worker: str, machine_type: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ... import emulator
-from ...errors import ClusterError, DeclarationError, UnreachableError, heard
+from ...errors import ClusterError, DeclarationError, UnreachableError, from_message
 
 if TYPE_CHECKING:
     from ..following.cluster import BaseCluster
@@ -84,7 +84,7 @@ def ask(url: str, method: str, path: str, given: Mapping[str, Any]) -> dict[str,
         connection.close()
     if answer.status == 400:
         refusal = content["error"]
-        raise heard(refusal.get("parts", {"error": refusal["message"]}), DeclarationError)
+        raise from_message(refusal.get("parts", {"error": refusal["message"]}), DeclarationError)
     if answer.status != 200:
         raise UnreachableError(f"The emulator refuses: {content['error']['message']}", where=url)
     return content

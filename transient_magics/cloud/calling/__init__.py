@@ -1,5 +1,3 @@
-"""How Google is called: in whose name, by which clients, with what limits and retries, and what
-refusals mean.
-"""
+"""Calls of Google's services: credentials, clients, limits, retries, and typed errors."""
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Calls of Google's blocking client from asyncio: in threads of our own, tried again with limits,
-errors made ours.
+"""Calls of Google's blocking clients from asyncio: threads, retries, limits and typed errors.
 
-Google's own retries are off, and ours (limited, jittered, through stamina) are on. Operations are
-awaited by our own operations client: the ones that Google's client awaits by itself always poll
-Google's host, even when everything else goes to an emulator.
+Google's own retries are off; ours (limited, jittered, by stamina) replace them. Operations are
+awaited by our own operations client. Those that Google's client awaits automatically always poll
+Google's host, even if all other requests go to an emulator.
 
-`ask` sends one request to a Google service that we have no client for, and returns its JSON answer.
-Most of these services are client-based: a request needs a project that it is charged to, and the
-right to use that project (Service Usage Consumer). The project itself is named first. Where the
-credentials may not use it, the quota project of the login is named, then none.
+`ask` sends one request to a Google service for which there is no client, and returns its JSON
+answer. Most of these services are client-based: a request needs a project that it is charged to,
+and the right to use that project (Service Usage Consumer). The project itself is tried first. If
+the credentials may not use it, the quota project of the login is tried, then none.
 """
 
 from __future__ import annotations
@@ -33,24 +32,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PLAIN: dict[str, Any] = {
-    "retry": None,
-    "timeout": 30.0,
-}  # Google's own retries off, and no call without an end
+# Without Google's own retries, and with a time limit for each call.
+PLAIN: dict[str, Any] = {"retry": None, "timeout": 30.0}
 _THREADS = 64
 _WAITERS = 48  # of the threads, so that short calls never queue behind long waits
-_WAIT_SECONDS = (
-    15.0  # how long a thread stays in one wait, and so the longest that leaving can take
-)
+# How long a thread stays in one wait, and so how long a shutdown may take.
+_WAIT_SECONDS = 15.0
 
 
 Explain = Callable[[Exception, str], CloudError | None]
-"""Our error for a library's, met at a place; None for what is a defect of this program."""
+"""Function from a library's error and its place to the typed error; None for a defect of ours."""
 
 
 class Attempts:
-    """Blocking requests in `threads` of their own: tried again for `patience` seconds, their errors
-    made ours.
+    """Blocking requests in `threads` of their own, with retries for `patience` seconds.
+
+    `explain` converts errors.
     """
 
     def __init__(self, name: str, threads: int, patience: float, explain: Explain) -> None:
@@ -59,14 +56,15 @@ class Attempts:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     def end(self) -> None:
-        """Give the threads back; requests under way end by themselves."""
+        """Release the threads; requests in flight end on their own."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def call(
         self, where: str, function: Callable[[], T], *, patience: float | None = None
     ) -> T:
-        """Run one blocking request in a thread, several times if it fails for a passing reason;
-        errors become ours.
+        """Run a blocking request in a thread, with retries after transient errors.
+
+        Raises the typed error of the last attempt.
         """
         attempts = stamina.retry_context(
             failures.is_transient,
@@ -84,19 +82,18 @@ class Attempts:
 
     @asynccontextmanager
     async def explaining(self, where: str) -> AsyncGenerator[None]:
-        """Errors of Google's client, its credentials and the network become ours."""
+        """Convert errors of Google's client, its credentials and the network to typed ones."""
         try:
             yield
-        except (
-            Exception
-        ) as error:  # Google's clients raise errors of three libraries; unknown ones pass unchanged
+        # Google's clients raise errors of three libraries; unknown ones pass unchanged.
+        except Exception as error:
             ours = self._explain(error, where)
             if ours is None:
                 raise
             raise ours from error
 
     async def threaded(self, function: Callable[[], T]) -> T:
-        """Run it in a thread, once."""
+        """Run a function in a thread, once."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
 
@@ -115,19 +112,20 @@ class Calls(Attempts):
 
     @property
     def clients(self) -> Clients:
-        """Google's clients, once open."""
+        """Google's clients; only while open."""
         if self._clients is None:
             raise RuntimeError("use it as `async with ComputeEngine(...) as engine`")
         return self._clients
 
     @property
     def endpoint(self) -> str | None:
-        """The URL of the emulator that is asked; None: Google."""
+        """The URL of the emulator; None: Google."""
         return self._endpoint
 
     async def open(self) -> None:
-        """Import Google's clients, find credentials, build them. Again: anew, for calls that begin
-        from then on.
+        """Import Google's clients, find credentials, and build the clients.
+
+        If called again, calls that begin afterwards use new credentials.
         """
         async with self.explaining(f"project {self._project}"):
             self._clients = await self.threaded(
@@ -135,16 +133,16 @@ class Calls(Attempts):
             )
 
     def close(self) -> None:
-        """Give threads and connections back; calls under way end by themselves."""
+        """Release threads and connections; calls in flight end on their own."""
         self.end()
         self.clients.close()
 
     async def finished(
         self, zone: str | None, where: str, operation: compute_v1.Operation
     ) -> compute_v1.Operation:
-        """The operation (a global one if there is no zone) once it is done, failed or not.
+        """Wait until an operation is done, failed or not, and return it.
 
-        GoneError where Compute Engine has forgotten it.
+        Without a zone it is a global operation. Raises GoneError if Compute Engine has deleted it.
         """
         from google.cloud import compute_v1
         from requests.exceptions import Timeout
@@ -160,7 +158,7 @@ class Calls(Attempts):
         def wait() -> compute_v1.Operation | None:
             try:
                 return operations.wait(**whole, retry=None, timeout=_WAIT_SECONDS)
-            except Timeout:  # the server may hold a wait for two minutes; our thread does not
+            except Timeout:  # the server may hold a wait for two minutes, but not our thread
                 return None
 
         async def done() -> compute_v1.Operation | None:
@@ -173,11 +171,10 @@ class Calls(Attempts):
         return await until(done)
 
     async def settled(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Carry out a change, and again where its operation found that something else goes on with
-        the resource.
+        """Carry out a change, and repeat it if its operation found the resource in use.
 
-        A request that is refused for that is tried again by `call` already. Each attempt needs an
-        identity of its own.
+        `call` already repeats requests that are refused for that reason. Each attempt needs its own
+        request id.
         """
         attempts = stamina.retry_context(
             NotReadyError,
@@ -192,13 +189,14 @@ class Calls(Attempts):
                 await change()
 
     def failure(self, operation: compute_v1.Operation, where: str) -> CloudError | None:
-        """Our error for an operation that ended badly."""
+        """Return the typed error of a failed operation; None if it succeeded."""
         return failures.explain_operation(operation, where=where, project=self._project)
 
 
 async def until(check: Callable[[], Awaitable[T | None]]) -> T:
-    """Ask until the answer is not None, at growing intervals; the caller limits how long. The API
-    offers no event.
+    """Ask at growing intervals until the answer is not None; return it.
+
+    The caller sets the time limit. The API offers no events.
     """
     interval = 0.1
     while (answer := await check()) is None:
@@ -209,7 +207,7 @@ async def until(check: Callable[[], Awaitable[T | None]]) -> T:
 
 @asynccontextmanager
 async def limit(seconds: float, what: str, where: str) -> AsyncGenerator[None]:
-    """CloudError (`what` within so many seconds) if the block takes longer."""
+    """Raise CloudError (`what` within this many seconds) if the block takes longer."""
     limited = asyncio.timeout(seconds)
     try:
         async with limited:
@@ -227,7 +225,7 @@ IAM = "https://iam.googleapis.com"
 ORGANIZATION_POLICY = "https://orgpolicy.googleapis.com"
 STORAGE = "https://storage.googleapis.com"
 USER_PROJECT = "x-goog-user-project"
-"""The header that names the project which a request is charged to."""
+"""The header with the project that a request is charged to."""
 _RESOURCE_BASED = (STORAGE,)
 _SECONDS = 20.0
 _CONSUMER_REASONS = (
@@ -246,8 +244,9 @@ async def ask(
     body: Mapping[str, Any] | None = None,
     query: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
-    """POST `body` (without one: GET) to a service, at the emulator if there is one. Raises
-    CloudError.
+    """POST `body` (GET without a body) to a service or to the emulator; return the JSON answer.
+
+    Raises CloudError.
     """
     session = calls.clients.asking
     url = f"{calls.endpoint or host}{path}"
@@ -267,11 +266,10 @@ async def ask(
 
 
 def charged(calls: Calls, project: str, send: Callable[[Mapping[str, str]], Any]) -> Any:
-    """Send a request that is charged to the project, or to another if the credentials may not
-    charge it.
+    """Send a request that is charged to the project, or to another if that is refused.
 
-    Returns the answer of the first project that is not refused. If all are, returns the first
-    refusal: its remedy is about the project that was asked for.
+    Returns the first answer that is not such a refusal. If all are, returns the first refusal: its
+    remedy is about the requested project.
     """
     if calls.endpoint:
         return send({})
@@ -279,11 +277,10 @@ def charged(calls: Calls, project: str, send: Callable[[Mapping[str, str]], Any]
     if first.status_code != 403 or USER_PROJECT_DENIED not in first.text:
         return first
     quota_project = calls.clients.quota_project
+    attempts: list[dict[str, str]] = [{}]
     if quota_project not in ("", project):
-        others = [{USER_PROJECT: quota_project}]
-    else:
-        others = []
-    for headers in (*others, {}):
+        attempts.insert(0, {USER_PROJECT: quota_project})
+    for headers in attempts:
         answer = send(headers)
         if not _refuses_consumer(answer):
             return answer
@@ -300,5 +297,5 @@ def content_of(answer: Any) -> dict[str, Any]:
 
 
 def _refuses_consumer(answer: Any) -> bool:
-    """Whether the answer is about the project that was to be charged, and not about the question."""
+    """Return whether a refusal is about the project to charge instead of the request."""
     return answer.status_code == 403 and any(reason in answer.text for reason in _CONSUMER_REASONS)

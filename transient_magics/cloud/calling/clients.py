@@ -1,12 +1,11 @@
 """Google's clients for the services we use, built once and shared by all threads.
 
-Heavy: importing this module's needs takes seconds, so they are imported where a `Clients` is built,
-in a thread.
+Their imports take seconds, so a `Clients` imports them when it is built, in a thread.
 
-The client of Compute Engine is imported without its hundred other services, in less than half of
-the time. `import google.cloud.compute_v1` imports a client for each of them. Its `__init__` does
-nothing else but give names to what its modules define; so a stand-in bears the package's name, and
-finds each name where it is asked for it.
+The client of Compute Engine is imported without the clients of a hundred other services, in less
+than half of the time: `import google.cloud.compute_v1` would import them all. Its `__init__` only
+names what its modules define, so a stand-in takes the package's name and finds each name when it is
+used.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from ...clock import counted, now
 from ...imports import uncollected
-from ...journal.steady import counted, now
 from .login import found_credentials
 
 BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"
@@ -47,59 +46,71 @@ _SERVICES = (
 )
 
 GOOGLE = "https://compute.googleapis.com/"
-_HEARD = 4
+_ANSWERS = 4
 
 
-# How far this machine's clock is from a server's, as closely as an HTTP answer tells.
+# The offset of this machine's clock to a server's, as closely as an HTTP answer shows it.
 
 
 class ServerClock:
-    """How far this machine's clock is from a server's, by the dates of the answers that come
-    anyway.
-    """
+    """The offset of this machine's clock to a server's, from the dates of its answers."""
 
     def __init__(self) -> None:
         self._answers: tuple[tuple[float, float], ...] = ()
-        """By how many seconds the clock that counts was ahead of the server's: at least, and at
-        most. Replaced as a whole, for it is read in one thread while answers come in others.
+        """Least and greatest offset of the steady clock in seconds, by answer.
+
+        Replaced as a whole: one thread reads it while others add answers.
         """
 
     def listen(self, session: Any) -> Any:
-        """The session of `requests`, whose answers are heard from now on."""
-        session.hooks["response"].append(self._hear)
+        """Observe the answers of a session of `requests`, and return the session."""
+        session.hooks["response"].append(self._observe)
         return session
 
     @property
     def ahead(self) -> float:
-        """By how many seconds this machine's clock is ahead (negative: behind), at least; 0 where
-        they may agree.
+        """Seconds by which this machine's clock is at least ahead (negative: behind); 0 if equal.
 
-        Of the latest answers the one counts that says least: this machine may have slept while it
-        waited for one.
+        Of the latest answers the one with the smallest offset counts: this machine may have slept
+        while it waited for another.
         """
         shown = now() - counted()
-        heard = tuple(self._answers)  # in one step: other threads hear answers meanwhile
-        offsets = [max(0.0, least + shown) + min(0.0, most + shown) for least, most in heard]
+        answers = tuple(self._answers)  # in one step: other threads add answers
+        offsets = [max(0.0, least + shown) + min(0.0, most + shown) for least, most in answers]
         return min(offsets, key=abs, default=0.0)
 
-    def _hear(self, response: Any, *_: Any, **__: Any) -> None:
+    def _observe(self, response: Any, *_: Any, **__: Any) -> None:
         after = counted()
         try:
             written = _moment(response.headers.get("Date", ""))
         except ValueError:
             return
         ahead = after - response.elapsed.total_seconds() - (written + 1.0), after - written
-        self._answers = (*self._answers, ahead)[-_HEARD:]
+        self._answers = (*self._answers, ahead)[-_ANSWERS:]
 
 
 def clock_offset(
     url: str = GOOGLE, *, direct: bool = False, timeout: float = 10.0
 ) -> tuple[float, float]:
-    """By how many seconds this machine's clock is ahead of the server's: at least, and at most.
+    """Return the least and greatest seconds by which this machine's clock is ahead of a server's.
 
-    The server's `Date` is in whole seconds, and it was written at some moment between the request
-    and its answer. `direct`: past any proxy. Blocks; raises what `requests` raises, and ValueError
-    for an answer without a date.
+    The server's `Date` has whole seconds, and was written between the request and its answer.
+
+    Parameters
+    ----------
+    url
+        The server.
+    direct
+        Whether to bypass proxies.
+    timeout
+        Seconds until `requests` gives up.
+
+    Raises
+    ------
+    requests.RequestException
+        Without an answer.
+    ValueError
+        For an answer without a date.
     """
     from requests import Session
 
@@ -121,15 +132,13 @@ def _moment(text: str) -> float:
 
 
 def preload() -> None:
-    """Import what `Clients` is built from."""
+    """Import what `Clients` needs."""
     importlib.import_module("google.auth")
     prepare(_SERVICES)
 
 
 class Clients:
-    """One client per service. With an `endpoint`, no credentials are looked for and no proxy is
-    used.
-    """
+    """One client per service. With an `endpoint` there are neither credentials nor proxies."""
 
     def __init__(self, endpoint: str | None, *, connections: int) -> None:
         preload()
@@ -139,15 +148,16 @@ class Clients:
         from requests.adapters import HTTPAdapter
 
         self.clock = ServerClock()
-        self.billing: Session  # for the price list, which has no client among those that we have
-        self.asking: Session  # nor have the services that know rights and policies, and what is not in version 1
+        # Sessions for services without a client: the price list; rights, policies, and methods
+        # that version 1 lacks.
+        self.billing: Session
+        self.asking: Session
         self.quota_project = ""
-        """The quota project that the login names, if it names one. No client here sends it unasked.
-        """
+        """The quota project of the login; '' for none. No client sends it automatically."""
         given: dict[str, Any] = {}
         if endpoint:
-            # The universe is fixed too, or an environment variable could make the credentials look
-            # foreign.
+            # The universe is fixed, too: otherwise an environment variable could make the
+            # credentials look foreign.
             given["client_options"] = {
                 "api_endpoint": endpoint,
                 "universe_domain": "googleapis.com",
@@ -177,8 +187,8 @@ class Clients:
         self.routers = compute_v1.RoutersClient(**given)
         self.firewalls = compute_v1.FirewallsClient(**given)
         for client in self._all():
-            # Private, but the only way to as many connections as threads: the default of ten throws
-            # the others away.
+            # A private attribute, but the only way to as many connections as threads: by default
+            # a pool keeps ten.
             session = self.clock.listen(client.transport._session)
             pool = HTTPAdapter(pool_connections=4, pool_maxsize=connections, pool_block=True)
             session.mount("http://", pool)
@@ -189,7 +199,7 @@ class Clients:
             session.trust_env = not endpoint
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Release the connections."""
         for client in self._all():
             client.transport.close()
         self.billing.close()
@@ -206,17 +216,14 @@ _MESSAGES = f"{_PACKAGE}.types.compute"
 
 
 class _StandIn(types.ModuleType):
-    """In the place of the package: its messages, and the clients of its services."""
+    """A replacement of the package: its messages, and the clients of its services."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(
-            "_"
-        ):  # who looks at any module for a name of his own is not Google's user
+        # Private names are looked up by tools that inspect any module.
+        if name.startswith("_"):
             raise AttributeError(name)
-        messages = importlib.import_module(_MESSAGES)
-        if hasattr(messages, name):
-            place = messages
-        else:
+        place: types.ModuleType | None = importlib.import_module(_MESSAGES)
+        if not hasattr(place, name):
             place = _service(name)
         if place is None:
             raise AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}")
@@ -226,10 +233,9 @@ class _StandIn(types.ModuleType):
 
 
 def prepare(services: Sequence[str] = ()) -> None:
-    """Have `from google.cloud import compute_v1` import only what is asked of it; import
-    `services`.
+    """Import `services`, and make `from google.cloud import compute_v1` import only used names.
 
-    Changes nothing where all of the package is there already.
+    Changes nothing if the whole package is imported already.
     """
     if _PACKAGE not in sys.modules and (found := importlib.util.find_spec(_PACKAGE)):
         stand_in = _StandIn(_PACKAGE)
@@ -243,9 +249,7 @@ def prepare(services: Sequence[str] = ()) -> None:
 
 
 def _service(name: str) -> types.ModuleType | None:
-    """The module of the client called `name` (InstancesClient: services.instances), if there is
-    one.
-    """
+    """Return the module of a client (InstancesClient: services.instances); None if unknown."""
     words = re.findall("[A-Z][a-z0-9]*", name.removesuffix("Client"))
     module = f"{_PACKAGE}.services.{'_'.join(words).lower()}"
     if not name.endswith("Client") or importlib.util.find_spec(module) is None:

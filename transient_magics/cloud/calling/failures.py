@@ -1,22 +1,21 @@
-"""From the failures of Google's client, its credentials, the network and operations to our typed
-errors.
+"""Typed errors for the failures of Google's client, credentials, network and operations.
 
-Three questions about a failure are answered here and nowhere else: is it worth another attempt
-(`is_transient`), what does it mean to the user (`explain`, `explain_operation`), and what should be
-typed to mend it (the error's `fix`). Compute Engine says the same thing in several ways (an HTTP
-status, a reason, a code of an operation); all of them are known here.
+This module alone answers three questions about a failure: is it worth another attempt
+(`is_transient`), what does it mean to the user (`explain`, `explain_operation`), and which command
+mends it (the error's `fix`). Compute Engine reports the same failure in several forms (an HTTP
+status, a reason, a code of an operation); this module covers all of them.
 
 A refused request carries a google.rpc.ErrorInfo: a reason, its domain, and metadata. In the domain
 `googleapis.com` the reasons are those of google.api.ErrorReason, and the metadata names the service
-and the consumer, which is the project that the request was charged to (googleapis/googleapis,
-google/api/error_reason.proto, read 2026-11-27). The consumer may be another project than the one
-that was asked about, so every remedy here names the consumer.
+and the consumer: the project that the request was charged to (googleapis/googleapis,
+google/api/error_reason.proto, read 2026-11-27). The consumer may differ from the project of the
+request, so every remedy here names the consumer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,7 +43,7 @@ _STOCKOUT = re.compile(rf"POOL_EXHAUSTED|STOCKOUT|^insufficientCapacity|^PREEMPT
 _NO_CAPACITY = re.compile(
     "does not have enough resources available|failed to start due to preemption"
 )
-"""Words of Compute Engine's message, for codes that are not in the table (seen by other projects,
+"""Parts of Compute Engine's messages for codes that the table lacks (reported by other projects,
 read 2026-11-27).
 """
 _QUOTA = ("QUOTA_EXCEEDED", "quotaExceeded")
@@ -66,13 +65,12 @@ _PERMISSIONS = (
     re.compile(rf"Permission '({_NAME})' denied"),
     re.compile(rf"does not have ({_NAME}) access"),
 )
-"""The sentences in which Compute Engine, IAM and Cloud Storage name the permission that is missing.
-"""
+"""Sentences in which Compute Engine, IAM and Cloud Storage name the missing permission."""
 _POLICY = re.compile(r"constraints?/([a-z]+\.[A-Za-z.]*[A-Za-z])")
 _SERVICE = re.compile(r"/apis/api/([a-z]+\.googleapis\.com)/")
 _IN_PROJECT = re.compile(r"project #?([a-z0-9][-a-z0-9:.]*[a-z0-9])")
 _REQUEST = re.compile(r"^[A-Z]+ https?://\S+: ")
-"""What google-api-core puts before the message of a refusal."""
+"""The prefix that google-api-core adds to the message of a refusal."""
 
 LOGIN = "gcloud auth application-default login"
 
@@ -105,8 +103,10 @@ NAMES = {
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may well succeed in a moment: overload, a rate limit, a connection
-    that broke, or what it is about is being changed just now.
+    """Return whether the same request may soon succeed.
+
+    That is so after an overload, a rate limit or a broken connection, and while the resource is
+    being changed.
     """
     import requests.exceptions
     from google.api_core.exceptions import GoogleAPICallError
@@ -131,7 +131,19 @@ def is_transient(error: BaseException) -> bool:
 
 
 def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -> CloudError | None:
-    """Our error for `error`, met at `where`; None for what is a defect of this program."""
+    """Return the typed error for `error`; None for a defect of this program.
+
+    Parameters
+    ----------
+    error
+        An exception of Google's client, of its credentials or of `requests`.
+    where
+        The resource or the service that the request was about.
+    project
+        The project that the request was about.
+    endpoint
+        The emulator's URL; empty for Compute Engine.
+    """
     import requests.exceptions
     from google.api_core.exceptions import GoogleAPICallError
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
@@ -139,8 +151,8 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
     if isinstance(error, GoogleAPICallError):
         message = without_request(str(error.message or error))
         info = error_info(error)
-        said = _first_line(message)
-        if found := explain_infrastructure(info, said, where=where, project=project):
+        sentence = _first_line(message)
+        if found := explain_infrastructure(info, sentence, where=where, project=project):
             return found
         status = int(error.code or 0)
         permission = info.metadata.get("permission", "")
@@ -153,14 +165,15 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
         )
     if isinstance(error, (requests.exceptions.RequestException, TransportError)):
         what = f"{endpoint or 'https://compute.googleapis.com'} does not answer"
-        remedy = "Check the network" + (
-            " and that the emulator runs." if endpoint else " and any proxy settings."
-        )
+        if endpoint:
+            remedy = "Check the network and that the emulator runs."
+        else:
+            remedy = "Check the network and any proxy settings."
         return UnreachableError(what, where=where, fix=remedy)
     if isinstance(error, GoogleAuthError):
-        said = _first_line(error.args[0] if error.args else error)
+        sentence = _first_line(error.args[0] if error.args else error)
         return CredentialsError(
-            f"Google did not accept the credentials: {said}", where=where, fix=_LOGIN
+            f"Google did not accept the credentials: {sentence}", where=where, fix=_LOGIN
         )
     return None
 
@@ -168,12 +181,13 @@ def explain(error: Exception, *, where: str, project: str, endpoint: str = "") -
 def explain_operation(
     operation: compute_v1.Operation, *, where: str, project: str
 ) -> CloudError | None:
-    """Our error for an operation that has ended; None if it succeeded.
+    """Return the typed error for a finished operation; None if it succeeded.
 
-    Google's client reports a failure only if the operation carries an HTTP status, and calls it a
+    Google's client reports a failure only if the operation carries an HTTP status, and reports
     success otherwise.
     """
-    for error in _telling_first(operation.error.errors):
+    # The error of a bulk request only counts VMs: those of its VMs explain more.
+    for error in sorted(operation.error.errors, key=lambda error: error.code == _TOO_FEW):
         quota = next(
             (detail.quota_info.metric_name for detail in error.error_details if detail.quota_info),
             "",
@@ -182,11 +196,13 @@ def explain_operation(
             detail.error_info.metadatas.get("zonesAvailable", "") for detail in error.error_details
         ]
         sentences = [detail.localized_message.message for detail in error.error_details]
-        message = next(filter(None, sentences), "") or error.message
+        message = error.message
+        if error.code not in _QUOTA:
+            message = next(filter(None, sentences), "") or message
         return _by_code(
             error.code,
             operation.http_error_status_code,
-            message if error.code not in _QUOTA else error.message,
+            message,
             where=where,
             project=project,
             quota=quota.rsplit("/", 1)[-1],
@@ -223,13 +239,6 @@ def permission_in(message: str) -> str:
     return ""
 
 
-def _telling_first(errors: Iterable[compute_v1.Errors]) -> list[compute_v1.Errors]:
-    """Return the errors of an operation, that of a bulk request (which only counts VMs) behind
-    those of its VMs.
-    """
-    return sorted(errors, key=lambda error: error.code == _TOO_FEW)
-
-
 def _by_code(
     code: str,
     status: int,
@@ -241,8 +250,8 @@ def _by_code(
     zones: str = "",
     permission: str = "",
 ) -> CloudError:
-    """The one table from codes to errors. `code` is the most telling word that Google used."""
-    said = _first_line(message)
+    """Return the error for a code; `code` is the most specific word that Google used."""
+    sentence = _first_line(message)
     preempted = code == "UNSUPPORTED_OPERATION" and "preempt" in message.lower()
     if _STOCKOUT.search(code) or preempted or _NO_CAPACITY.search(message):
         named = tuple(zone.strip() for zone in zones.split(",") if zone.strip())
@@ -250,35 +259,31 @@ def _by_code(
             elsewhere = f"These zones have some: {', '.join(named)}."
         else:
             elsewhere = "Try another zone or wait."
-        what = f"The zone has no capacity for this VM now: {said}"
+        what = f"The zone has no capacity for this VM now: {sentence}"
         return StockoutError(what, where=where, fix=elsewhere, zones=named)
     if code in _QUOTA:
         name = _quoted(message) or quota.upper()
         if name:
             what = f"The quota {name} of project {project} is used up"
+            if limit := re.search(r"Limit: (.+?)\.?$", sentence):
+                what = f"{what}: limit {limit[1]}"
         else:
-            what = f"A quota is used up: {said}"
-        if name:
-            limit = re.search(r"Limit: (.+?)\.?$", said)
-        else:
-            limit = None
+            what = f"A quota is used up: {sentence}"
         page = f"https://console.cloud.google.com/iam-admin/quotas?project={project}"
         remedy = f"Declare fewer VMs, or ask for more at {page}."
-        if limit:
-            told = f"{what}: limit {limit[1]}"
-        else:
-            told = what
-        return QuotaError(told, where=where, fix=remedy, everywhere=name.endswith("_ALL_REGIONS"))
+        return QuotaError(what, where=where, fix=remedy, everywhere=name.endswith("_ALL_REGIONS"))
     if code in _RATE or status == 429:
         return RateLimitError(
-            f"Compute Engine takes no more requests now: {said}", where=where, fix="Wait a minute."
+            f"Compute Engine accepts no more requests now: {sentence}",
+            where=where,
+            fix="Wait a minute.",
         )
     if code in _NOT_READY:
         return NotReadyError(
-            f"It is being changed just now: {said}", where=where, fix="Try again in a moment."
+            f"The resource is being changed: {sentence}", where=where, fix="Try again in a moment."
         )
     if policy := policy_in(message):
-        return forbidden_by_policy(policy, said, where, project)
+        return forbidden_by_policy(policy, sentence, where, project)
     if code in _DISABLED or "it is disabled" in message:
         service = (_SERVICE.search(message) or ["", "compute.googleapis.com"])[1]
         return service_disabled(service, consumer_in(message, project), where=where)
@@ -287,7 +292,7 @@ def _by_code(
     if status == 401:
         return CredentialsError("Google did not accept the credentials", where=where, fix=_LOGIN)
     if code in _ACCOUNT_DENIED or "iam.serviceAccountUser" in message or ACT_AS in message:
-        return _account_denied(said, where, project)
+        return _account_denied(sentence, where, project)
     if "Cross project referencing is not allowed" in message:
         return across_projects("another project", "", where)
     if status == 403 or code == "IAM_PERMISSION_DENIED":
@@ -295,85 +300,87 @@ def _by_code(
         remedy = f"Ask the project's owner for the role {NAMES[role]} (`{grant(role, project)}`), or use other credentials"
         fix = f"{remedy}: `{LOGIN}`."
         return AccessError(
-            f"The credentials in use do not allow this: {said}", where=where, fix=fix
+            f"The credentials in use do not allow this: {sentence}", where=where, fix=fix
         )
     if status == 404 or code in _GONE:
-        return GoneError(f"It does not exist (any more): {said}", where=where)
+        return GoneError(f"It does not exist: {sentence}", where=where)
     if status == 409 or code in _EXISTS:
         return AlreadyExistsError(
-            f"The name is taken: {said}", where=where, fix="Use another name, or delete it."
+            f"The name is in use: {sentence}", where=where, fix="Use another name, or delete it."
         )
     if status == 412:
         return ChangedError(
-            f"Somebody else has changed it meanwhile: {said}", where=where, fix="Try again."
+            f"It was changed since it was read: {sentence}", where=where, fix="Try again."
         )
     if status >= 500:
         return UnreachableError(
-            f"Compute Engine failed (HTTP {status}): {said}", where=where, fix="Try again later."
+            f"Compute Engine failed (HTTP {status}): {sentence}",
+            where=where,
+            fix="Try again later.",
         )
-    return CloudError(f"Compute Engine refused ({code or status}): {said}", where=where)
+    return CloudError(f"Compute Engine refused ({code or status}): {sentence}", where=where)
 
 
-def _account_denied(said: str, where: str, project: str) -> CloudError:
-    """The error for a VM whose service account the credentials may not use."""
-    found = _ACCOUNT.search(said)
+def _account_denied(sentence: str, where: str, project: str) -> CloudError:
+    """Return the error for a VM whose service account the credentials may not use."""
+    found = _ACCOUNT.search(sentence)
     if found:
         account = found[1]
     else:
         account = "ACCOUNT"
     return AccessError(
-        f"The credentials in use may not give a VM this service account: {said}",
+        f"The credentials in use may not give a VM this service account: {sentence}",
         where=where,
-        fix=f"Ask the project's owner for the role Service Account User on it (`{let_use(account, project)}`), or make "
-        f"one for this by `gcloud iam service-accounts create transient-magics --project {project}` and what "
-        "docs/accounts.md says, and declare with --service-account transient-magics.",
+        fix=f"Ask the project's owner for the role Service Account User on it (`{let_use(account, project)}`). Or "
+        f"create one with `gcloud iam service-accounts create transient-magics --project {project}` and the roles "
+        "of docs/accounts.md, and declare with --service-account transient-magics.",
     )
 
 
 def across_projects(owner: str, network: str, where: str = "") -> CloudError:
-    """The error for firewall rules on a network of another project (Shared VPC): rules are made in
-    their network's.
+    """Return the error for firewall rules on a network of another project (Shared VPC).
+
+    Compute Engine creates rules only in the project of their network.
     """
     if network:
-        name = f"network {network} is of {owner}"
+        name = f"network {network} belongs to {owner}"
     else:
-        name = f"the network is of {owner}"
+        name = f"the network belongs to {owner}"
     return CloudError(
-        f"A cluster makes its firewall rules in its own project, and {name} (Shared VPC), which refuses them",
+        f"A cluster creates its firewall rules in its own project, but {name} (Shared VPC)",
         where=where,
-        fix="Declare with --no-firewall, and have the Compute Security Admin there make rules for these VMs' subnet: "
-        "TCP between them let in, port 22 from 35.235.240.0/20 or from where --ssh-from says, all else denied.",
+        fix="Declare with --no-firewall. Ask the Compute Security Admin of that project for rules for the subnet of "
+        "these VMs: allow TCP between them and port 22 from 35.235.240.0/20 or from --ssh-from, deny all else.",
     )
 
 
 def policy_in(message: str) -> str:
-    """The constraint of an organization policy that a message names (`compute.requireOsLogin`), or
-    nothing.
-    """
+    """Return the organization policy that a message names (`compute.requireOsLogin`), or ''."""
     found = _POLICY.search(message)
     if found:
         return found[1]
     return ""
 
 
-def forbidden_by_policy(policy: str, said: str, where: str, project: str) -> CloudError:
-    """The error for an organization policy that a request violates."""
-    what = f"The organization policy {policy} of project {project} forbids it: {said}"
-    fix = f"Use another project, or ask the organization's administrator to except this one from {policy}."
+def forbidden_by_policy(policy: str, sentence: str, where: str, project: str) -> CloudError:
+    """Return the error for an organization policy that a request violates."""
+    what = f"The organization policy {policy} of project {project} forbids it: {sentence}"
+    fix = f"Use another project, or ask the organization's administrator for an exception from {policy}."
     if policy.endswith("equireOsLogin"):
         fix = f"The VMs take SSH keys from their metadata, which OS Login would ignore. {fix}"
     if policy.endswith("vmExternalIpAccess"):
         fix = f"Declare the cluster with --no-external-ip. {fix}"
     if policy.endswith("requireShieldedVm"):
-        fix = f"It demands Secure Boot, which refuses the driver of GPUs. {fix}"
+        fix = f"The policy requires Secure Boot, which rejects the driver of GPUs. {fix}"
     if policy.endswith("resourceLocations"):
         fix = f"Name an allowed --zone. {fix}"
     return AccessError(what, where=where, fix=fix)
 
 
 def _reason(error: Exception) -> str:
-    """Google's one-word reason for a refusal: newer services put it into `details`, Compute Engine
-    into `errors`.
+    """Return Google's one-word reason for a refusal.
+
+    Newer services put it into `details`, Compute Engine into `errors`.
     """
     entries: list[object] = getattr(error, "errors", None) or []
     for entry in entries:
@@ -395,7 +402,7 @@ def _first_line(message: object) -> str:
 
 
 INFRASTRUCTURE = "googleapis.com"
-"""The domain of the reasons that mean the same for every API."""
+"""The domain of the reasons that all APIs share."""
 
 RATE_LIMIT = "RATE_LIMIT_EXCEEDED"
 
@@ -425,7 +432,7 @@ _EXPIRED = ("ACCESS_TOKEN_EXPIRED", "ACCESS_TOKEN_TYPE_UNSUPPORTED", "CREDENTIAL
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """The google.rpc.ErrorInfo of a refusal; empty where it has none."""
+    """The google.rpc.ErrorInfo of a refusal; empty if it carries none."""
 
     reason: str = ""
     domain: str = ""
@@ -433,12 +440,12 @@ class ErrorInfo:
 
     @property
     def service(self) -> str:
-        """The API, as `compute.googleapis.com`, or nothing."""
+        """The API, such as `compute.googleapis.com`; '' if unknown."""
         return self.metadata.get("service", "")
 
     @property
     def consumer(self) -> str:
-        """The ID or number of the project that the request was charged to, or nothing."""
+        """The ID or number of the project that the request was charged to; '' if unknown."""
         return self.metadata.get("consumer", "").removeprefix("projects/")
 
 
@@ -448,8 +455,8 @@ def error_info(error: Any) -> ErrorInfo:
     Parameters
     ----------
     error : google.api_core.exceptions.GoogleAPICallError
-        Cloud Storage's downloads and uploads raise some without details; their answer is read
-        instead.
+        Cloud Storage raises some without details in downloads and uploads; then the answer is
+        parsed instead.
     """
     details: object = list(getattr(error, "details", None) or ()) or _details(error)
     for detail in cast(list[object], details if isinstance(details, list) else []):
@@ -473,16 +480,20 @@ def _details(error: Any) -> object:
 
 
 def explain_infrastructure(
-    info: ErrorInfo, said: str, *, where: str, project: str
+    info: ErrorInfo, sentence: str, *, where: str, project: str
 ) -> CloudError | None:
-    """Return our error for a reason that means the same for every API; None for any other.
+    """Return the typed error for a reason that all APIs share; None for any other.
 
     Parameters
     ----------
-    said : str
-        Google's sentence.
-    project : str
-        The project that was asked about. It stands for a consumer that is not named.
+    info
+        The ErrorInfo of the refusal.
+    sentence
+        Google's message.
+    where
+        The resource or the service that the request was about.
+    project
+        The project of the request. It replaces a consumer that Google does not name.
     """
     if info.domain and info.domain != INFRASTRUCTURE:
         return None
@@ -502,7 +513,7 @@ def explain_infrastructure(
             )
         case "CONSUMER_INVALID" | "RESOURCE_PROJECT_INVALID":
             return ConsumerError(
-                f"There is no project {consumer}, or it was deleted",
+                f"Project {consumer} does not exist, or it was deleted",
                 where=where,
                 fix="Type `gcloud projects list` to see your projects. If it is the quota project of your login, type "
                 f"`{set_quota_project(project)}`.",
@@ -511,12 +522,11 @@ def explain_infrastructure(
             what = f"Google has suspended project {consumer}"
             return ConsumerError(what, where=where, fix=f"See {_SUSPENSION}.")
         case "SECURITY_POLICY_VIOLATED":
+            number = ""
             if uid := info.metadata.get("uid"):
                 number = f" (uid {uid})"
-            else:
-                number = ""
             return AccessError(
-                f"VPC Service Controls forbid this request: {said}",
+                f"VPC Service Controls forbid this request: {sentence}",
                 where=where,
                 fix=f"Ask the organization's administrator, who finds the request in the audit log{number}.",
             )
@@ -536,10 +546,8 @@ def explain_infrastructure(
             metric = info.metadata.get("quota_metric", "")
             what = f"Project {consumer} may send no more requests now"
             if metric:
-                told = f"{what} ({metric})"
-            else:
-                told = what
-            return RateLimitError(told, where=where, fix="Wait a minute.")
+                what = f"{what} ({metric})"
+            return RateLimitError(what, where=where, fix="Wait a minute.")
         case "RESOURCE_QUOTA_EXCEEDED":
             name = (
                 info.metadata.get("quota_limit")
@@ -567,9 +575,7 @@ def explain_infrastructure(
 
 
 def service_disabled(service: str, consumer: str, *, where: str) -> ConsumerError:
-    """Return the error for an API that is not enabled in the project that the request was charged
-    to.
-    """
+    """Return the error for an API that is disabled in the project that pays for the request."""
     title = _TITLES.get(service, f"API {service}")
     if consumer == _LOGIN_PROJECT:
         return ConsumerError(
@@ -585,7 +591,7 @@ def service_disabled(service: str, consumer: str, *, where: str) -> ConsumerErro
 
 
 def billing_disabled(consumer: str, *, where: str) -> ConsumerError:
-    """Return the error for a project without a billing account that pays."""
+    """Return the error for a project without an active billing account."""
     return ConsumerError(
         f"Billing is not enabled for project {consumer}",
         where=where,
@@ -593,22 +599,21 @@ def billing_disabled(consumer: str, *, where: str) -> ConsumerError:
     )
 
 
-# What somebody types so that Google refuses no more: the roles that bring permissions, and the
-# commands of gcloud.
+# Remedies: the roles that include permissions, and commands of gcloud.
 
 
 def role_of(permission: str) -> str:
-    """The predefined role that brings a permission; nothing for one that we need nowhere."""
+    """Return the predefined role that includes a permission; '' for a permission we never need."""
     return next((role for start, role in _ROLES.items() if permission.startswith(start)), "")
 
 
 def grant(role: str, project: str) -> str:
-    """The command that gives somebody a role in a project."""
+    """Return the command that grants a role in a project."""
     return f"gcloud projects add-iam-policy-binding {project} --member user:YOU@EXAMPLE.COM --role {role}"
 
 
 def let_use(account: str, project: str) -> str:
-    """The command that lets somebody give VMs this service account."""
+    """Return the command that permits giving VMs this service account."""
     return (
         f"gcloud iam service-accounts add-iam-policy-binding {account} --project {project} "
         "--member user:YOU@EXAMPLE.COM --role roles/iam.serviceAccountUser"
@@ -616,31 +621,29 @@ def let_use(account: str, project: str) -> str:
 
 
 def lift(constraint: str, project: str, value: str = "") -> str:
-    """What somebody who may change policies types so that one no longer stands in the way (a
-    sentence).
-    """
+    """Return a sentence with the command that exempts a project from an organization policy."""
+    verb = f"disable-enforce {constraint}"
     if value:
         verb = f"allow {constraint} {value}"
-    else:
-        verb = f"disable-enforce {constraint}"
     return (
-        f"An Organization Policy Administrator excepts the project: `gcloud resource-manager org-policies {verb} "
+        f"An Organization Policy Administrator can exempt the project: `gcloud resource-manager org-policies {verb} "
         f"--project {project}`."
     )
 
 
 def lift_managed(constraint: str, project: str) -> str:
-    """Return what mends a managed constraint (a sentence); the older commands of gcloud do not know
-    those.
+    """Return a sentence that explains how to exempt a project from a managed constraint.
+
+    The older commands of gcloud do not support managed constraints.
     """
     return (
-        f"An Organization Policy Administrator excepts the project from {constraint}; `gcloud org-policies describe "
+        f"An Organization Policy Administrator can exempt the project from {constraint}; `gcloud org-policies describe "
         f"{constraint} --effective --project {project}` shows it."
     )
 
 
 def enable(service: str, project: str) -> str:
-    """The command that enables an API in a project."""
+    """Return the command that enables an API in a project."""
     return f"gcloud services enable {service} --project {project}"
 
 

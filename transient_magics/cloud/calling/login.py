@@ -1,15 +1,14 @@
-"""The credentials that Google's libraries find on this machine, and the quota project that they
-name.
+"""The credentials that Google's libraries find on this machine, and their quota project.
 
 `gcloud auth application-default login` writes gcloud's current project into the login as its quota
-project, and Google's libraries then charge every request to it, whatever project the request is
-about. Compute Engine and Cloud Storage are resource-based APIs: without a quota project they count
-a request against the project of its resource ("About the quota project",
+project. Google's libraries then charge every request to it, whatever project the request is about.
+Compute Engine and Cloud Storage are resource-based APIs: without a quota project they count a
+request against the project of its resource ("About the quota project",
 docs.cloud.google.com/docs/quotas/quota-project, read 2026-11-27). So their clients get credentials
-without one. Services that are client-based get the project as an explicit header (`asking`).
+without one. Client-based services get the project as an explicit header (`asking`).
 
-`SignedIn` describes the credentials: whose they are, where they lie and when their token expires.
-It has no token and no key.
+`SignedIn` describes the credentials: their owner, their file, and when their token expires. It
+contains neither token nor key.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 
 
 def found_credentials(scopes: Sequence[str]) -> tuple[Credentials, str]:
-    """Return the credentials that are found here, without a quota project, and the quota project
-    that they named.
+    """Return the credentials of this machine without their quota project, and that project.
 
     Blocks. Raises what Google's library raises.
     """
@@ -38,17 +36,16 @@ def found_credentials(scopes: Sequence[str]) -> tuple[Credentials, str]:
 
 
 def without_quota_project(credentials: Credentials) -> Credentials:
-    """Return the credentials without a quota project; the same where they cannot have one."""
+    """Return the credentials without a quota project; unchanged if they cannot have one."""
     if not quota_project_of(credentials):
         return credentials
-    named: Any = (
-        credentials  # `quota_project_id` is of CredentialsWithQuotaProject, as this method is
-    )
+    # `quota_project_id` belongs to CredentialsWithQuotaProject, as this method does.
+    named: Any = credentials
     return named.with_quota_project(None)
 
 
 def quota_project_of(credentials: Credentials) -> str:
-    """Return the quota project that the credentials name, or nothing."""
+    """Return the quota project that the credentials name; '' for none."""
     return str(getattr(credentials, "quota_project_id", None) or "")
 
 
@@ -60,25 +57,25 @@ _SCOPES = [
 
 
 def principal() -> str:
-    """The e-mail address of the service account or user whose credentials are found here. Blocks;
-    one request at most.
+    """Return the e-mail address of the service account or user of the credentials.
 
-    What stands for an identity elsewhere (workload identity federation) has none: then what its
-    configuration says. Raises what Google's libraries raise.
+    Blocks; sends one request at most. Identities of other providers (workload identity federation)
+    have no address; for them it returns a part of their configuration. Raises what Google's
+    libraries raise.
     """
     from google.auth.transport.requests import Request
 
-    # Google refuses to say whose a login is where the login may not charge its quota project.
+    # Google does not identify a login that may not charge its quota project.
     credentials, _ = found_credentials(_SCOPES)
     account = getattr(credentials, "service_account_email", None)
-    if account == "default":  # a VM's own, whose address its metadata server knows
+    if account == "default":  # the VM's own account, whose address the metadata server has
         credentials.refresh(Request())
         account = getattr(credentials, "service_account_email", None)
-    return account or getattr(credentials, "account", "") or _told(credentials)
+    return account or getattr(credentials, "account", "") or _identity(credentials)
 
 
-def _told(credentials: Credentials) -> str:
-    """What Google itself says whose credentials these are; a login with gcloud allows to ask that."""
+def _identity(credentials: Credentials) -> str:
+    """Ask Google for the user of these credentials; a login with gcloud permits that."""
     from google.api_core import exceptions
     from google.auth.transport.requests import AuthorizedSession
 
@@ -88,8 +85,8 @@ def _told(credentials: Credentials) -> str:
         raise exceptions.from_http_response(answer)
     if answer.ok and (found := answer.json().get("email")):
         return str(found)
-    known = [getattr(credentials, name, None) for name in ("audience", "client_id")]
-    return next((str(each) for each in known if each), type(credentials).__name__)
+    names = [getattr(credentials, name, None) for name in ("audience", "client_id")]
+    return next((str(name) for name in names if name), type(credentials).__name__)
 
 
 _PLATFORM_SCOPE = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -99,17 +96,27 @@ _KINDS = {
     "google.oauth2.credentials": "a user's login",
     "google.oauth2.service_account": "a service account's key",
     "google.auth.compute_engine": "this VM's own service account",
-    "google.auth.impersonated_credentials": "a service account that is impersonated",
+    "google.auth.impersonated_credentials": "an impersonated service account",
 }
 
 
 @dataclass(frozen=True)
 class SignedIn:
-    """`kind` in words; `whose`: an e-mail address mostly; `place`: the file they are from, or
-    nothing.
+    """The credentials of this machine.
 
-    `expires`: until when the present token is good, in seconds since 1970 (0: not told). It is
-    renewed by itself. `exposed`: whether other accounts of this machine may read the file.
+    Attributes
+    ----------
+    kind
+        Their kind in words.
+    whose
+        Their owner, usually an e-mail address.
+    place
+        Their file; '' for none.
+    expires
+        When the present token expires, in seconds since 1970; 0 if unknown. It is renewed
+        automatically.
+    exposed
+        Whether other accounts of this machine can read the file.
     """
 
     kind: str
@@ -118,14 +125,13 @@ class SignedIn:
     expires: float
     exposed: bool
     quota_project: str = ""
-    """The project that the login asks to be charged, whatever project a request is about; or
-    nothing.
-    """
+    """The project that the login charges for all requests; '' for none."""
 
 
 def signed_in() -> SignedIn:
-    """The credentials that Google's libraries find here, with a fresh token. Blocks; raises what
-    they raise.
+    """Return the credentials of this machine with a fresh token.
+
+    Blocks. Raises what Google's libraries raise.
     """
     import google.auth
     from google.auth.transport.requests import Request
@@ -137,9 +143,8 @@ def signed_in() -> SignedIn:
         (words for name, words in _KINDS.items() if module.startswith(name)),
         "an identity of another provider",
     )
-    if module.startswith("google.auth.compute_engine"):
-        place = None
-    else:
+    place = None
+    if not module.startswith("google.auth.compute_engine"):
         place = _place()
     return SignedIn(
         kind=kind,
@@ -152,12 +157,13 @@ def signed_in() -> SignedIn:
 
 
 def _place() -> Path | None:
-    """The file in which Google's libraries look for credentials, if there is one."""
+    """Return the file in which Google's libraries look for credentials; None if it is missing."""
     if named := os.environ.get(_VARIABLE):
         return Path(named)
-    settings = os.environ.get("CLOUDSDK_CONFIG")
-    if settings:
+    folder = Path.home() / ".config" / "gcloud"
+    if settings := os.environ.get("CLOUDSDK_CONFIG"):
         folder = Path(settings)
-    else:
-        folder = Path.home() / ".config" / "gcloud"
-    return path if (path := folder / _FILE).exists() else None
+    path = folder / _FILE
+    if path.exists():
+        return path
+    return None

@@ -1,13 +1,12 @@
-"""The IAM permissions that each call to Compute Engine and Cloud Storage takes, method by method.
+"""The IAM permissions that each call of Compute Engine and Cloud Storage needs, by method.
 
-The permissions are those that Google's reference names on each method's page ("Authorization
-requires the following IAM permissions", cloud.google.com/compute/docs/reference/rest/v1, and "IAM
-permissions for JSON methods", cloud.google.com/storage/docs/access-control/iam-json, read
-2026-11-27). `instances.bulkInsert` takes those of `instances.insert`; waiting for an operation
-takes `get`.
+Source: Google's reference of each method ("Authorization requires the following IAM permissions",
+cloud.google.com/compute/docs/reference/rest/v1, and "IAM permissions for JSON methods",
+cloud.google.com/storage/docs/access-control/iam-json, read 2026-11-27). `instances.bulkInsert`
+needs those of `instances.insert`; waiting for an operation needs `get`.
 
-`tests/cloud/test_permissions.py` walks all uses of the clients in this package and fails for one
-without a row here.
+`tests/cloud/test_permissions.py` visits all uses of the clients in this package, and fails for a
+use without a row here.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from enum import Enum
 
 
 class Purpose(Enum):
-    """What a call is for, and so who makes it."""
+    """The purpose of a call, which determines who makes it."""
 
     RUN = "running a cluster"
-    DECLARE = "declaring one, and looking whether it can be made"
+    DECLARE = "declaring a cluster and checking whether it can be created"
     RULES = "firewall rules"
-    WAY_OUT = "looking for the way out of VMs without an external address"
-    IMAGES = "looking at images"
+    WAY_OUT = "finding the internet access of VMs without an external address"
+    IMAGES = "reading images"
     BAKE = "building images"
     BUCKET = "the bucket"
     ADVICE = "advice on capacity"
@@ -32,7 +31,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One method of a client, what for, and the permissions that it takes."""
+    """One method of a client, its purpose, and the permissions that it needs."""
 
     purpose: Purpose
     permissions: tuple[str, ...]
@@ -50,9 +49,8 @@ _MAKING = (
     "instances.create instances.setLabels instances.setMetadata instances.setTags disks.create disks.setLabels "
     "subnetworks.use"
 )
-"""What every VM takes; `EXTERNAL_ADDRESS` and the like come on top."""
+"""Permissions for every VM; `EXTERNAL_ADDRESS` and the like are added."""
 _RULE = "networks.updatePolicy"
-
 COMPUTE: Mapping[str, Call] = {
     "instances.insert_unary": _compute(Purpose.RUN, _MAKING),
     "instances.bulk_insert_unary": _compute(Purpose.RUN, _MAKING),
@@ -95,12 +93,12 @@ COMPUTE: Mapping[str, Call] = {
     "firewalls.list": _compute(Purpose.RULES, "firewalls.list"),
     "global_operations.wait": _compute(Purpose.RULES, "globalOperations.get"),
 }
-"""By service and method of `Clients`."""
+"""Calls by service and method of `Clients`."""
 ADVICE: Mapping[str, Call] = {
     "capacity": _compute(Purpose.ADVICE, "advice.capacity"),
     "capacityHistory": _compute(Purpose.ADVICE, "advice.capacityHistory"),
 }
-"""By the last part of the path; these are plain requests."""
+"""Calls by the last part of their path; these are plain requests."""
 STORAGE: Mapping[str, Call] = {
     "get_bucket": _storage("buckets.get"),
     "create_bucket": _storage("buckets.create"),
@@ -114,18 +112,18 @@ STORAGE: Mapping[str, Call] = {
     "upload_from_string": _storage("objects.create objects.delete"),
     "delete": _storage("objects.delete"),
 }
-"""By method of Cloud Storage's client and of its objects."""
+"""Calls by method of Cloud Storage's client and of its objects."""
 
 EXTERNAL_ADDRESS = ("compute.subnetworks.useExternalIp",)
-"""What a VM with an external address takes on top."""
+"""Permissions that a VM with an external address also needs."""
 SERVICE_ACCOUNT = ("compute.instances.setServiceAccount",)
-"""What a VM with a service account takes on top (besides the right to use that account)."""
+"""Permissions that a VM with a service account also needs (besides the right to use that account)."""
 OWN_IMAGE = ("compute.images.useReadOnly",)
-"""What a VM from an image of the project takes on top."""
+"""Permissions that a VM from an image of the project also needs."""
 
 
 def permissions_for(purposes: Collection[Purpose]) -> tuple[str, ...]:
-    """Return the permissions that all calls of these purposes take, in the order of the table."""
+    """Return the permissions that all calls of these purposes need, in the order of the table."""
     calls = (*COMPUTE.values(), *ADVICE.values(), *STORAGE.values())
     found = [name for call in calls if call.purpose in purposes for name in call.permissions]
     return tuple(dict.fromkeys(found))

@@ -1,3 +1,3 @@
-"""Before anything is made: whether a project can have these VMs, and what to type where it cannot."""
+"""Checks before anything is created: can a project have these VMs, and what to type if not."""
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Before anything is made: whether a project can have these VMs, and what to type if not.
+"""Checks before anything is created: can a project have these VMs, and what to type if not.
 
-All questions are asked of Google itself, all at once: Compute Engine knows its zones, machine
-types, GPUs, images, networks and quotas, Cloud Resource Manager and IAM know rights and
-organization policies. What nobody may ask here is `not told`, and is not guessed; neither is
-whether a zone has capacity now.
+All questions go to Google, simultaneously. Compute Engine answers about zones, machine types, GPUs,
+images, networks and quotas; Cloud Resource Manager and IAM answer about rights and organization
+policies. A question that these credentials may not ask is reported as `unknown` without a guess.
+Whether a zone has capacity now is not checked.
 
 A VM without an external address reaches the internet by Cloud NAT, and Google by Private Google
-Access. A VM that installs its software needs the internet; one with a baked image needs Google's
-own services alone (the bucket). Compute Engine gives such a VM neither by itself.
+Access. A VM that installs its software needs the internet; one with a baked image needs only
+Google's own services (the bucket). Compute Engine gives such a VM neither by default.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...errors import AccessError, CloudError, ConsumerError, GoneError
@@ -30,13 +31,13 @@ from ..calling.permissions import (
     Purpose,
     permissions_for,
 )
-from ..values import IMAGE, VmRequest
+from ..values import IMAGE, VmRequest, place_of
 from . import policies
 
 if TYPE_CHECKING:
     from google.cloud import compute_v1
 
-_MOST = 100  # in one question
+_MOST = 100  # permissions in one request
 
 
 ALL = (
@@ -45,35 +46,43 @@ ALL = (
     *SERVICE_ACCOUNT,
     *OWN_IMAGE,
 )
-"""What a user needs at most who neither builds images nor asks for advice."""
+"""All permissions of a user who neither builds images nor asks for advice on capacity."""
 
 _MAKING = ("storage.buckets.create", "storage.buckets.list")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer to one question: its `subject`, whether it is `good`, and what there is to say
-    about it.
+    """The answer to one question.
 
-    `said` is the whole text; `fix` the part of it that says what to do, where there is something to
-    be done. One that is not `told` could not be answered: it is good, as nothing that is known
-    forbids it, and its fix is how to be told.
+    Attributes
+    ----------
+    subject
+        What the question is about.
+    good
+        Whether the planned VMs pass. An unanswered question passes: nothing forbids them.
+    text
+        The whole answer.
+    fix
+        The part of the text that tells what to do; '' if there is nothing to do.
+    answered
+        Whether Google answered. If not, `fix` tells how to get an answer.
     """
 
     subject: str
     good: bool
-    said: str
+    text: str
     fix: str = ""
-    told: bool = True
+    answered: bool = True
 
 
 def bad(subject: str, error: CloudError) -> Finding:
-    """The finding that an error is."""
+    """Return the finding for an error."""
     return Finding(subject, False, str(error), error.fix)
 
 
-class _NotTold(Exception):
-    """Nobody may be asked that here: why (a clause), and what to type to be told."""
+class _UnknownError(Exception):
+    """A question that these credentials may not ask: why (a clause), and what to type."""
 
     def __init__(self, why: str, fix: str) -> None:
         super().__init__(why, fix)
@@ -82,11 +91,26 @@ class _NotTold(Exception):
 
 
 _Answer = str | list[Finding]
+_Question = Callable[[], Awaitable[_Answer]]
 
 
 class Examination:
-    """The questions about the VMs that `requests` ask for, in a project that Compute Engine
-    describes as `whole`.
+    """The questions about VMs in a project.
+
+    Parameters
+    ----------
+    calls
+        How Google's services are called.
+    whole
+        The project as Compute Engine describes it.
+    project
+        Its ID.
+    requests
+        The VMs.
+    firewall
+        Whether the cluster creates firewall rules.
+    bucket
+        The name of the bucket; '' for none.
     """
 
     def __init__(
@@ -99,9 +123,6 @@ class Examination:
         firewall: bool,
         bucket: str,
     ) -> None:
-        """`firewall`: whether there will be firewall rules; `bucket`: the name of the bucket, or
-        nothing.
-        """
         self._calls = calls
         self._whole = whole
         self._project = project
@@ -110,59 +131,53 @@ class Examination:
         self._bucket = bucket
 
     async def findings(self) -> list[Finding]:
-        """All answers, in the order in which a reader would ask. Never raises CloudError."""
-        requests = self._requests
-        asked = list[tuple[str, Callable[[], Awaitable[_Answer]]]]()
-        asked.append((f"rights in {self._project}", self._rights))
-        for account in dict.fromkeys(
-            request.service_account for request in requests if request.service_account
-        ):
-            asked.append(
-                (f"service account {account}", lambda account=account: self._account(account))
-            )
-        for zone in dict.fromkeys(each.zone for each in requests):
-            asked.append((f"zone {zone}", lambda zone=zone: self._zone(zone)))
-        for image in dict.fromkeys(each.image or IMAGE for each in requests):
-            disks = [
-                each.disk_gb for each in requests if (each.image or IMAGE) == image and each.disk_gb
-            ]
-            asked.append(("image", lambda image=image, disks=disks: self._image(image, disks)))
-        for network in dict.fromkeys(each.network or "default" for each in requests):
-            asked.append((f"network {network}", lambda network=network: self._network(network)))
-        regions = {
-            region: [each for each in requests if _region(each) == region]
-            for region in map(_region, requests)
-        }
-        for region, here in regions.items():
-            if inside := [each for each in here if not each.external_ip]:
-                asked.append(
-                    (f"way out in {region}", lambda r=region, i=inside: self._way_out(r, i))
-                )
-        asked.append(("OS Login", self._os_login))
-        asked.append(("organization policies", self._policies))
-        for region in regions:
-            asked.append(
-                (f"quotas in {region}", lambda region=region: self._quotas(region, regions[region]))
-            )
-        asked.append(("quotas of the project", self._quotas_everywhere))
+        """Return all answers, in the order of interest. Never raises CloudError."""
+        questions = self._questions()
         answers = await asyncio.gather(
-            *(self._ask(subject, question) for subject, question in asked)
+            *(self._ask(subject, question) for subject, question in questions)
         )
         return [finding for found in answers for finding in found]
 
-    async def _ask(self, subject: str, question: Callable[[], Awaitable[_Answer]]) -> list[Finding]:
+    def _questions(self) -> list[tuple[str, _Question]]:
+        """Return the subjects with their questions, in the order of interest."""
+        requests = self._requests
+        questions = list[tuple[str, _Question]]()
+        questions.append((f"rights in {self._project}", self._rights))
+        accounts = (request.service_account for request in requests if request.service_account)
+        for account in dict.fromkeys(accounts):
+            questions.append((f"service account {account}", partial(self._account, account)))
+        for zone in dict.fromkeys(request.zone for request in requests):
+            questions.append((f"zone {zone}", partial(self._zone, zone)))
+        for image in dict.fromkeys(request.image or IMAGE for request in requests):
+            disks = [
+                request.disk_gb
+                for request in requests
+                if (request.image or IMAGE) == image and request.disk_gb
+            ]
+            questions.append(("image", partial(self._image, image, disks)))
+        for network in dict.fromkeys(request.network or "default" for request in requests):
+            questions.append((f"network {network}", partial(self._network, network)))
+        regions = {
+            region: [request for request in requests if _region(request) == region]
+            for region in map(_region, requests)
+        }
+        for region, here in regions.items():
+            if inside := [request for request in here if not request.external_ip]:
+                question = partial(self._way_out, region, inside)
+                questions.append((f"way out in {region}", question))
+        questions.append(("OS Login", self._os_login))
+        questions.append(("organization policies", self._policies))
+        for region, here in regions.items():
+            questions.append((f"quotas in {region}", partial(self._quotas, region, here)))
+        questions.append(("quotas of the project", self._quotas_everywhere))
+        return questions
+
+    async def _ask(self, subject: str, question: _Question) -> list[Finding]:
         try:
             answer = await question()
-        except _NotTold as unknown:
-            return [
-                Finding(
-                    subject,
-                    True,
-                    f"not told: {unknown.why}. {unknown.fix}",
-                    unknown.fix,
-                    told=False,
-                )
-            ]
+        except _UnknownError as unknown:
+            text = f"unknown: {unknown.why}. {unknown.fix}"
+            return [Finding(subject, True, text, unknown.fix, answered=False)]
         except CloudError as error:
             return [bad(subject, error)]
         if isinstance(answer, str):
@@ -170,44 +185,40 @@ class Examination:
         return answer
 
     async def _rights(self) -> str:
-        wanted = needed(self._requests, firewall=self._firewall, bucket=self._bucket)
+        required = needed(self._requests, firewall=self._firewall, bucket=self._bucket)
         try:
-            missing = await lacking(self._calls, self._project, wanted, self._bucket)
+            missing = await lacking(self._calls, self._project, required, self._bucket)
         except CloudError as error:
             raise _unasked(error) from error
-        # A network of another project is used by a right on it, which that project gives.
+        # Such a network is used by a right on it, which its own project grants.
         if self._requests and all(
             place_of(request.network, self._project)[0] != self._project
             for request in self._requests
         ):
             missing = [
-                each
-                for each in missing
-                if not each.startswith(("compute.subnetworks.", "compute.networks."))
+                permission
+                for permission in missing
+                if not permission.startswith(("compute.subnetworks.", "compute.networks."))
             ]
         if not missing:
-            return f"all {len(wanted)} permissions that this takes"
-        roles = dict.fromkeys(failures.role_of(each) for each in missing)
+            return f"all {len(required)} permissions that this takes"
+        roles = dict.fromkeys(failures.role_of(permission) for permission in missing)
+        remedies = [
+            f"{failures.NAMES[role]} (`{failures.grant(role, self._project)}`)" for role in roles
+        ]
         raise AccessError(
             f"The credentials in use lack {_some(missing)}",
-            fix="Ask the project's owner for "
-            + " and ".join(
-                f"{failures.NAMES[role]} (`{failures.grant(role, self._project)}`)"
-                for role in roles
-            )
-            + ".",
+            fix=f"Ask the project's owner for {' and '.join(remedies)}.",
         )
 
     async def _account(self, named: str) -> str:
-        """Whether the credentials may give this service account to a VM."""
+        """Return that the credentials may give this service account to a VM, or raise."""
         if named != "default":
             account = named
         else:
             account = self._whole.default_service_account
         if not account:
-            fix = (
-                "Make one by the commands of docs/accounts.md, and name it with --service-account."
-            )
+            fix = "Create one with the commands of docs/accounts.md, and name it with --service-account."
             raise CloudError(
                 f"Compute Engine has no service account of its own in project {self._project}",
                 fix=fix,
@@ -218,7 +229,7 @@ class Examination:
                 self._calls, self._project, IAM, path, {"permissions": [failures.ACT_AS]}
             )
         except GoneError as error:
-            fix = "Make it by the commands of docs/accounts.md, or name another."
+            fix = "Create it with the commands of docs/accounts.md, or name another."
             raise CloudError(f"There is no service account {account}", fix=fix) from error
         except CloudError as error:
             raise _unasked(error) from error
@@ -230,59 +241,55 @@ class Examination:
         )
 
     async def _policies(self) -> _Answer:
-        wanted = policies.Wanted(self._project, self._requests, bool(self._bucket))
+        planned = policies.PlannedResources(self._project, self._requests, bool(self._bucket))
         try:
-            found, unasked = await policies.forbidden(self._calls, wanted)
+            found, unasked = await policies.forbidden(self._calls, planned)
         except CloudError as error:
             raise _unasked(error, self._project, "roles/orgpolicy.policyViewer") from error
         answers: list[Finding] = []
         for policy in found:
             subject = f"organization policy {policy.constraint}"
-            answers.append(
-                bad(subject, AccessError(f"It stands in the way: {policy.why}", fix=policy.fix))
-            )
+            error = AccessError(f"It forbids these VMs: {policy.why}", fix=policy.fix)
+            answers.append(bad(subject, error))
         if not answers:
             answers.append(Finding("organization policies", True, "no known policy forbids it"))
         if unasked:
-            fix = f"Type `{failures.enable(policies.SERVICE, self._project)}` to be told."
-            said = f"not told: {', '.join(unasked)} could not be asked. {fix}"
-            answers.append(Finding("managed organization policies", True, said, fix, told=False))
+            fix = f"Type `{failures.enable(policies.SERVICE, self._project)}` to enable that API."
+            text = f"unknown: {', '.join(unasked)} could not be read. {fix}"
+            subject = "managed organization policies"
+            answers.append(Finding(subject, True, text, fix, answered=False))
         return answers
 
     async def _way_out(self, region: str, inside: Sequence[VmRequest]) -> str:
         try:
             return await way_out(self._calls, self._project, region, inside)
         except AccessError as error:
-            raise _NotTold(error.what, error.fix) from error
+            raise _UnknownError(error.what, error.fix) from error
 
     async def _zone(self, name: str) -> str:
         zone = await self._get(self._calls.clients.zones, zone=name)
         if zone.status != "UP":
             raise CloudError(f"The zone {name} is {zone.status}", fix="Choose another.")
         here = [request for request in self._requests if request.zone == name]
-        machines = {each.machine_type for each in here}
-        cards = {each.accelerator for each in here if each.accelerator}
+        machines = {request.machine_type for request in here}
+        cards = {request.accelerator for request in here if request.accelerator}
         clients = self._calls.clients
         ends = list[str]()
         for machine in sorted(machines):
-            without = f"{name} has no machine type {machine}"
-            ends.append(
-                await self._there(without, clients.machine_types, zone=name, machine_type=machine)
-            )
+            absent = f"{name} has no machine type {machine}"
+            what = {"zone": name, "machine_type": machine}
+            ends.append(await self._end_of(absent, clients.machine_types, **what))
         for card in sorted(cards):
-            without = f"{name} has no {card}"
-            ends.append(
-                await self._there(
-                    without, clients.accelerator_types, zone=name, accelerator_type=card
-                )
-            )
+            absent = f"{name} has no {card}"
+            what = {"zone": name, "accelerator_type": card}
+            ends.append(await self._end_of(absent, clients.accelerator_types, **what))
         return "; ".join([f"has {', '.join(sorted(machines | cards))}", *filter(None, ends)])
 
     async def _image(self, text: str, disks: Iterable[int]) -> str:
-        """`disks`: in GB, those that are to be made from it with a size of their own."""
+        """Return the image in words. `disks` are the declared sizes of its disks, in GB."""
         project, name = place_of(text, self._project)
         images = self._calls.clients.images
-        fix = "Name one that `gcloud compute images list` shows."
+        fix = "Name an image that `gcloud compute images list` shows."
         try:
             if "family" in text.split("/"):
                 found = await self._calls.call(
@@ -293,19 +300,21 @@ class Examination:
                     text, lambda: images.get(project=project, image=name, **PLAIN)
                 )
         except GoneError as error:
-            raise CloudError(f"There is no image {text}", fix=fix) from error
+            raise CloudError(f"The image {text} does not exist", fix=fix) from error
         if (least := min(disks, default=0)) and least < found.disk_size_gb:
             what = f"{found.name} does not fit on a disk of {least} GB"
             raise CloudError(what, fix=f"Declare with --disk {found.disk_size_gb}GB or more.")
-        purpose = next((each for each, family in FAMILIES.items() if family == found.family), "")
+        purpose = next(
+            (purpose for purpose, family in FAMILIES.items() if family == found.family), ""
+        )
+        carries = ""
         if purpose:
             carries = f", which carries the stack for {purpose}"
-        else:
-            carries = ""
         return f"{found.name} of project {project}{carries}"
 
     async def _network(self, text: str) -> str:
-        networks, (project, name) = self._calls.clients.networks, place_of(text, self._project)
+        networks = self._calls.clients.networks
+        project, name = place_of(text, self._project)
         if self._firewall and project != self._project:
             raise across_projects(project, name)
         try:
@@ -316,27 +325,28 @@ class Examination:
             fix = f"Name another with --network, or type `gcloud compute networks create {name} --project {project}`."
             raise CloudError(f"Project {project} has no network {name}", fix=fix) from error
         custom = "auto_create_subnetworks" in network and not network.auto_create_subnetworks
-        if custom and any(
+        unnamed = any(
             not request.subnet
             for request in self._requests
             if (request.network or "default") == text
-        ):
+        )
+        if custom and unnamed:
             fix = "Name one with --subnet: `gcloud compute networks subnets list` shows them."
             raise CloudError(
-                f"Network {name} makes no subnetworks by itself, and none is named", fix=fix
+                f"Network {name} creates no subnetworks automatically, and none is named", fix=fix
             )
         return "is there"
 
     async def _os_login(self) -> str:
-        """Whether VMs take the cluster's own SSH key: with OS Login they would not."""
+        """Return whether OS Login is on: VMs with it would ignore the cluster's own SSH key."""
         common = {item.key: item.value for item in self._whole.common_instance_metadata.items}
         if common.get("enable-oslogin", "").lower() not in ("true", "1", "yes"):
-            return "is off in the project, so VMs take the cluster's own key"
-        # A VM's own metadata goes before the project's.
+            return "is off in the project, so VMs accept the cluster's own key"
+        # A VM's own metadata overrides the project's.
         return (
-            "is on in the project; these VMs turn it off for themselves, which will be refused if an organization "
-            f"policy demands it (`gcloud org-policies describe {policies.OS_LOGIN} --effective --project "
-            f"{self._project}` tells)"
+            "is on in the project; these VMs turn it off for themselves, which fails if an organization policy "
+            f"requires OS Login (`gcloud org-policies describe {policies.OS_LOGIN} --effective --project "
+            f"{self._project}` shows it)"
         )
 
     async def _quotas(self, name: str, here: Sequence[VmRequest]) -> str:
@@ -344,22 +354,22 @@ class Examination:
         return policies.compare(region.quotas, policies.needs(here), f"in {name}", self._project)
 
     async def _quotas_everywhere(self) -> str:
-        wanted = policies.needs_everywhere(self._requests)
+        required = policies.needs_everywhere(self._requests)
         return policies.compare(
-            self._whole.quotas, wanted, f"of project {self._project}", self._project
+            self._whole.quotas, required, f"of project {self._project}", self._project
         )
 
-    async def _there(self, otherwise: str, client: Any, **what: str) -> str:
-        """What Compute Engine says of its end, where it is there."""
+    async def _end_of(self, absent: str, client: Any, **what: str) -> str:
+        """Return when a resource ends, as Compute Engine announces it; raise if it is absent."""
         try:
             found = await self._get(client, **what)
         except GoneError as error:
             raise CloudError(
-                otherwise, fix="`transient catalog GPU` lists the zones that have a GPU."
+                absent, fix="`transient catalog GPU` lists the zones that have a GPU."
             ) from error
         end = end_of(found.name, found.deprecated)
         if found.deprecated.state in WITHDRAWN:
-            raise CloudError(f"{otherwise} any more: {end}", fix="Declare another.")
+            raise CloudError(f"{absent} any more: {end}", fix="Declare another.")
         return end
 
     async def _get(self, client: Any, **what: str) -> Any:
@@ -367,14 +377,13 @@ class Examination:
         return await self._calls.call(next(reversed(what.values())), lambda: client.get(**whole))
 
 
-def _unasked(error: CloudError, project: str = "", role: str = "") -> _NotTold:
-    """What a question that failed leaves: not an answer. `role`: the one that allows to ask it."""
+def _unasked(error: CloudError, project: str = "", role: str = "") -> _UnknownError:
+    """Return the reason why a question has no answer; `role` is the one that permits it."""
     denied = isinstance(error, AccessError) and not isinstance(error, ConsumerError)
+    fix = error.fix
     if denied and role:
-        fix = f"Type `{failures.grant(role, project)}` to be told."
-    else:
-        fix = error.fix
-    return _NotTold(error.what, fix)
+        fix = f"Type `{failures.grant(role, project)}` to get this right."
+    return _UnknownError(error.what, fix)
 
 
 def _some(missing: Sequence[str]) -> str:
@@ -391,15 +400,13 @@ def _region(request: VmRequest) -> str:
 _ALL = ("ALL_SUBNETWORKS_ALL_IP_RANGES", "ALL_SUBNETWORKS_ALL_PRIMARY_IP_RANGES")
 
 
-def place_of(network: str, project: str) -> tuple[str, str]:
-    """Project and name of a network, or subnetwork, that is called by its name or by a URL."""
-    parts = network.split("/")
-    return (parts[parts.index("projects") + 1] if "projects" in parts else project), parts[-1]
-
-
 async def way_out(calls: Calls, project: str, region: str, requests: Sequence[VmRequest]) -> str:
-    """How these VMs of a region, which have no external address, get out. Raises CloudError where
-    they cannot.
+    """Return how VMs without an external address reach what they need.
+
+    Raises
+    ------
+    CloudError
+        If they cannot: with neither Cloud NAT nor, for baked images, Private Google Access.
     """
     owner, network = place_of(requests[0].network or "default", project)
     subnet = await _subnetwork(calls, owner, region, network, requests[0].subnet)
@@ -416,22 +423,20 @@ async def way_out(calls: Calls, project: str, region: str, requests: Sequence[Vm
         )
     if subnet is not None and not subnet.private_ip_google_access:
         raise CloudError(
-            f"VMs without an external address reach no service of Google's from subnetwork {subnet.name}: it has "
+            f"VMs without an external address cannot reach Google's services from subnetwork {subnet.name}: it has "
             "neither Cloud NAT nor Private Google Access",
             fix=f"Type `gcloud compute networks subnets update {subnet.name} --region {region} --project {owner} "
             "--enable-private-ip-google-access`.",
         )
     if subnet is not None:
         return "to Google's services by Private Google Access"
-    return "not known: no subnetwork is told"
+    return "unknown: no subnetwork is named"
 
 
 async def _subnetwork(
     calls: Calls, owner: str, region: str, network: str, asked: str
 ) -> compute_v1.Subnetwork | None:
-    """The subnetwork that VMs of a region get; None where the network has none there, or it cannot
-    be told which.
-    """
+    """Return the subnetwork of VMs in a region; None if the network has none, or several."""
     if asked:
         owner, name = place_of(asked, owner)
     else:
@@ -450,7 +455,7 @@ async def _subnetwork(
     try:
         return await calls.call(name, lambda: clients.get(**place, **PLAIN))
     except GoneError as error:
-        fix = "`gcloud compute networks subnets list` shows those that there are."
+        fix = "`gcloud compute networks subnets list` shows the subnetworks."
         raise CloudError(
             f"Network {network} has no subnetwork {name} in {region}", fix=fix
         ) from error
@@ -480,17 +485,14 @@ def _lists(nat: compute_v1.RouterNat, subnet: compute_v1.Subnetwork | None) -> b
     )
 
 
-# Which permissions a declaration takes, by the calls that are made for it
-# (`calling/permissions.py`).
+# Permissions of a declaration, from the calls that it makes (`calling/permissions.py`).
 #
-# `lacking` asks Google which of them the credentials in use have. Rights on a single bucket count,
-# rights on a single network or image do not show in the project's answer.
+# `lacking` asks Google which of them the credentials have. Rights on a single bucket count; rights
+# on a single network or image do not appear in the project's answer.
 
 
 def needed(requests: Sequence[VmRequest], *, firewall: bool, bucket: str) -> tuple[str, ...]:
-    """The permissions in the project that VMs like these take, with or without firewall rules and a
-    bucket.
-    """
+    """Return the permissions in the project that these VMs need."""
     own_image = any(request.image and not _elsewhere(request.image) for request in requests)
     purposes = {Purpose.RUN, Purpose.DECLARE}
     if own_image:
@@ -508,29 +510,34 @@ def needed(requests: Sequence[VmRequest], *, firewall: bool, bucket: str) -> tup
     return tuple(found)
 
 
-async def lacking(calls: Calls, project: str, wanted: Sequence[str], bucket: str) -> list[str]:
-    """Those of the `wanted` permissions that the credentials do not have. Raises CloudError."""
+async def lacking(calls: Calls, project: str, required: Sequence[str], bucket: str) -> list[str]:
+    """Return the `required` permissions that the credentials lack. Raises CloudError."""
     path = f"/v1/projects/{project}:testIamPermissions"
     granted: set[str] = set()
-    for at in range(0, len(wanted), _MOST):
+    for at in range(0, len(required), _MOST):
         answer = await ask(
-            calls, project, RESOURCE_MANAGER, path, {"permissions": list(wanted[at : at + _MOST])}
+            calls, project, RESOURCE_MANAGER, path, {"permissions": list(required[at : at + _MOST])}
         )
         granted.update(answer.get("permissions", ()))
-    missing = [each for each in wanted if each not in granted]
-    if bucket and (stored := [each for each in missing if each.startswith("storage.")]):
+    missing = [permission for permission in required if permission not in granted]
+    if bucket and (
+        stored := [permission for permission in missing if permission.startswith("storage.")]
+    ):
         granted |= await _of_bucket(calls, project, bucket, stored)
-    return [each for each in missing if each not in granted]
+    return [permission for permission in missing if permission not in granted]
 
 
-async def _of_bucket(calls: Calls, project: str, bucket: str, wanted: Iterable[str]) -> set[str]:
-    """What of this the credentials have in the bucket itself; one that is there needs not be made."""
-    query = [("permissions", each) for each in wanted if each not in _MAKING]
+async def _of_bucket(calls: Calls, project: str, bucket: str, required: Iterable[str]) -> set[str]:
+    """Return the required permissions that the credentials have in the bucket itself.
+
+    An existing bucket needs no right to create one.
+    """
+    query = [("permissions", permission) for permission in required if permission not in _MAKING]
     try:
         answer = await ask(
             calls, project, STORAGE, f"/storage/v1/b/{bucket}/iam/testPermissions", query=query
         )
-    except CloudError:  # there is none, or nothing is told of it: what the project says holds
+    except CloudError:  # no bucket, or no right to read its policy: the project's answer holds
         return set()
     return {*answer.get("permissions", ()), *_MAKING}
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Coroutine
 from typing import Any
 
-from ...errors import TransientError, told
+from ...errors import TransientError, to_message
 
 
 def print_answer(work: Coroutine[Any, Any, dict[str, Any]]) -> int:
@@ -23,6 +23,6 @@ def print_answer(work: Coroutine[Any, Any, dict[str, Any]]) -> int:
     try:
         print(json.dumps(asyncio.run(work)))
     except (TransientError, OSError) as error:
-        print(json.dumps(told(error)))
+        print(json.dumps(to_message(error)))
         return 1
     return 0

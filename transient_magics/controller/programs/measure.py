@@ -43,7 +43,7 @@ from ...spec.measurement import (
     TRACE,
     MeasureSpec,
     Sighting,
-    next_look,
+    next_request,
     read_sightings,
     write_sightings,
 )
@@ -71,7 +71,7 @@ async def measure(spec: MeasureSpec, folder: Path) -> str:
     async with to_project(spec.project) as access:
         while True:
             seen = read_sightings(folder)
-            due, over = next_look(spec, seen, time.time())
+            due, over = next_request(spec, seen, time.time())
             if over:
                 return over
             if await _stopped(folder, due):

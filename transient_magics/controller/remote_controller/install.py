@@ -20,9 +20,8 @@ from ...journal.declared import declared_below
 from ...journal.lock import LOCK
 from ...kinds import KINDS
 from ...protocol import layout
-from ...protocol.checks import clipped, parsed_object
+from ...protocol.checks import clipped, is_name, parsed_object
 from ...protocol.cluster_commands import Command, Ping
-from ...protocol.names import is_name
 from ...remote import Connection, push_bundle
 from ...spec import ClusterSpec
 from ..host import VM_VARIABLE
@@ -139,7 +138,7 @@ class RemoteInstall:
             await self._connection.start_detached(command, log, environment=settings)
 
     async def ask(self, command: Command) -> dict[str, Any]:
-        """The controller's answer to a command, yet to be `granted`. Raises RemoteError where none
+        """The controller's answer to a command, for `checked_answer`. Raises RemoteError where none
         can be read.
         """
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")

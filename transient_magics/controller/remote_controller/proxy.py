@@ -31,7 +31,8 @@ from ...errors import (
     RemoteError,
     RoomError,
     TransientError,
-    granted,
+    checked_answer,
+    reason_of,
 )
 from ...journal import (
     ClusterState,
@@ -285,10 +286,10 @@ class ControllerProxy:
             try:
                 self._trouble_there = await seat.start()
                 if self._to_end:
-                    granted(await seat.ask(Delete(reason=self._to_end)))
+                    checked_answer(await seat.ask(Delete(reason=self._to_end)))
                 for command in self._unheard():
                     await self._bring_declared(seat, command)
-                    granted(await seat.ask(command))
+                    checked_answer(await seat.ask(command))
             except (TransientError, OSError) as error:
                 log.warning("%s", error)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -341,7 +342,7 @@ class ControllerProxy:
                 return {}
             what = f"{self._vm.name}, on which the controller runs, does not answer now"
             raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
-        answer = granted(answer)
+        answer = checked_answer(answer)
         if isinstance(command, Resize):
             self._spec = new
             agree(self._directory, self._spec)
@@ -379,7 +380,7 @@ class ControllerProxy:
                 except (OSError, RoomError) as error:
                     if isinstance(error, OSError) and error.errno not in _NO_ROOM:
                         raise
-                    why = error.strerror if isinstance(error, OSError) else error
+                    why = reason_of(error)
                     self._no_room[what] = f"The {what} cannot be copied to this machine: {why}"
                     log.warning("%s", self._no_room[what])
                 await asyncio.sleep(_ROOM_SECONDS)

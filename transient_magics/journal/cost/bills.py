@@ -31,7 +31,7 @@ def bill(state: ClusterState, now: float) -> Bill:
     }
     places = {(price_kind(vm.role, vm.accelerator), vm.zone) for vm in state.vms.values()}
     sources = {
-        line.source for kind, zone in places if spec and (line := spec.known_price(kind, zone))
+        line.source for kind, zone in places if spec and (line := spec.find_price(kind, zone))
     }
     running = [vm for vm in state.living if vm.running_at and not stopped_at(vm, now)]
     moved = state.transferred_dollars

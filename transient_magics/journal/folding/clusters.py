@@ -1,13 +1,18 @@
-"""What events of the cluster and of its controller do: its declaration, phases and leases."""
+"""The rules for events of the cluster and of its controller.
+
+They are about its declaration and phases, its leases, its moves to other zones, and the VMs that the
+provider wants back.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ...clock import Clock
 from ...spec import WORKER, ClusterSpec
 from .. import events as e
-from ..state import ClusterState, RunState
+from ..state import ClusterState, Reclaim, Relocation, RunState, VmState
 from .rules import Rules, changed
 from .runs import with_run
 
@@ -27,15 +32,13 @@ def _(state: ClusterState, event: e.ClusterForgotten) -> ClusterState:
 
 @rules.of(e.ClusterResized)
 def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
-    vms = {
-        name: changed(vm, left=True, left_at=event.at)
-        if name in event.gives_up and vm.role == WORKER and vm.living
-        else vm
-        for name, vm in state.vms.items()
-    }
-    return changed(
-        state, spec=ClusterSpec.from_dict(event.spec), vms=vms, failed_boots={}, unfit={}
-    )
+    vms = dict(state.vms)
+    for name in event.gives_up:
+        vm = vms.get(name)
+        if vm and vm.role == WORKER and vm.living:
+            vms[name] = changed(vm, left=True, left_at=event.at)
+    spec = ClusterSpec.from_dict(event.spec)
+    return changed(state, spec=spec, vms=vms, failed_boots={}, unfit={})
 
 
 @rules.of(e.ClusterZonesFound, e.ClusterPriced)
@@ -83,29 +86,110 @@ def _(state: ClusterState, event: e.ClusterDeleted) -> ClusterState:
 
 @rules.of(e.ClusterLeased)
 def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
-    workers = {int(slot): run for slot, run in event.workers.items()}
-    since: dict[int, float] = {}
+    leases = {int(place): name for place, name in event.workers.items()}
+    leased_at = dict.fromkeys(leases, event.at)
     tenures = dict(state.tenures)
-    for slot, run in state.leases.items():
-        if workers.get(slot) == run:
-            since[slot] = state.leased_at.get(slot, event.at)
-        elif begin := state.leased_at.get(slot):
-            tenures[run] = (*tenures.get(run, ()), (slot, begin, event.at))
-    since = {slot: since.get(slot, event.at) for slot in workers}
-    for name in {*workers.values()} - {*state.leases.values(), *state.tenures}:
+    for place, name in state.leases.items():
+        begin = state.leased_at.get(place)
+        if leases.get(place) == name:
+            leased_at[place] = begin or event.at
+        elif begin:
+            tenures[name] = (*tenures.get(name, ()), (place, begin, event.at))
+    for name in {*leases.values()} - {*state.leases.values(), *state.tenures}:
         run = state.of(RunState).get(name)
-        if run and run.started_at:  # its parameter servers were there before its first worker
+        # The chief starts when the parameter servers are ready. The run trains, and costs, from its
+        # first worker on.
+        if run and run.started_at:
             state = with_run(state, name, started_at=event.at)
-    ahead = {int(slot): run for slot, run in event.ahead.items()}
+    ahead = {int(slot): name for slot, name in event.ahead.items()}
     return changed(
         state,
         ports=dict(event.ports),
-        leases=workers,
-        leased_at=since,
+        leases=leases,
+        leased_at=leased_at,
         tenures=tenures,
         held=dict(event.held),
         ahead=ahead,
     )
+
+
+# Moves
+
+
+@rules.of(e.ClusterRelocating)
+def _(state: ClusterState, event: e.ClusterRelocating) -> ClusterState:
+    if state.relocation:
+        raise ValueError("the cluster moves already")
+    relocation = Relocation(ClusterSpec.from_dict(event.spec), event.at)
+    return changed(state, relocation=relocation, failed_boots={}, unfit={})
+
+
+@rules.of(e.ClusterRelocated)
+def _(state: ClusterState, event: e.ClusterRelocated) -> ClusterState:
+    if state.relocation is None:
+        raise ValueError("the cluster does not move")
+    vms = dict(state.vms)
+    for name, vm in state.vms.items():
+        if name in event.leaves:
+            vms[name] = _left(state, vm, event.at)
+        elif vm.coming:
+            vms[name] = changed(vm, coming=False, arrived_at=event.at)
+    return changed(
+        _without_move(state),
+        spec=state.relocation.spec,
+        vms=vms,
+        transferred_dollars=state.transferred_dollars + event.dollars,
+    )
+
+
+@rules.of(e.ClusterStayed)
+def _(state: ClusterState, event: e.ClusterStayed) -> ClusterState:
+    vms = dict(state.vms)
+    for name, vm in state.vms.items():
+        if vm.coming:
+            vms[name] = changed(_left(state, vm, event.at), arrived_at=math.inf)
+    return changed(_without_move(state), vms=vms)
+
+
+def _without_move(state: ClusterState) -> ClusterState:
+    """Return the state after a move. VMs that failed at another place no longer count."""
+    return changed(state, relocation=None, failed_boots={}, unfit={})
+
+
+def _left(state: ClusterState, vm: VmState, at: float) -> VmState:
+    """Return a VM that is deleted. Its price of traffic is kept: the declaration may change it."""
+    gib_price = state.byte_price(vm) * 2**30
+    return changed(vm, coming=False, left=True, left_at=at, gib_price=gib_price)
+
+
+# VMs that the provider wants back
+
+
+@rules.of(e.ReclaimWanted)
+def _(state: ClusterState, event: e.ReclaimWanted) -> ClusterState:
+    if event.number:
+        return changed(state, reclaim=Reclaim(event))
+    return changed(state, reclaim=None)
+
+
+@rules.of(e.ReclaimProposed)
+def _(state: ClusterState, event: e.ReclaimProposed) -> ClusterState:
+    return changed(state, reclaim=replace(_reclaim_of(state), proposed=event))
+
+
+@rules.of(e.ReclaimAnswered)
+def _(state: ClusterState, event: e.ReclaimAnswered) -> ClusterState:
+    return changed(state, reclaim=replace(_reclaim_of(state), proposed=None, answered=event))
+
+
+def _reclaim_of(state: ClusterState) -> Reclaim:
+    """Return what the provider wants back. Raises ValueError if that is nothing."""
+    if state.reclaim is None:
+        raise ValueError("no VM is wanted back")
+    return state.reclaim
+
+
+# The controller
 
 
 @rules.of(e.ControllerMoved)

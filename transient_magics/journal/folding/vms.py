@@ -1,4 +1,7 @@
-"""What events of VMs do: requested, booting, ready, leaving, gone."""
+"""The rules for events of VMs: requested, booting, ready, leaving, gone.
+
+A VM may also be stopped, changed to another machine type and started again.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,26 @@ from dataclasses import replace
 
 from ...protocol.machines import Share
 from .. import events as e
-from ..state import ClusterState, VmState
-from .rules import Rules, changed
+from ..power import MachineChange, Stretch
+from ..state import ClusterState, RunState, VmState
+from .rules import Rules, changed, put
 
 rules = Rules()
+
 _MOST_SHARES = 50
 UNEXPECTED = "it came after it was given up"
-"""Why a VM is of no use that runs though it had been called refused or gone."""
+"""The failure of a VM that runs although it was reported as refused or gone."""
 
 
 @rules.of(e.VmRequested)
 def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
-    if event.vm in state.vms:  # names are never used twice
+    # Names are never used twice.
+    if event.vm in state.vms:
         return state
+    # Only an earlier VM can be replaced, so that no chain of replacements is a cycle.
+    replaces = event.replaces
+    if replaces not in state.vms:
+        replaces = None
     vm = VmState(
         name=event.vm,
         role=event.role,
@@ -29,9 +39,7 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
         provisioning_model=event.provisioning_model,
         hourly=event.hourly,
         on_demand_hourly=event.on_demand_hourly,
-        replaces=event.replaces
-        if event.replaces in state.vms
-        else None,  # an earlier VM: no chain is a cycle
+        replaces=replaces,
         requested_at=event.at,
         ends=event.ends,
         coming=state.relocation is not None,
@@ -55,29 +63,26 @@ def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
 @rules.of(e.VmRunning)
 def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
     vm = state.vms.get(event.vm)
-    if (
-        vm and not vm.living and not vm.running_at
-    ):  # it costs money, whoever said that it cannot be had
-        vm = changed(
-            vm,
-            state="requested",
-            failure=vm.failure or UNEXPECTED,
-            reason="",
-            cause="",
-            ended_at=0.0,
-        )
+    if vm is None:
+        return state
+    # A VM may run although it was reported as refused or gone. It costs money, so it must not be
+    # forgotten: it counts as one that failed, and is deleted.
+    if not vm.living and not vm.running_at:
+        failure = vm.failure or UNEXPECTED
+        vm = changed(vm, state="requested", failure=failure, reason="", cause="", ended_at=0.0)
         state = changed(state, vms={**state.vms, event.vm: vm})
+    phase = vm.state
+    if phase == "requested":
+        phase = "booting"
     return with_vm(
         state,
         event.vm,
-        state="booting" if vm and vm.state == "requested" else vm.state if vm else "booting",
+        state=phase,
         address=event.address,
         external_address=event.external_address,
         vm_id=event.vm_id,
-        running_at=(vm.running_at if vm else 0.0) or event.at,
-        started_at=(vm.started_at or between(vm.requested_at, event.started, event.at))
-        if vm
-        else 0.0,
+        running_at=vm.running_at or event.at,
+        started_at=vm.started_at or between(vm.requested_at, event.started, event.at),
     )
 
 
@@ -195,6 +200,115 @@ def _(state: ClusterState, event: e.VmDeleted) -> ClusterState:
     )
 
 
+# VMs that are stopped, changed and started again
+
+
+@rules.of(e.VmMachineAsked)
+def _(state: ClusterState, event: e.VmMachineAsked) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or vm.state != "ready":
+        return state
+    wanted = MachineChange(
+        event.machine_type,
+        event.hourly,
+        event.on_demand_hourly,
+        event.disk_hourly,
+        event.part,
+        event.reason,
+    )
+    return with_vm(state, event.vm, state="stopping", change=wanted)
+
+
+@rules.of(e.VmStopped)
+def _(state: ClusterState, event: e.VmStopped) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or vm.change is None:
+        return state
+    disk = vm.change.disk_hourly
+    since = between(vm.stretches[-1].since, event.stopping, event.at) or event.at
+    return with_vm(
+        state,
+        event.vm,
+        state="stopped",
+        address="",
+        external_address="",
+        step="",
+        hourly=disk,
+        on_demand_hourly=disk,
+        powered=(*vm.stretches, Stretch(since, vm.machine_type, disk, disk, runs=False)),
+    )
+
+
+@rules.of(e.VmMachineChanged)
+def _(state: ClusterState, event: e.VmMachineChanged) -> ClusterState:
+    remade: list[RunState] = []
+    for run in state.of(RunState).values():
+        if run.deadline and not run.over:
+            remade.append(replace(run, deadline=run.deadline.remade()))
+    state = put(state, *remade)
+    return with_vm(state, event.vm, machine_type=event.machine_type)
+
+
+@rules.of(e.VmMachineRefused)
+def _(state: ClusterState, event: e.VmMachineRefused) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or vm.change is None:
+        return state
+    if vm.state == "stopping":
+        return with_vm(state, event.vm, state="ready", change=None)
+    before = vm.ran
+    as_before = replace(
+        vm.change,
+        machine_type=before.machine_type,
+        hourly=before.hourly,
+        on_demand_hourly=before.on_demand_hourly,
+        part=before.part,
+    )
+    return with_vm(state, event.vm, change=as_before)
+
+
+@rules.of(e.VmStartRefused)
+def _(state: ClusterState, event: e.VmStartRefused) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or vm.change is None:
+        return state
+    return with_vm(
+        state,
+        event.vm,
+        change=replace(vm.change, refused=vm.change.refused + 1, refused_at=event.at),
+    )
+
+
+@rules.of(e.VmEndSet)
+def _(state: ClusterState, event: e.VmEndSet) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or vm.change is None:
+        return state
+    return with_vm(state, event.vm, change=replace(vm.change, tries=vm.change.tries + 1))
+
+
+@rules.of(e.VmStarted)
+def _(state: ClusterState, event: e.VmStarted) -> ClusterState:
+    vm = state.vms.get(event.vm)
+    if vm is None or vm.change is None:
+        return state
+    change: MachineChange = vm.change
+    since = between(vm.stretches[-1].since, event.started, event.at) or event.at
+    runs = Stretch(since, vm.machine_type, change.hourly, change.on_demand_hourly, change.part)
+    return with_vm(
+        state,
+        event.vm,
+        state="booting" if event.address else "stopping",
+        change=None if event.address else replace(change, tries=change.tries + 1),
+        address=event.address,
+        external_address=event.external_address,
+        hourly=change.hourly,
+        on_demand_hourly=change.on_demand_hourly,
+        restarted_at=event.at,
+        powered=(*vm.stretches, runs),
+    )
+
+
 def with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
     vm = state.vms.get(name)
     if vm is None or not vm.living:
@@ -208,7 +322,9 @@ def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
     return 0.0
 
 
-def between(earliest: float, told: int, latest: float) -> float:
-    """A moment that another machine told (ns), in seconds; 0 where it does not lie between these."""
-    moment = told / 1e9
-    return moment if earliest <= moment <= latest else 0.0
+def between(earliest: float, reported: int, latest: float) -> float:
+    """Return a moment that another machine reported, in seconds; 0 if it is not in this interval."""
+    moment = reported / 1e9
+    if earliest <= moment <= latest:
+        return moment
+    return 0.0
