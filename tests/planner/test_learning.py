@@ -205,7 +205,7 @@ def test_a_plan_says_what_few_stretches_do_not_tell(
     for gpu in seen[0].workers:
         assert workload.step(gpu).measured
         assert workload.step(gpu).seconds == pytest.approx({"k80": 0.5, "p100": 1 / 4.6}[gpu], rel=0.05)
-    assert any("trained together only" in note for note in workload.notes) is together
+    assert any("only trained together" in note for note in workload.notes) is together
 
 
 def planned_width(store: ModelStore, spec: str, steps: int = 64_000) -> tuple[float, float]:
