@@ -38,7 +38,7 @@ def test_a_link_in_its_place_is_not_followed(shared: Path, tmp_path: Path) -> No
     target = tmp_path / "public"
     target.mkdir(mode=0o755)
     made.symlink_to(target)
-    with pytest.raises(PermissionError, match=r"is no directory; set XDG_RUNTIME_DIR"):
+    with pytest.raises(PermissionError, match=r"is not a directory; set XDG_RUNTIME_DIR"):
         places.sockets()
     assert mode(target) == 0o755, "nothing of it has been changed"
 

@@ -1,8 +1,7 @@
-"""The only way from the product to the emulator, the package `transient_emulator`, which runs as a
-process of its own.
+"""The product's only module for the emulator, which is a process of package `transient_emulator`.
 
-`ensure` returns the URL of this user's emulator and starts it if needed; `running` returns it only
-where one runs. `about` returns what an emulator reports of itself; `hold` keeps it from exiting.
+`ensure` returns the URL of this user's emulator and starts it if needed. `running` returns it only
+if one runs. `about` returns what an emulator reports about itself. `hold` keeps it from exiting.
 Importing this module starts nothing and needs only sockets.
 
 The first process that needs an emulator starts it, detached. The emulator exits when its last VM is
@@ -34,30 +33,40 @@ _LINGER = 10.0
 def ensure(
     *, linger: float | None = None, timeout: float = 60.0, options: tuple[str, ...] = ()
 ) -> str:
-    """The URL of this user's emulator, started if none answers.
+    """Return the URL of this user's emulator, and start it if none answers.
 
-    `linger` (default: 10 s) and `options` (of its command line) count only if it is started now;
-    one that was killed is revived with the settings that it had, where these do not say otherwise.
-    Raises UnreachableError.
+    Parameters
+    ----------
+    linger
+        How long it keeps running without VMs and users, in seconds (default: 10). This and
+        `options` count only if it is started now. They replace the settings of a killed emulator.
+    timeout
+        Limit on its start, in seconds.
+    options
+        More options of its command line.
+
+    Raises
+    ------
+    UnreachableError
+        It cannot be started.
     """
     state = _state()
-    if url := _answering(state):
+    url = _answering(state)
+    if url:
         return url
     deadline = time.monotonic() + timeout
     with (state / "start.lock").open("a", encoding="utf-8") as lock:
-        # Others who start it at this moment are waited for; they take no longer than their own
-        # limit.
+        # Another process that starts it has the lock, no longer than its own limit.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _answering(state) or _start(
-            state, linger, options, max(deadline - time.monotonic(), 1.0)
-        )
+        seconds_left = max(deadline - time.monotonic(), 1.0)
+        return _answering(state) or _start(state, linger, options, seconds_left)
 
 
 def hold() -> IO[str]:
-    """Keep this user's emulator from exiting until what is returned is closed, or this process
-    ends.
+    """Keep this user's emulator from exiting until the returned file is closed.
 
-    It runs already or is started later. Waits for one that is just exiting.
+    The end of this process closes it, too. The emulator may also be started later. If it is exiting
+    at this moment, this waits until it has.
     """
     lock = (_state() / places.EMULATOR_HOLDERS).open("a", encoding="utf-8")
     fcntl.flock(lock, fcntl.LOCK_SH)
@@ -65,13 +74,14 @@ def hold() -> IO[str]:
 
 
 def running() -> str:
-    """The URL of this user's emulator, empty if none answers."""
+    """Return the URL of this user's emulator, empty if none answers."""
     return _answering(places.emulator().absolute())
 
 
 def about(url: str) -> dict[str, Any]:
-    """What the emulator at `url` says of itself: relay, state, isolated, version. Raises
-    UnreachableError.
+    """Return what an emulator reports about itself: relay, state, isolated, version.
+
+    Raises UnreachableError if it does not answer.
     """
     place = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(
@@ -93,7 +103,7 @@ def about(url: str) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    """Run `transient emulator` with these arguments in this process; return its exit code."""
+    """Run `transient emulator` with these arguments in this process, and return its exit code."""
     from transient_emulator.__main__ import run
 
     return run(argv)
@@ -117,19 +127,10 @@ def _start(state: Path, linger: float | None, options: tuple[str, ...], timeout:
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     if linger is None and not (state / "emulator.json").exists():
         linger = _LINGER
-    if linger is None:
-        lingering = []
-    else:
-        lingering = ["--linger", str(linger)]
-    command = [
-        sys.executable,
-        "-m",
-        "transient_emulator",
-        "--state",
-        str(state),
-        *lingering,
-        *options,
-    ]
+    command = [sys.executable, "-m", "transient_emulator", "--state", str(state)]
+    if linger is not None:
+        command += ["--linger", str(linger)]
+    command += options
     with (state / "emulator.log").open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -141,25 +142,18 @@ def _start(state: Path, linger: float | None, options: tuple[str, ...], timeout:
             env={**os.environ, "PYTHONPATH": path},
         )
     assert process.stdout
-    with process.stdout as said:
-        readable, _, _ = select.select([said], [], [], timeout)
+    line = ""
+    with process.stdout as output:
+        readable, _, _ = select.select([output], [], [], timeout)
         if readable:
-            line = said.readline().decode()
-        else:
-            line = ""
+            line = output.readline().decode()
     if line.startswith("ready "):
         return line.split()[1]
     if readable:
         process.wait()
     else:
         process.kill()
-    last = (
-        (state / "emulator.log")
-        .read_text(errors="replace", encoding="utf-8")
-        .strip()
-        .rpartition("\n")[2]
-    )
-    why = last or f"no answer within {timeout:g} s"
-    raise UnreachableError(
-        f"the emulator could not be started: {why}", where=str(state / "emulator.log")
-    )
+    log_path = state / "emulator.log"
+    last_line = log_path.read_text(errors="replace", encoding="utf-8").strip().rpartition("\n")[2]
+    why = last_line or f"no answer within {timeout:g} s"
+    raise UnreachableError(f"the emulator could not be started: {why}", where=str(log_path))

@@ -1,5 +1,4 @@
-"""Files that other processes read, lock and connect to: replaced whole, locked while a process
-lives, for one user.
+"""Files that other processes use: replaced atomically, locks, and sockets for one user.
 
 Standard library only: VMs have this module, too.
 """
@@ -17,15 +16,26 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` at the end of the block; after an error
-    nothing has changed.
+    """Open a file that replaces `path` at the end of the block.
 
-    A reader sees the old content or the new one, never a part; with `durable` so does whoever reads
-    after the machine lost its power.
+    A reader sees the old content or the new one, never a part. After an error nothing has changed.
+
+    Parameters
+    ----------
+    path
+        The file to replace.
+    durable
+        Whether this also holds after a power failure.
+    mode
+        The mode of the new file.
+
+    Yields
+    ------
+    BinaryIO
+        The new file.
     """
-    beside = path.with_name(
-        f".{path.name}-{secrets.token_hex(4)}.{os.getpid()}"
-    )  # threads have one process id
+    # Threads have one process id, so the name has a random part, too.
+    beside = path.with_name(f".{path.name}-{secrets.token_hex(4)}.{os.getpid()}")
     try:
         with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
@@ -47,11 +57,10 @@ def write_atomically(
 
 
 def lock(path: Path) -> int | None:
-    """Lock the file, made where it is missing, and return its descriptor; None where another
-    process has locked it.
+    """Lock a file and return its descriptor; None if another process has locked it.
 
-    The lock is held until the descriptor is closed, at the latest by the end of the process and of
-    those it forked.
+    A missing file is created. The lock ends when the descriptor is closed: at the latest when this
+    process and those that it forked have ended.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -64,8 +73,9 @@ def lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def private_sockets() -> Iterator[None]:
-    """What is bound in the block, this user alone can connect to. Of the whole process: bind, and
-    leave.
+    """Let only this user connect to sockets that are bound in the block.
+
+    This changes the umask of the whole process, so the block should do nothing else.
     """
     mask = os.umask(0o177)
     try:

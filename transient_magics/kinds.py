@@ -1,9 +1,8 @@
-"""The registry of the kinds of work that a cluster can have: one line for each, and the one place
-that lists them.
+"""The registry of the kinds of work that a cluster can have, the only place that lists them.
 
-The bottom layer: protocol, journal, client and controller learn from here which kinds exist. What a
-kind does is in its package, whose parts `load` imports when they are needed, so that a kernel never
-imports the controller's part of it.
+It is the bottom layer: protocol, journal, client and controller learn from it which kinds exist.
+The code of a kind is in its package. `load` imports parts of it when they are needed, so that a
+kernel never imports the part of the controller.
 """
 
 from __future__ import annotations
@@ -32,22 +31,21 @@ class Kind:
     stems: tuple[str, ...]
     """First parts of its automatic names, such as `run` of `run-1`."""
     package: str
-    """The package with its parts."""
+    """The package with its parts, such as `conduct`."""
     title: str
     """The title of lists of such work, a plural such as `Jobs`."""
     word: str = ""
-    """What people read (default: `name`)."""
+    """Its name in texts (default: `name`)."""
     waits: bool = True
-    """Whether a controller begins work that it finds declared, although no client asked for it."""
+    """Whether a controller begins declared work without a command from a client."""
     moves: bool = False
     """Whether it continues, and may begin, while its cluster moves to other VMs."""
     saves: bool = False
-    """Whether a cluster that ends keeps its VMs until such work has saved its results and is over.
-    """
+    """Whether a cluster that ends waits until such work has saved its results and is over."""
     needs_server: bool = False
     """Whether it cannot continue without the VM of the first parameter server."""
     typed: tuple[str, ...] | None = None
-    """What is typed to declare such work, as in `%%job` and `transient job` (default: `name`)."""
+    """Its commands in cells and terminals, such as `job` of `%%job` (default: `name`)."""
 
     def __str__(self) -> str:
         return self.word or self.name
@@ -56,8 +54,8 @@ class Kind:
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        # A kind whose work begins other work stands before that: the control loop takes them in
-        # this order.
+        # The control loop takes them in this order. A kind whose work begins other work comes
+        # before that.
         Kind(
             "study",
             "studies",
@@ -116,15 +114,16 @@ WORK_MAGICS = tuple(
 
 
 def checked_kind(value: object) -> str:
-    """Return `value` if it names a kind of work. Raises ValueError."""
+    """Return `value` if it is the name of a kind of work. Raises ValueError otherwise."""
     if isinstance(value, str) and value in KINDS:
         return value
     raise ValueError(f"unknown kind of work: {value!r:.80}")
 
 
 def load(kind: str, part: str) -> ModuleType:
-    """Import a part, such as `conduct`, of a kind's package. Raises ModuleNotFoundError where the
-    kind has none.
+    """Import a part, such as `conduct`, of a kind's package.
+
+    Raises ModuleNotFoundError if the kind has no such part.
     """
     found = find(kind, part)
     if found is None:
@@ -134,14 +133,12 @@ def load(kind: str, part: str) -> ModuleType:
 
 @cache
 def find(kind: str, part: str) -> ModuleType | None:
-    """Import a part of a kind's package; None where the kind has no such part, or this machine has
-    none of it.
-    """
+    """Import a part of a kind's package, or return None if the kind or this machine has none."""
     name = f"{KINDS[kind].package}.{part}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # A VM has only what runs there, so a package above the part may be missing, too.
+        # A VM has only the code that runs there, so a package above the part may be missing, too.
         if error.name and f"{name}.".startswith(f"{error.name}."):
             return None
         raise
@@ -155,16 +152,16 @@ def having(part: str) -> list[ModuleType]:
 @cache
 def parts(part: str) -> Mapping[str, ModuleType]:
     """Import this part of all kinds that have it, by kind, in the order of `KINDS`."""
-    return {kind: module for kind in KINDS if (module := find(kind, part))}
+    found = {kind: find(kind, part) for kind in KINDS}
+    return {kind: module for kind, module in found.items() if module}
 
 
 @cache
 def public_names() -> Mapping[str, tuple[str, str]]:
-    """Return where the public names of all kinds are, such as `declare_job`: by name the module and
-    the name there.
+    """Return the public names of all kinds, each with its module and its name there.
 
-    The stub of a kind's package has them, each as `from .module import name as name`. A VM has no
-    such stubs.
+    The stub of a kind's package lists them as `from .module import name as name`. A VM has no such
+    stubs.
     """
     root = Path(__file__).parent.parent
     found: dict[str, tuple[str, str]] = {}

@@ -1,7 +1,6 @@
-"""HTML of values that a notebook shows: text and tables in the colours of JupyterLab's theme, with
-fallbacks.
+"""HTML of values in a notebook, in the colours of JupyterLab's theme.
 
-All of it is well-formed XML too, so that a parser finds mistakes.
+It has fallbacks for other front ends. It is well-formed XML, so that a parser finds mistakes.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 STYLE = (
-    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:var(--jp-ui-font-size1,13px);"
+    "font-family:var(--jp-ui-font-family,system-ui,sans-serif);"
+    "font-size:var(--jp-ui-font-size1,13px);"
     "line-height:1.5;color:var(--jp-ui-font-color1,inherit)"
 )
 FAINT = "color:var(--jp-ui-font-color2,inherit)"
@@ -19,8 +19,9 @@ _CELL = "padding:2px 12px 2px 0;vertical-align:top;white-space:normal"
 
 
 def escape(text: str) -> str:
-    """Return text as HTML. JupyterLab reads text between two dollar signs as a formula, unless tags
-    separate them.
+    """Return text as HTML.
+
+    JupyterLab reads text between two dollar signs as a formula, unless tags separate them.
     """
     return html.escape(text).replace("$", "<span>$</span>")
 
@@ -32,18 +33,18 @@ def code(text: str) -> str:
 
 def block(*parts: str) -> str:
     """Return parts that are HTML, each as a paragraph, in the font and the colour of the theme."""
-    return f"<div style='{STYLE}'>{''.join(f'<div>{part}</div>' for part in parts if part)}</div>"
+    paragraphs = "".join(f"<div>{part}</div>" for part in parts if part)
+    return f"<div style='{STYLE}'>{paragraphs}</div>"
 
 
 def title(text: str) -> str:
     """Return the cell of a row that has the title of the rows below it."""
-    return f"<th colspan='9' style='text-align:left;padding:8px 12px 2px 0;{_LINE}'>{escape(text)}</th>"
+    style = f"text-align:left;padding:8px 12px 2px 0;{_LINE}"
+    return f"<th colspan='9' style='{style}'>{escape(text)}</th>"
 
 
 def cells(parts: Sequence[str], tag: str = "td", numbers: Collection[int] = ()) -> str:
-    """Return the cells of a row from parts that are HTML; those at `numbers` are aligned to the
-    right.
-    """
+    """Return the cells of a row from parts that are HTML; right-aligned at indices in `numbers`."""
     row = ""
     for place, part in enumerate(parts):
         side = "right" if place in numbers else "left"
@@ -53,7 +54,8 @@ def cells(parts: Sequence[str], tag: str = "td", numbers: Collection[int] = ()) 
 
 def table(rows: Iterable[str]) -> str:
     """Return a table of rows, each given as its cells."""
-    return f"<table style='{STYLE};border-collapse:collapse'>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table style='{STYLE};border-collapse:collapse'>{body}</table>"
 
 
 def facts(heading: str, values: Mapping[str, str], numbers: Collection[int] = ()) -> str:

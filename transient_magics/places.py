@@ -1,7 +1,7 @@
-"""Where things lie on this machine: clusters, runs, sockets, the emulator's state.
+"""Paths on this machine: clusters, runs, sockets, the emulator's state.
 
-`TRANSIENT_MAGICS_HOME` moves all of it below one directory (tests and demonstrations use that).
-Directories that are made here have mode 0700, because a cluster's key lies in one of them.
+`TRANSIENT_MAGICS_HOME` moves all of them below one directory; tests and demonstrations use it.
+Directories that are created here have mode 0700, because some have the keys of clusters.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _ELSEWHERE = "set XDG_RUNTIME_DIR to a directory of your own"
 
 
 def home() -> Path:
-    """The directory below which everything that must last is kept."""
-    if chosen := os.environ.get(_VARIABLE):
+    """Return the directory with all data that outlives a process."""
+    chosen = os.environ.get(_VARIABLE)
+    if chosen:
         return Path(chosen).expanduser().absolute()
     import platformdirs
 
@@ -31,43 +32,37 @@ def home() -> Path:
 
 
 def identity() -> str:
-    """The number of this home: 16 hexadecimal digits, drawn when it is first asked for, and kept in
-    `id` there.
-    """
+    """Return the id of this home: 16 random hexadecimal digits, stored in its file `id`."""
     path = private(home()) / "id"
     if not path.exists():
-        drawn = path.with_name(
-            f".id-{secrets.token_hex(4)}.{os.getpid()}"
-        )  # threads have one process id
-        drawn.touch(mode=0o600)
-        drawn.write_text(secrets.token_hex(8), encoding="utf-8")
+        # Threads have one process id, so the name has a random part, too.
+        new = path.with_name(f".id-{secrets.token_hex(4)}.{os.getpid()}")
+        new.touch(mode=0o600)
+        new.write_text(secrets.token_hex(8), encoding="utf-8")
         with contextlib.suppress(FileExistsError):  # another process was first
-            os.link(drawn, path)
-        drawn.unlink()
+            os.link(new, path)
+        new.unlink()
     return path.read_text(encoding="utf-8")
 
 
 def private(directory: Path) -> Path:
-    """Make `directory` if needed, readable by this user alone, and return it; so are the parents
-    that it makes.
+    """Create a directory and its missing parents for this user alone, and return it.
 
-    What is there already keeps its mode.
+    Existing directories keep their modes.
     """
-    missing = [each for each in (directory, *directory.parents) if not each.exists()]
-    for each in reversed(missing):  # Path.mkdir would give the parents the default mode
-        each.mkdir(mode=0o700, exist_ok=True)
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    for path in reversed(missing):  # Path.mkdir would give the parents the default mode
+        path.mkdir(mode=0o700, exist_ok=True)
     return directory
 
 
 @contextlib.contextmanager
 def reporting() -> Iterator[None]:
-    """Raise HomeError where the block fails to read or write below `home`, or in `sockets`."""
+    """Raise HomeError if the block cannot read or write below `home` or in `sockets`."""
     try:
         yield
     except OSError as error:
-        if error.errno is None and isinstance(
-            error, PermissionError
-        ):  # `sockets` says what is wrong
+        if isinstance(error, PermissionError) and error.errno is None:  # raised by `sockets`
             raise HomeError(str(error)) from error
         if not _is_own(error.filename):
             raise
@@ -78,7 +73,7 @@ def reporting() -> Iterator[None]:
 
 
 def _is_own(path: object) -> bool:
-    """Whether a path of an OSError is below `home` or one of its parents, or that of `sockets`."""
+    """Return whether the path of an OSError is below or above `home`, or that of `sockets`."""
     if not isinstance(path, str) or not path:
         return False
     place = Path(path).absolute()
@@ -86,48 +81,45 @@ def _is_own(path: object) -> bool:
 
 
 def clusters() -> Path:
-    """The directory with one folder per cluster."""
+    """Return the directory with one folder per cluster."""
     return home() / "clusters"
 
 
 def cluster(name: str) -> Path:
-    """The folder of one cluster: spec.json, journal.jsonl, key, runs/, controller.log."""
+    """Return the folder of a cluster: spec.json, journal.jsonl, key, runs/, controller.log."""
     return clusters() / name
 
 
 def builds() -> Path:
-    """The directory with one folder per image that was built from this machine."""
+    """Return the directory with one folder per image that was built from this machine."""
     return home() / "builds"
 
 
 def build(name: str) -> Path:
-    """The folder of the latest build of image `name`: spec.json, journal.jsonl, controller.log."""
+    """Return the folder of an image's latest build: spec.json, journal.jsonl, controller.log."""
     return builds() / name
 
 
 def measurements() -> Path:
-    """The directory with one folder per measurement of availability that was begun from this
-    machine.
-    """
+    """Return the directory with one folder per availability measurement from this machine."""
     return home() / "availability"
 
 
 def past() -> Path:
-    """Folders of deleted clusters whose name was taken again."""
+    """Return the directory with folders of deleted clusters whose name is in use again."""
     return home() / "past"
 
 
 def sockets() -> Path:
-    """A directory with a short path for Unix sockets, whose paths may have 107 characters at most."""
+    """Return a directory with a short path: those of Unix sockets have at most 107 characters."""
     directory = _sockets()
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     try:
-        # Others may write into the directory above, so what has this name may be theirs, or a link
-        # of theirs.
+        # Other users may write to the parent directory: this may be a file or link of theirs.
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
-        raise PermissionError(f"{directory} is no directory; {_ELSEWHERE}") from None
+        raise PermissionError(f"{directory} is not a directory; {_ELSEWHERE}") from None
     try:
         if os.fstat(opened).st_uid != os.getuid():
             raise PermissionError(f"{directory} belongs to another user; {_ELSEWHERE}")
@@ -148,17 +140,18 @@ def _sockets() -> Path:
 
 
 def command_socket(name: str) -> Path:
-    """The Unix socket on which the controller of cluster `name` takes commands."""
+    """Return the Unix socket on which the controller of a cluster receives commands."""
     return sockets() / f"{hashlib.sha256(name.encode()).hexdigest()[:12]}.sock"
 
 
 EMULATOR_HOLDERS = "holders.lock"
-"""The file in the emulator's state directory that processes hold locked which need the emulator."""
+"""A file in the emulator's state directory: processes that need the emulator lock it."""
 
 
 def emulator() -> Path:
-    """The state directory of this user's emulator; `TRANSIENT_MAGICS_EMULATOR` names another
-    home's.
+    """Return the state directory of this user's emulator.
+
+    `TRANSIENT_MAGICS_EMULATOR` replaces it, so that several homes can share an emulator.
     """
     chosen = os.environ.get(_EMULATOR_VARIABLE)
     if chosen:

@@ -28,7 +28,7 @@ from transient_magics.errors import ClusterError, DeclarationError, PlanError, T
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
 from transient_magics.protocol import jsonl
-from transient_magics.protocol.measures.step_parts import EXPOSED
+from transient_magics.protocol.step_parts import EXPOSED
 from transient_magics.protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,

@@ -13,8 +13,8 @@ from transient_magics.journal import ClusterState, RunState, Works, bill, events
 from transient_magics.journal.power import Stretch
 from transient_magics.panels import view
 from transient_magics.protocol.machines import WHOLE, Share
-from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.step_parts import MEASURES
 from transient_magics.protocol.vm_events import TrainMeasured, TrainStarted
 from transient_magics.works.runs.stalls.report import Report, report, terms
 from transient_magics.works.runs.stalls.view import stalls_html

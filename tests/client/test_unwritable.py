@@ -53,5 +53,5 @@ def test_other_files_are_reported_as_what_they_are(tmp_path: Path) -> None:
         (tmp_path / "elsewhere").read_bytes()
     with pytest.raises(ConnectionRefusedError), places.reporting():
         raise ConnectionRefusedError(111, "Connection refused")
-    with pytest.raises(HomeError, match="is no directory; set XDG_RUNTIME_DIR"), places.reporting():
-        raise PermissionError("/run/x is no directory; set XDG_RUNTIME_DIR to a directory of your own")
+    with pytest.raises(HomeError, match="is not a directory; set XDG_RUNTIME_DIR"), places.reporting():
+        raise PermissionError("/run/x is not a directory; set XDG_RUNTIME_DIR to a directory of your own")

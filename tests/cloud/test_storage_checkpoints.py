@@ -22,7 +22,7 @@ from tests.faults.healing import healed
 from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
 from transient_magics.errors import TrainingError
-from transient_magics.protocol.measures.objective import Best
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped
 from transient_magics.runtime.files.bucket import Bucket, OvertakenError

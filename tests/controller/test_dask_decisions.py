@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -14,9 +16,11 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import specify
 from transient_magics.client.text import screens
 from transient_magics.controller.decisions.ledger import leases
+from transient_magics.errors import ForeignError
 from transient_magics.journal import ClusterState, Event, bill, events, replay
 from transient_magics.protocol import layout
 from transient_magics.works.dask import certificates
+from transient_magics.works.dask.conduct import Dasks, _Part
 from transient_magics.works.dask.decisions import END_SECONDS, Begin, End, Stop, decide, parts
 from transient_magics.works.dask.events import DaskBegan, DaskClosed, DaskCrashed, DaskLeft, DaskServing, from_dask
 from transient_magics.works.dask.on_vm.versions import mismatch, versions
@@ -156,3 +160,30 @@ def test_each_part_has_a_key_of_its_own_that_soon_holds_no_more(tmp_path: Path) 
     assert all(each.stat().st_mode & 0o77 == 0 for each in (tmp_path / "tls").iterdir())
     certificates.forget(tmp_path)
     assert not list((tmp_path / "tls").iterdir())
+
+
+async def test_a_dask_cluster_fails_when_its_schedulers_vm_reports_more_than_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Recorder:
+        state = after(leased(cluster()), DaskBegan(dask="dask-1", vm="ps-0"))
+
+        def record(self, event: Event) -> None:
+            self.state = after(self.state, event)
+
+        def note(self, key: str, what: str) -> None:
+            """Drop the note."""
+
+    async def exceed(_: object) -> None:
+        raise ForeignError("too many events")
+
+    recorder = Recorder()
+    dasks = Dasks(tmp_path, cast("Any", recorder), lambda vm: None)
+    monkeypatch.setattr(_Part, "_begin_and_follow", exceed)
+    part = _Part(dasks, recorder.state.of(DaskState)["dask-1"], recorder.state.vms["ps-0"])
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await part.conduct()
+    stop = recorder.state.of(DaskState)["dask-1"].stop
+    assert stop is not None
+    assert (stop.state, stop.reason) == ("failed", "its VM has reported more than is read from a VM")

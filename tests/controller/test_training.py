@@ -20,7 +20,7 @@ from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import ConnectionLostError, TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, Works, events, fold
 from transient_magics.protocol.agent_commands import Assignment, Command
-from transient_magics.protocol.measures.objective import Best
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainFailed, TrainFinished
 from transient_magics.remote import Connection, generate_key

@@ -237,7 +237,7 @@ async def test_a_bags_worker_that_does_not_come_up_is_told_of_once_with_its_last
     await until(lambda: vm.told("dask.crashed"))
     await vm.agent.end(END)
     reason = vm.told("dask.crashed")[0]["reason"]
-    assert reason.startswith("it does not come up: exit code 1 (pip cannot install broken-1.0-py3-none-any.whl: ")
+    assert reason.startswith("it does not start: exit code 1 (pip cannot install broken-1.0-py3-none-any.whl: ")
     assert len(reason) < 500
 
 
@@ -287,7 +287,7 @@ async def test_a_job_that_holds_the_interpreter_past_its_time_ends_with_its_proc
         held = client.submit(compute, *asked("ctypes.PyDLL(None).sleep(1000)"), pure=False)
         with pytest.raises(KilledWorker):
             await asyncio.wait_for(held, PATIENCE)
-    assert {each["reason"] for each in vm.told("dask.crashed")} == {"time: a job took longer than it may"}
+    assert {each["reason"] for each in vm.told("dask.crashed")} == {"time: a job exceeded its limit"}
 
 
 POOLS = """

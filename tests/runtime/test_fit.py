@@ -25,12 +25,12 @@ from transient_magics.runtime.folder import RunFolder
 CELLS = json.loads(CELLS_TEXT)
 answers = {}
 with contextlib.redirect_stdout(sys.stderr):
-    for name, cell in CELLS.items():
+    for name, (cell, declared) in CELLS.items():
         keras.utils.clear_session()
         with tempfile.TemporaryDirectory() as place:
             folder = RunFolder(pathlib.Path(place))
             folder.cell.write_text(cell)
-            (folder.path / "run.json").write_text(json.dumps({"name": "run", "train_steps": 3}))
+            (folder.path / "run.json").write_text(json.dumps({"name": "run", "train_steps": 3, **declared}))
             answers[name] = check.answer(folder)
 print(json.dumps(answers))
 """
@@ -61,6 +61,8 @@ TRAINED = {
     "epochs and a batch size": ("model.fit(x, y, batch_size=100, epochs=7)\n", 100, 70),
     "a part for validation": ("model.fit(x, y, batch_size=100, epochs=2, validation_split=0.25)\n", 100, 16),
     "validation data": ("model.fit(x, y, epochs=1, validation_data=(x[:50], y[:50]))\n", 32, 32),
+    "a dataset for validation": (f"model.fit(x, y, validation_data={DATASET})\n", 32, 32),
+    "arrays for validation": (f"model.fit({DATASET}, validation_data=(x[:90], y[:90]))\n", 64, 16),
     "steps per epoch": ("model.fit(x, y, epochs=3, steps_per_epoch=5)\n", 32, 15),
     "a later begin": ("model.fit(x, y, epochs=5, initial_epoch=2)\n", 32, 96),
     "weights of classes": ("model.fit(x, y, class_weight={0: 1.0, 1: 2.0})\n", 32, 32),
@@ -83,6 +85,12 @@ TRAINED = {
         "model.fit(x, y, batch_size=50, epochs=10, validation_split=0.2, callbacks=[stop, best])\n",
         50,
         160,
+    ),
+    "a rate for each epoch": (
+        "falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)\n"
+        "model.fit(x, y, epochs=3, callbacks=[falls])\n",
+        32,
+        96,
     ),
     "fit of another library": (
         "from sklearn.preprocessing import StandardScaler\nx = StandardScaler().fit(x).transform(x)\nmodel.fit(x, y)\n",
@@ -121,6 +129,12 @@ REFUSED = {
         "class_weight or sample_weight",
         LINE,
     ),
+    "two schedules": (
+        "model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 10)\n"
+        "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])\n",
+        "LearningRateScheduler and a schedule of the optimizer exclude each other",
+        LINE + 1,
+    ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
     "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
@@ -130,9 +144,19 @@ REFUSED = {
 }
 
 
+SYNCHRONOUS = {"mode": "sync", "workers": 4}
+SHARED = {
+    "shared arrays": ("model.fit(x, y, batch_size=50)\n", 20),
+    "shared batches of a dataset": (f"model.fit({DATASET}, validation_data={DATASET})\n", 16),
+    "shared batches of a PyDataset": (f"{PYDATASET}model.fit(Halves())\n", 2),
+}
+"""Cells that four workers train synchronously, and the number of steps."""
+
+
 @pytest.fixture(scope="module")
 def answers() -> dict[str, dict[str, Any]]:
-    cells = {name: HEAD + case[0] for name, case in {**TRAINED, **REFUSED}.items()}
+    cells = {name: (HEAD + case[0], {}) for name, case in {**TRAINED, **REFUSED}.items()}
+    cells |= {name: (HEAD + source, SYNCHRONOUS) for name, (source, _) in SHARED.items()}
     program = PROGRAM.replace("CELLS_TEXT", repr(json.dumps(cells)))
     return json.loads(programs.run(program, own=True).splitlines()[-1])
 
@@ -161,3 +185,11 @@ def test_early_stopping_and_the_best_checkpoint_are_those_of_the_run(answers: di
         "keep_best": "max accuracy",
         "stop_when": "min loss no better in 2 evaluations",
     }
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_synchronous_step_takes_one_batch_of_the_cell(answers: dict[str, dict[str, Any]], name: str) -> None:
+    answer = answers[name]
+    assert answer["ok"], answer
+    assert answer["fit"]["steps"] == SHARED[name][1]
+    assert answer["model"]["batch_size"] * SYNCHRONOUS["workers"] in (52, 64, 500)

@@ -25,7 +25,7 @@ import pytest
 from tests.light import LIGHT
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from transient_magics import client
-from transient_magics.protocol.measures.step_parts import step_parts
+from transient_magics.protocol.step_parts import step_parts
 
 pytestmark = pytest.mark.training
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...journal import ClusterState, Cost, RunState, costs
-from ...protocol.measures.objective import Objective
+from ...protocol.objective import Objective
 from ...spec import WORKER
 from ...spec.cluster import places
 from .. import text

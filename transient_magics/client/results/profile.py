@@ -23,7 +23,7 @@ from ...errors import TrainingError
 from ...journal import ClusterState, RunState
 from ...protocol import layout
 from ...protocol.cluster_commands import Profile
-from ...protocol.measures.step_parts import MOST_BYTES, Operation, Trace, unpacked
+from ...protocol.step_parts import MOST_BYTES, Operation, Trace, unpacked
 from .. import commands
 from ..following.cluster import until_home
 from ..text import plain

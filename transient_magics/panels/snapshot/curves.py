@@ -16,7 +16,7 @@ from typing import Any
 from ...client import text
 from ...journal import ClusterState, RunSeries, RunState
 from ...journal.series import LATELY_SECONDS, Spent
-from ...protocol.measures.step_parts import EXPOSED
+from ...protocol.step_parts import EXPOSED
 from .contract import (
     Bar,
     Base,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DeclarationError
-from ...protocol.measures.objective import Objective
+from ...protocol.objective import Objective
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import take_environment

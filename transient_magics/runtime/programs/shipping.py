@@ -25,7 +25,7 @@ from typing import Any
 from ...errors import TrainingError, TransientError
 from ...files import write_atomically
 from ...protocol import layout
-from ...protocol.measures.objective import Best
+from ...protocol.objective import Best
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints, kept_vocabularies

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
 from ...protocol import checks
+from ...protocol.checks import is_path
 from ...protocol.chief_messages import Fetch, Files, Grant, Lease, LeasedBlock
-from ...protocol.names import is_path
 from ...protocol.run import Cache
 from ..files.blocks import BlockCache, Content
 from ..files.data_files import ask

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 
 from ...protocol.agent_commands import Assignment
 from ...protocol.chief_messages import Take, Took
-from ...protocol.measures.stalls import COLD, MOST_STEPS, Measure
 from ...protocol.run import RunSpec
+from ...protocol.step_parts import COLD, MOST_STEPS, Measure
 from ..files.data_files import MARKER
 from ..folder import RunFolder
 from ..role import Stopwatch, log

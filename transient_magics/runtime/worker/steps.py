@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.measures.step_parts import StepParts
 from ...protocol.run import RunSpec
+from ...protocol.step_parts import StepParts
 from ..role import log
 from ..tf.graph_mode import tensorflow
 from ..training.graph.worker import WorkerGraph

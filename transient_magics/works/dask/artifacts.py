@@ -1,6 +1,4 @@
-"""What a machine that follows the controller on a VM has of a Dask cluster: its keys, and nothing
-else.
-"""
+"""The artifacts of a Dask cluster whose controller is on a VM: its keys alone."""
 
 from __future__ import annotations
 
@@ -14,15 +12,13 @@ from .state import DaskState
 
 
 class DaskSync(Sync[DaskState]):
-    """Makes the keys of Dask clusters before they begin, and deletes them at their end."""
+    """Creates the keys of Dask clusters before they begin, and deletes them at their end."""
 
     kind = "dask"
 
     @classmethod
     def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
-        """Make the keys here: clients on this machine need them, and its controller may be in
-        charge again.
-        """
+        """Create the keys here: clients on this machine need them, and so would its controller."""
         certificates.make(directory / layout.DASKS / name, name, certificates.until(spec))
 
     def tidy(self, work: DaskState) -> None:

@@ -1,8 +1,8 @@
-"""The certificates of a Dask cluster: an authority made for it alone, and a key for each of its
-parts.
+"""The certificates of a Dask cluster: an authority of its own, and a key for each of its parts.
 
-Whoever has a key runs code on all its VMs. So they are short-lived, travel by SSH alone, and are
-deleted with it. There are no host names in them, and Dask asks for none: addresses of VMs change.
+A process with a key can run code on all VMs of the Dask cluster. So keys are short-lived, are copied
+over SSH alone, and are deleted at its end. Certificates have no host names, and Dask checks none,
+because addresses of VMs change.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from ...protocol import layout
 from ...spec import ClusterSpec
 
 _SPARE_SECONDS = 86_400.0
-"""How long certificates hold after the cluster's own end."""
+"""How long certificates are valid after the end of the cluster."""
 _AHEAD = timedelta(hours=1)
-"""A VM's clock may be behind ours by so much."""
+"""How far a VM's clock may be behind this machine's."""
 
 
 def until(spec: ClusterSpec) -> float:
-    """Return the moment until which certificates hold on a cluster, in seconds since 1970."""
+    """Return when the certificates of a cluster expire, in seconds since 1970."""
     return spec.declared_at + spec.max_seconds + _SPARE_SECONDS
 
 
 def make(folder: Path, name: str, until: float) -> None:
-    """Make the authority, and the client's certificate, in the folder, where they are not there
-    yet.
+    """Create the authority and the client's certificate in a folder that has none.
 
-    They hold until that moment, in seconds since 1970.
+    They are valid until `until`, in seconds since 1970.
     """
     if (folder / layout.TLS_KEY).exists():
         return
@@ -52,9 +51,7 @@ def make(folder: Path, name: str, until: float) -> None:
 
 
 def issued(folder: Path, name: str, until: float) -> tuple[bytes, bytes]:
-    """A certificate of the authority in the folder for the part called so, and its key, both as
-    PEM. Raises OSError.
-    """
+    """Return a new certificate for a part, and its key, both as PEM. Raises OSError."""
     authority = x509.load_pem_x509_certificate((folder / layout.TLS_CA).read_bytes())
     signing = serialization.load_pem_private_key((folder / layout.TLS_CA_KEY).read_bytes(), None)
     if not isinstance(signing, ec.EllipticCurvePrivateKey):

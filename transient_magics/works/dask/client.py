@@ -1,7 +1,6 @@
-"""The client of a Dask cluster on VMs: dask.distributed's own, which reaches the scheduler by an
-SSH forward.
+"""The client of a Dask cluster on VMs, which reaches the scheduler through an SSH forward.
 
-Imported only where a client is asked for.
+It imports Dask, so it is imported when a client is needed.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ _END_SECONDS = 10.0
 
 
 class VmClient(Client):
-    """dask.distributed's client. Closing it ends its Dask cluster, and gives the VMs back."""
+    """dask.distributed's client. Closing it stops its Dask cluster, so that the VMs are free."""
 
-    def __init__(self, way: Way, *arguments: Any, **options: Any) -> None:
-        self._way = way
-        self.dask, self.spec = way.dask.name, way.dask.spec
+    def __init__(self, forwards: Forwards, *arguments: Any, **options: Any) -> None:
+        self._forwards = forwards
+        self.dask = forwards.dask.name
+        self.spec = forwards.dask.spec
         super().__init__(*arguments, **options)
 
     async def _close(self, fast: bool = False) -> None:
@@ -46,15 +46,13 @@ class VmClient(Client):
             self.give_back()
 
     def give_back(self) -> None:
-        """End its Dask cluster, as closing does."""
-        self._way.end()
+        """Stop its Dask cluster, as closing does."""
+        self._forwards.end()
 
     @property
     def dashboard_link(self) -> str:
-        """Where the scheduler's dashboard is, by a forward of its own; empty where the VMs have
-        none.
-        """
-        port = self._way.ports["dashboard"]
+        """The URL of the scheduler's dashboard, through a forward; empty if the VMs have none."""
+        port = self._forwards.ports["dashboard"]
         if not port:
             return ""
         prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
@@ -63,8 +61,8 @@ class VmClient(Client):
         return f"http://127.0.0.1:{port}/status"
 
 
-class Way:
-    """The forwards to one scheduler. They end with this process, however that ends."""
+class Forwards:
+    """The SSH forwards to one scheduler. They end with this process, however that ends."""
 
     def __init__(self, cluster: BaseCluster, dask: DaskState) -> None:
         self.dask = dask
@@ -90,16 +88,14 @@ class Way:
         try:
             answer: dict[str, Any] = json.loads(line)
         except ValueError:
-            answer = {"error": f"The way to the scheduler of {dask.name} could not be opened"}
+            answer = {"error": f"The forward to the scheduler of {dask.name} could not be opened"}
         if "error" in answer:
             self._close()
             raise errors.from_message(answer, RemoteError)
         self.ports: dict[str, int] = answer
 
     def end(self) -> None:
-        """Close the forwards, and end the Dask cluster, which would end by itself without a client,
-        but later.
-        """
+        """Close the forwards and stop the Dask cluster, which would end later without a client."""
         if self._process.stdin is None or self._process.stdin.closed:
             return
         self._close()
@@ -119,20 +115,20 @@ class Way:
 
 
 def connected(cluster: BaseCluster, dask: DaskState) -> VmClient:
-    """The client of what listens there. Raises RemoteError or ClusterError."""
+    """Return a new client of a Dask cluster. Raises RemoteError or ClusterError."""
     folder = cluster.directory / layout.DASKS / dask.name
-    way = Way(cluster, dask)
+    forwards = Forwards(cluster, dask)
     security = load("dask", "on_vm.task").security(folder)
     try:
         return VmClient(
-            way,
-            f"tls://127.0.0.1:{way.ports['scheduler']}",
+            forwards,
+            f"tls://127.0.0.1:{forwards.ports['scheduler']}",
             security=security,
             direct_to_workers=False,
             timeout=_CONNECT_SECONDS,
         )
     except (OSError, TimeoutError) as error:
-        way.end()
+        forwards.end()
         raise ClusterError(
             f"The scheduler of {dask.name} does not answer: {error}", where=cluster.name
         ) from error

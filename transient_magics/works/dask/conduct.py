@@ -1,9 +1,9 @@
-"""The Dask clusters of a cluster: what `decisions` decides is written down and done, for each VM
-its part.
+"""Conduct the Dask clusters of a cluster, from the controller.
 
-A VM's part is brought there with a certificate of its own, given to its agent, and followed: what
-the VM tells goes into the journal. Tasks and results never come here: the kernel talks with the
-scheduler itself (`dask/forward.py`).
+`decisions.decide` says what is due, and `Dasks` records it. One `_Part` for each VM copies the files
+and a certificate there, asks the agent to begin the scheduler or a worker, and records the events
+that the VM reports. Tasks and results never pass the controller: the kernel has a connection of its
+own to the scheduler (`forward.py`).
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ class Dasks(Works[DaskSpec]):
         """The VMs of each Dask cluster whose agents have ended their parts."""
 
     def prepare(self, name: str, spec: DaskSpec) -> None:
-        """Make its keys. Raises ClusterError."""
+        """Create the keys of a Dask cluster. Raises ClusterError."""
         try:
             certificates.make(self.folder(name), name, self._until)
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"The keys of {name} cannot be made: {error}", where=str(self.folder(name))
+                f"The keys of {name} cannot be created: {error}", where=str(self.folder(name))
             ) from error
 
     def take_back(self) -> None:
-        """End those of which this machine has no keys, after another one was in charge."""
+        """Stop Dask clusters whose keys are not on this machine, after another one was in charge."""
         for dask in self.state.active(DaskState):
             if not (self.folder(dask.name) / layout.TLS_CA_KEY).exists():
                 self.end(dask.name, "its keys were lost with the VM of its controller", "failed")
@@ -68,20 +68,18 @@ class Dasks(Works[DaskSpec]):
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
         for name in [dask.name for dask in self.state.active(DaskState)]:
-            for decision in decide(
-                self.state.of(DaskState)[name],
-                self.state,
-                self._left.get(name, frozenset()),
-                tick.at,
-            ):
-                self._carry_out(name, decision)
+            dask = self.state.of(DaskState)[name]
+            ended = self._left.get(name, frozenset())
+            for decision in decide(dask, self.state, ended, tick.at):
+                self._apply(name, decision)
             self._follow(tick.tasks, self.state.of(DaskState)[name])
 
-    def _carry_out(self, name: str, decision: Decision) -> None:
+    def _apply(self, name: str, decision: Decision) -> None:
         match decision:
             case Begin():
-                if refused := self.fleet.training_refused if self.fleet else "":
-                    self.end(name, refused, "failed")
+                refusal = self.fleet.training_refused if self.fleet else ""
+                if refusal:
+                    self.end(name, refusal, "failed")
                 else:
                     self.recorder.record(DaskBegan(dask=name, vm=decision.vm))
             case Stop():
@@ -91,33 +89,35 @@ class Dasks(Works[DaskSpec]):
                 certificates.forget(self.folder(name))
 
     def _follow(self, tasks: Tasks, dask: DaskState) -> None:
-        """Conduct it on each VM that has a part."""
-        mine = {vm.name: vm for vm in ([] if dask.over else parts(dask, self.state))}
+        """Keep a task for each VM with a part, and end the parts of one that stops."""
+        with_part = set[str]()
+        if not dask.over:
+            with_part = {vm.name for vm in parts(dask, self.state)}
         for vm in self.state.vms.values():
             key = f"dask {dask.name} on {vm.name}"
-            if vm.name not in mine or dask.stop:
+            if vm.name not in with_part or dask.stop:
                 tasks.cancel(key)
             else:
                 tasks.do(key, _Part(self, dask, vm).conduct)
         if dask.stop:
-            for vm in set(mine) - self._left.get(dask.name, frozenset()):
+            for vm in with_part - self._left.get(dask.name, frozenset()):
                 tasks.do(f"end {dask.name} on {vm}", partial(self._end_on, dask.name, vm))
 
     async def _end_on(self, dask: str, vm: str) -> None:
-        """Have a VM's agent end its part. Tried again at the next tick where that fails."""
+        """Ask a VM's agent to end its part. The next tick retries if that fails."""
         if await ask(self.link(vm), agent_commands.End(kind=self.kind, work=dask)):
             self._left[dask] = self._left.get(dask, frozenset()) | {vm}
         else:
             await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
 
-    # What parts take of it
+    # For the parts
 
     @property
     def _until(self) -> float:
         return certificates.until(self.recorder.spec)
 
     def files(self, dask: DaskState, vm: VmState) -> dict[str, bytes | Path]:
-        """What the VM needs for its part, but the declaration. Raises OSError."""
+        """Return the files of a VM's part, without the declaration. Raises OSError."""
         certificate, key = certificates.issued(self.folder(dask.name), vm.name, self._until)
         authority = self.folder(dask.name) / layout.TLS_CA
         files: dict[str, bytes | Path] = {
@@ -134,18 +134,18 @@ class Dasks(Works[DaskSpec]):
         return files
 
     def begins(self, dask: DaskState, vm: VmState, code: str = "") -> agent_commands.Begin:
-        """Return the command that gives the VM its part. `code`: the whole package, for a bag."""
+        """Return the command that begins a VM's part. `code`: the whole package, for a bag."""
         if vm.name == dask.vm:
             task = DaskTask("scheduler", vm.name, vm.address, code=code)
         else:
-            known = self.state.of(DaskState)[dask.name]
-            assert known.serving
-            scheduler = f"{self.state.vms[dask.vm].address}:{known.serving.port}"
+            serving = self.state.of(DaskState)[dask.name].serving
+            assert serving
+            scheduler = f"{self.state.vms[dask.vm].address}:{serving.port}"
             task = DaskTask("worker", vm.name, vm.address, scheduler, vm.running_at, code)
         return agent_commands.Begin(kind=self.kind, work=dask.name, task=task.to_dict())
 
     def knows(self, dask: str, vm: str, event: events.Event) -> bool:
-        """Whether the journal has what the VM tells, from a controller before."""
+        """Return whether the journal has an event of a VM, from an earlier controller."""
         return event.time <= self.state.of(DaskState)[dask].heard.get(vm, 0)
 
 
@@ -157,53 +157,50 @@ class _Part(OnVm):
         self._dasks = dasks
         self._dask = dask
         self._state = vm
-        self._there = layout.dask_on_vm(dask.name)
+        self._folder_on_vm = layout.dask_on_vm(dask.name)
         self._schedules = vm.name == dask.vm
-        self._since = int(dask.declared_at * 1e9)
+        self._declared_ns = int(dask.declared_at * 1e9)
 
     async def conduct(self) -> None:
-        """Give it to the VM and follow it there. Cancelled when the VM is gone, or has no part any
-        more.
-        """
+        """Begin the part and follow it. Cancelled when the VM is gone or has no part any more."""
         try:
-            await self.retried(self._give_and_follow)
-        except ForeignError as error:  # more of it than is taken from a VM
+            await self.retried(self._begin_and_follow)
+        except ForeignError as error:  # it has reported more than is read from a VM
             self.note(str(error))
-            if self._schedules:  # no line of its end would be read
-                self._dasks.end(
-                    self.name, "its VM has told more than is taken from one", state="failed"
-                )
-            await (
-                asyncio.get_running_loop().create_future()
-            )  # cancelled, as it would begin again otherwise
+            if self._schedules:  # its end would not be read
+                reason = "its VM has reported more than is read from a VM"
+                self._dasks.end(self.name, reason, state="failed")
+            # Wait to be cancelled: the control loop would start this again.
+            await asyncio.get_running_loop().create_future()
 
-    async def _give_and_follow(self) -> None:
-        await self._give()
-        path = f"{self._there}/{layout.DASK_EVENTS}"
-        # A bag has one Dask cluster after another: what is read of all of them has one limit.
+    async def _begin_and_follow(self) -> None:
+        await self._begin()
+        path = f"{self._folder_on_vm}/{layout.DASK_EVENTS}"
+        # A bag has one Dask cluster after another; one limit holds for all of them together.
         allowance = self._dasks.allowance(self._dask.spec.bag or self.name, self.vm)
-        await self.follow(path, self._event, self._take, allowance)
+        await self.follow(path, self._parse, self._handle, allowance)
 
-    async def _give(self) -> None:
+    async def _begin(self) -> None:
         connection = await self.connection()
-        if not await connection.exists(f"{self._there}/{layout.DASK}"):
+        if not await connection.exists(f"{self._folder_on_vm}/{layout.DASK}"):
             await connection.put_files(
-                self._dasks.files(self._dask, self._state), below=self._there
+                self._dasks.files(self._dask, self._state), below=self._folder_on_vm
             )
             declaration = self._dasks.folder(self.name) / layout.DASK
-            await connection.put_files({layout.DASK: declaration}, below=self._there)
+            await connection.put_files({layout.DASK: declaration}, below=self._folder_on_vm)
         code = ""
-        if (
-            self._dask.spec.bag
-        ):  # its driver is above the runtime, and jobs may use what is beside that
+        if self._dask.spec.bag:  # its driver and its jobs need more than `runtime`
             code = await push_bundle(connection, whole=True)
-        if link := self.link(self.vm):
+        link = self.link(self.vm)
+        if link:
             await link.ask(self._dasks.begins(self._dask, self._state, code))
 
-    def _event(self, line: bytes) -> Event:
-        return from_dask(line, self.name, self.vm, self._schedules, self._since, int(now() * 1e9))
+    def _parse(self, line: bytes) -> Event:
+        return from_dask(
+            line, self.name, self.vm, self._schedules, self._declared_ns, int(now() * 1e9)
+        )
 
-    async def _take(self, event: Event) -> bool:
+    async def _handle(self, event: Event) -> bool:
         if not self._dasks.knows(self.name, self.vm, event):
             self._dasks.recorder.record(event)
         return False

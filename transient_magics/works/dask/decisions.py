@@ -1,8 +1,9 @@
-"""What is due for a Dask cluster: a pure function of it and of the state of its cluster.
+"""Decide what is due for a Dask cluster: pure functions of the cluster's state and the time.
 
-It begins once it has workers' places and the first parameter server's VM is ready, on which its
-scheduler is. Workers come as their VMs are ready and go as they are taken; it goes on while the
-scheduler lives. What a scheduler knows is nowhere else, so none is begun again.
+It begins once workers' slots are leased to it and the VM of the first parameter server is ready,
+which gets the scheduler. Workers join as their VMs are ready, and leave when these are revoked. It
+continues while the scheduler lives. Only the scheduler has the state of its tasks, so no other one
+takes its place.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from ...spec import PARAMETER_SERVER
 from .state import DaskState
 
 END_SECONDS = 15.0
-"""After it was told to end: until its VMs are free in any case."""
+"""Limit on the end of a stopped one: after this time its VMs are free in any case."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Give the scheduler to this VM."""
+    """Begin the scheduler on this VM."""
 
     vm: str
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The Dask cluster stops for this reason, a clause; as failed if it cannot continue."""
+    """Stop for this reason, a clause; as failed if it cannot continue."""
 
     reason: str
     state: Literal["finished", "failed"] = "finished"
@@ -35,7 +36,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class End:
-    """It is over."""
+    """End in this state."""
 
     state: Literal["finished", "failed", "stopped"]
     reason: str
@@ -47,9 +48,7 @@ Decision = Begin | Stop | End
 def decide(
     dask: DaskState, state: ClusterState, ended: frozenset[str], now: float
 ) -> list[Decision]:
-    """What is to be done now. `ended`: the VMs that have answered that they do nothing for it any
-    more.
-    """
+    """Return what is due now. `ended`: VMs that have confirmed the end of their parts."""
     if dask.over:
         return []
     if dask.stop:
@@ -73,9 +72,7 @@ def decide(
 
 
 def parts(dask: DaskState, state: ClusterState) -> list[VmState]:
-    """The VMs that have, or are to have, a part in it: its scheduler's, and once that listens its
-    workers'.
-    """
+    """Return the VMs with a part: that of the scheduler, and those of workers once it listens."""
     if not dask.vm:
         return []
     scheduler = [vm for vm in state.serving if vm.name == dask.vm]
@@ -85,7 +82,7 @@ def parts(dask: DaskState, state: ClusterState) -> list[VmState]:
 
 
 def workers(dask: DaskState, state: ClusterState) -> list[VmState]:
-    """The VMs in its places that can work, also under notice: they may be at it."""
+    """Return the VMs in its slots that can compute, also under a preemption notice."""
     there = (
         vm for vm in state.serving if state.has(dask.name, vm) and vm.state in ("ready", "leaving")
     )

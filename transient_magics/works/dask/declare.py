@@ -1,4 +1,4 @@
-"""`cluster.dask()`: declare a Dask cluster on VMs, wait for its scheduler, connect."""
+"""Declare a Dask cluster on VMs, wait for its scheduler and connect: `cluster.dask()`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from .state import DaskState
 def begin_dask(
     cluster: Cluster, workers: int | None = None, *, timeout: float = 900.0, **options: int
 ) -> Dask:
-    """Start a Dask cluster, or return the one that this process has on the cluster. See
-    `Cluster.dask`.
-    """
+    """Start a Dask cluster, or return this process's one on the cluster. See `Cluster.dask`."""
     local_versions()
-    known = open_client(cluster)
-    if known is not None:
-        if workers not in (None, known.spec.workers):
-            has = text.count(known.spec.workers, "worker")
-            what = f"{cluster.name} has {known.dask} with {has} already"
+    client = open_client(cluster)
+    if client is not None:
+        if workers not in (None, client.spec.workers):
+            present = text.count(client.spec.workers, "worker")
+            what = f"{cluster.name} has {client.dask} with {present} already"
             raise ClusterError(what, fix="Stop it first: dask.stop()")
-        return Dask(known.dask, cluster)
+        return Dask(client.dask, cluster)
     new = NewWork("dask", cluster, None)
-    values = {**options, "workers": new.cluster_spec.worker_count if workers is None else workers}
-    spec = new.specify(DaskSpec.from_dict, values, prefix="")
-    dask = Dask(
-        new.declare(lambda taken: replace(spec, name=taken).to_dict(), lambda folder: None), cluster
+    if workers is None:
+        workers = new.cluster_spec.worker_count
+    spec = new.specify(DaskSpec.from_dict, {**options, "workers": workers}, prefix="")
+    name = new.declare(
+        lambda free_name: replace(spec, name=free_name).to_dict(), lambda folder: None
     )
+    dask = Dask(name, cluster)
     try:
         _wait_for_scheduler(dask, timeout)
         _ = dask.client
@@ -46,9 +46,7 @@ def begin_dask(
 
 
 def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
-    """Block until the scheduler listens. Raises ClusterError where it cannot, or has no VMs in
-    time.
-    """
+    """Wait until the scheduler listens. Raises ClusterError if it cannot, or gets no VMs in time."""
     cluster = dask.cluster
 
     def reached(state: ClusterState) -> bool:
@@ -59,26 +57,18 @@ def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
     if state is None:
         present = cluster.state
         others = sorted({name for name in present.leases.values() if name != dask.name})
-        if others:
-            why = f": {', '.join(others)} has its workers"
-        else:
-            why = ""
+        why = f": {', '.join(others)} has its workers" if others else ""
         what = f"{dask.name} has no scheduler after {timeout:.0f} s{why}"
         raise ClusterError(what, where=cluster.name, fix=present.trouble)
     found = state.of(DaskState).get(dask.name)
     if dask.is_over(state):
-        if found:
-            why = found.reason
-        else:
-            why = f"{cluster.name} was deleted"
+        why = found.reason if found else f"{cluster.name} was deleted"
         raise ClusterError(f"{dask.name} could not begin: {why}", where=cluster.name)
 
 
 def _give_up(dask: Dask, error: BaseException) -> None:
-    failed = isinstance(error, TransientError)
-    if failed:
+    reason = "its client was interrupted"
+    if isinstance(error, TransientError):
         reason = "its client could not connect"
-    else:
-        reason = "its client was interrupted"
     with suppress(TransientError):  # without a client it ends automatically
         commands.send(dask.cluster.directory, Stop(kind="dask", name=dask.name, reason=reason))

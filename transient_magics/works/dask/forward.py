@@ -1,10 +1,11 @@
-"""`python -m transient_magics.works.dask.forward CLUSTER DASK`: a kernel's SSH connection to a
-scheduler.
+"""Forward a kernel's connections to a Dask scheduler over SSH.
 
-Not through the controller's: results are many bytes, and its questions to agents must not wait
-behind them. Nor does the way end where a controller does. It ends with the kernel, whose end of
-standard input is closed then, and with the connection. Prints one JSON object: the ports on this
-machine's loopback (`scheduler`, `dashboard` or 0), or `error`.
+`python -m transient_magics.works.dask.forward CLUSTER DASK` prints one JSON object: the ports on
+this machine's loopback (`scheduler`, `dashboard` or 0), or `error`. It ends with the kernel, which
+closes its standard input, and with the connection.
+
+It does not use the controller's connection: results are many bytes, and commands for agents must
+not wait behind them. Nor does it end with the controller.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ...protocol import layout
 from ...spec import ClusterSpec
 from .state import DaskState
 
-_WAY_SECONDS = 60.0
+_CONNECT_SECONDS = 60.0
 
 
 async def forward(directory: Path, name: str) -> None:
-    """Until standard input ends, or the connection. Raises TransientError where there is no way."""
+    """Forward until standard input or the connection ends. Raises TransientError on failure."""
     state = kept(directory / layout.JOURNAL).read()
     dask = state.of(DaskState).get(name)
     if dask is None or dask.over or dask.serving is None or state.spec is None:
@@ -36,7 +37,7 @@ async def forward(directory: Path, name: str) -> None:
     async with Access(spec) as access:
         await access.reopen()
         async with await access.connect(
-            vm, directory / layout.KEY, timeout=_WAY_SECONDS
+            vm, directory / layout.KEY, timeout=_CONNECT_SECONDS
         ) as connection:
             ports = {
                 "scheduler": await connection.forward(vm.address, dask.serving.port),
@@ -45,7 +46,8 @@ async def forward(directory: Path, name: str) -> None:
             }
             print(json.dumps(ports), flush=True)
             ends = [
-                asyncio.ensure_future(each) for each in (_end_of_input(), connection.closed.wait())
+                asyncio.create_task(_end_of_input()),
+                asyncio.ensure_future(connection.closed.wait()),
             ]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in ends:
@@ -59,7 +61,7 @@ async def _end_of_input() -> None:
 
 
 def main() -> int:
-    """Exit code 0, or 1 with the reason in the output."""
+    """Forward as requested, and return the exit code: 0, or 1 with the error in the output."""
     cluster, name = sys.argv[1:]
     try:
         asyncio.run(forward(places.cluster(cluster), name))

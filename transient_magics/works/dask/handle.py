@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from .client import VmClient
 
 TRUST = (
-    "Dask unpickles in this process what the cluster's VMs compute: who controls one of them can run code here. "
-    "Use it with code and data that you trust (docs/security)."
+    "Dask unpickles results of the cluster's VMs in this process: a user who controls one of them "
+    "can run code here. Use it with code and data that you trust (docs/security)."
 )
 trust_shown: list[str] = []
 """TRUST, once this process has shown it."""
 _open: dict[tuple[Identity, str], VmClient] = {}
-"""By cluster and name of the Dask cluster."""
+"""The open clients of this process, by cluster and name of the Dask cluster."""
 
 
 class Dask(Handle[DaskState, DaskState]):
-    """A Dask cluster on VMs of a cluster: a scheduler beside the parameter server, and a worker
-    process on each VM.
+    """A Dask cluster: a scheduler beside the parameter server, and a worker process on each VM.
 
     `cluster.dask()` starts one. As a context manager it is stopped at the end of the block.
 
@@ -64,10 +63,10 @@ class Dask(Handle[DaskState, DaskState]):
         return client_of(self.cluster, self.state)
 
     def stop(self) -> None:
-        """End the Dask cluster and close its client in this process. Its VMs are free for other
-        work.
+        """Stop the Dask cluster and close its client in this process.
 
-        Raises UnknownWorkError and ClusterError as for other work.
+        Its VMs are free for other work then. Raises UnknownWorkError and ClusterError as for other
+        work.
         """
         close_client(self.cluster, self.name)
         super().stop()
@@ -76,9 +75,7 @@ class Dask(Handle[DaskState, DaskState]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the Dask cluster. Without its client it ends automatically, so a failure to stop it
-        is ignored.
-        """
+        """Stop the Dask cluster; a failure is ignored, because it ends without its client anyway."""
         with suppress(TransientError):
             self.stop()
 
@@ -86,13 +83,8 @@ class Dask(Handle[DaskState, DaskState]):
 handle = Dask
 
 
-# The clients that this process has of Dask clusters on VMs. Dask is imported when the first one is made.
-
-
 def local_versions() -> dict[str, str]:
-    """Return the versions of Python and Dask here. Raises DeclarationError where Dask is not
-    installed.
-    """
+    """Return the versions of Python and Dask here. Raises DeclarationError without Dask."""
     try:
         return versions.versions()
     except PackageNotFoundError as error:
@@ -103,10 +95,9 @@ def local_versions() -> dict[str, str]:
 
 
 def open_client(cluster: BaseCluster, dask: str = "") -> VmClient | None:
-    """Return the client that this process has of a Dask cluster on `cluster`, if its connection is
-    open.
+    """Return this process's client of a Dask cluster on `cluster`, if its connection is open.
 
-    `dask`: the name of the Dask cluster (default: any).
+    `dask` is the name of the Dask cluster (default: any).
     """
     for (identity, name), client in list(_open.items()):
         if identity != cluster.identity or dask not in ("", name):
@@ -119,11 +110,11 @@ def open_client(cluster: BaseCluster, dask: str = "") -> VmClient | None:
 
 
 def client_of(cluster: BaseCluster, dask: DaskState) -> VmClient:
-    """Return this process's client of a Dask cluster, which is connected first. See `Dask.client`."""
+    """Return this process's client of a Dask cluster; connect it if needed. See `Dask.client`."""
     here = local_versions()
-    known = open_client(cluster, dask.name)
-    if known is not None:
-        return known
+    client = open_client(cluster, dask.name)
+    if client is not None:
+        return client
     if dask.over or dask.stop:
         raise ClusterError(
             f"{dask.name} is over", where=cluster.name, fix="Start another one: cluster.dask()"
@@ -132,7 +123,7 @@ def client_of(cluster: BaseCluster, dask: DaskState) -> VmClient:
         raise ClusterError(
             f"{dask.name} has no scheduler yet", where=cluster.name, fix="Try again in a moment."
         )
-    _refuse_others(here, dask.serving.versions)
+    _check_versions(here, dask.serving.versions)
     if not trust_shown:
         trust_shown.append(TRUST)
         print(TRUST, file=sys.stderr)
@@ -145,12 +136,12 @@ def client_of(cluster: BaseCluster, dask: DaskState) -> VmClient:
 
 def close_client(cluster: BaseCluster, name: str) -> None:
     """Close this process's client of a Dask cluster, if it has one."""
-    known = _open.pop((cluster.identity, name), None)
-    if known is not None:
-        known.close()
+    client = _open.pop((cluster.identity, name), None)
+    if client is not None:
+        client.close()
 
 
-def _refuse_others(here: Mapping[str, str], there: Mapping[str, str]) -> None:
+def _check_versions(here: Mapping[str, str], there: Mapping[str, str]) -> None:
     missing = [name for name in ("python", *versions.SAME) if name not in there]
     if missing:
         raise ClusterError(f"The VMs do not report their version of {missing[0]}")

@@ -1,4 +1,4 @@
-"""Which Dask clusters count that a controller on a VM declared: as this machine has them."""
+"""Check Dask clusters that a controller on a VM declared: this machine's declaration counts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .spec import DaskSpec
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
-    """Count a Dask cluster as this machine has it.
+    """Return the event with this machine's declaration.
 
-    One without a declaration here has no keys here, and is ended by `Dasks.take_back`.
+    A Dask cluster that was not declared here has no keys here, and `Dasks.take_back` stops it.
     """
     path = sieve.directory / layout.DASKS / event.work / layout.DASK
     try:

@@ -1,4 +1,4 @@
-"""Dask clusters in words: how one does, and what happened to it."""
+"""States and events of Dask clusters in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .state import DaskState
 
 QUIET = ()
 TONES = {DaskGpuUnused: "warn"}
-"""How a panel colours events."""
+"""Colours of events on a panel."""
 
 
 def work_words(dask: DaskState, cluster: ClusterState | None) -> str:
@@ -22,37 +22,30 @@ def work_words(dask: DaskState, cluster: ClusterState | None) -> str:
 
 
 def user_of(dask: DaskState, vm: VmState) -> str:
-    """Return the name of a Dask cluster, or of the bag that has it, while it uses the VM; else
-    nothing.
-    """
+    """Return the name of a Dask cluster, or of its bag, while it uses the VM; else nothing."""
     if dask.phase == "running":
         return dask.spec.bag or dask.name
     return ""
 
 
-def dask_words(dask: DaskState, there: int | None = None) -> str:
-    """`Dask on 2 workers, after 1 revocation`, or how it ended. `there`: how many of its workers'
-    VMs are ready.
+def dask_words(dask: DaskState, ready: int | None = None) -> str:
+    """Return `Dask on 2 workers, after 1 revocation`, or how it ended.
+
+    `ready` is the number of its workers' VMs that are ready (default: unknown).
     """
-    if dask.left:
-        after = f", after {count(dask.left, 'revocation')}"
-    else:
-        after = ""
-    after += f", after {count(dask.crashes, 'fault')}" if dask.crashes else ""
+    after = f", after {count(dask.left, 'revocation')}" if dask.left else ""
+    if dask.crashes:
+        after += f", after {count(dask.crashes, 'fault')}"
     if dask.stop and not dask.over:
         return f"ends: {plain(dask.stop.reason)}"
     match dask.phase:
         case "declared":
             return f"waits for {count(dask.spec.workers, 'worker')}"
         case "running":
-            if there is not None and there < dask.spec.workers:
-                some = f"{there} of "
-            else:
-                some = ""
-            if dask.gpu_unused:
-                unused = f"; GPU not used on {', '.join(dask.gpu_unused)}"
-            else:
-                unused = ""
+            some = ""
+            if ready is not None and ready < dask.spec.workers:
+                some = f"{ready} of "
+            unused = f"; GPU not used on {', '.join(dask.gpu_unused)}" if dask.gpu_unused else ""
             begins = "" if dask.serving else ", begins"
             return f"Dask on {some}{count(dask.spec.workers, 'worker')}{begins}{after}{unused}"
     if dask.reason:
@@ -61,27 +54,24 @@ def dask_words(dask: DaskState, there: int | None = None) -> str:
 
 
 def event_words(event: Event) -> str:
-    """What happened to a Dask cluster; nothing of other events."""
+    """Return what happened to a Dask cluster; an empty text for other events."""
     match event:
         case DaskBegan():
             return f"the scheduler of {event.dask} begins on {event.vm}"
         case DaskServing():
             return f"the scheduler of {event.dask} listens (Dask {event.versions.get('distributed', '?')})"
         case DaskLeft():
-            again = event.lost + event.interrupted
-            if again:
-                anew = f", {count(again, 'task')} computed again"
-            else:
-                anew = ""
-            return (
-                f"{event.worker} left {event.dask} in {event.seconds:.1f} s: {count(event.moved, 'result')} moved "
-                f"({size(event.moved_bytes)}){anew}"
-            )
+            moved = f"{count(event.moved, 'result')} moved ({size(event.moved_bytes)})"
+            repeated = event.lost + event.interrupted
+            if repeated:
+                moved += f", {count(repeated, 'task')} computed again"
+            return f"{event.worker} left {event.dask} in {event.seconds:.1f} s: {moved}"
         case DaskCrashed():
             return f"the process of {event.dask} on {event.vm} ended: {event.reason}"
         case DaskGpuUnused() if event.seconds:
             minutes = f"{event.seconds / 60:.0f} min"
-            return f"{event.dask} has not used the GPU of {event.vm} ({plain(event.gpu)}) in {minutes}: it is paid for"
+            gpu = f"the GPU of {event.vm} ({plain(event.gpu)})"
+            return f"{event.dask} has not used {gpu} in {minutes}: it is paid for"
         case DaskGpuUnused():
             return f"{event.dask} uses the GPU of {event.vm} ({plain(event.gpu)}) now"
         case DaskClosed():

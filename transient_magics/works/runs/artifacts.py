@@ -22,7 +22,7 @@ from ...journal import Event, RunState, events, metrics
 from ...journal.declared import note_brought
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
-from ...protocol.measures.step_parts import MOST_BYTES
+from ...protocol.step_parts import MOST_BYTES
 from ...protocol.vm_events import TrainFailed, TrainFinished, TrainStarted
 from ...runtime.files.manifest import split
 from .checking import check_counts

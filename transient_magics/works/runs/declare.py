@@ -33,7 +33,7 @@ from ...journal import RunState
 from ...journal.declared import declared_run, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Resize
-from ...protocol.measures.stalls import MEASURES
+from ...protocol.step_parts import MEASURES
 from ...runtime.folder import RunFolder
 from ...spec import run_store
 from .handle import Run

@@ -18,7 +18,7 @@ from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
-from ...protocol.measures.step_parts import part_words
+from ...protocol.step_parts import part_words
 from ...protocol.vm_events import TrainEvaluated
 from .stalls.handle import Stalls
 

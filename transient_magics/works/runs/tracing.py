@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...errors import TrainingError
 from ...protocol import layout
-from ...protocol.measures.step_parts import MOST_BYTES
+from ...protocol.step_parts import MOST_BYTES
 from ...remote import Connection
 from ...spec import render_duration
 

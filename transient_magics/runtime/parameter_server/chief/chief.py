@@ -25,8 +25,8 @@ from ....protocol import chief_messages as messages
 from ....protocol import jsonl
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
-from ....protocol.measures.objective import Best, Objective
 from ....protocol.messages import encode
+from ....protocol.objective import Best, Objective
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainBest,

@@ -23,7 +23,7 @@ from ....protocol import jsonl, layout
 from ....protocol.agent_commands import Fork, Program
 from ....protocol.backoff import backoff
 from ....protocol.events import Event
-from ....protocol.measures.objective import Objective
+from ....protocol.objective import Objective
 from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainShipped, TrainUnshipped
 from ...files.checkpoints import Checkpoints, path_of
 from ...files.data_files import described

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ....protocol.measures.objective import Best
-from ....protocol.measures.step_parts import part_words, step_parts
+from ....protocol.objective import Best
 from ....protocol.run import RunSpec
+from ....protocol.step_parts import part_words, step_parts
 from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainProgress, TrainUnjudged
 from .events import Emit, Instruction, KeepBest
 

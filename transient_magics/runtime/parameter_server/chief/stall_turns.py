@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....protocol.chief_messages import Take, Took
-from ....protocol.measures.stalls import ALONE, MEASURES, Measure
 from ....protocol.run import RunSpec
+from ....protocol.step_parts import ALONE, MEASURES, Measure
 from ....protocol.vm_events import TrainMeasured
 
 WAIT_FOR_ALL = 90.0

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any
 
 from ....protocol import chief_messages as messages
-from ....protocol.measures.objective import Best
+from ....protocol.objective import Best
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainEvaluated,

@@ -279,6 +279,11 @@ def size_of(dataset: Any) -> int:
         return int(_value(dataset.cardinality()))
 
 
+def is_dataset(value: Any) -> bool:
+    """Return whether a value is a tf.data.Dataset."""
+    return isinstance(value, importlib.import_module("tensorflow").data.Dataset)
+
+
 def first_batch_size(dataset: Any) -> int | None:
     """Return the size of the first batch of a dataset made outside of the graph; else None."""
     if not is_eager(dataset):

@@ -81,6 +81,8 @@ class OwnModel:
                     "the cell calls model.fit and defines input_fn or model_fn",
                     fix="Keep one of them.",
                 )
+            if spec.mode == "sync" and spec.workers > 1:
+                fit = fit.shared(spec.workers)
             input_fn = fit.input_fn
             model = fit.model
             batch = fit.batch_size

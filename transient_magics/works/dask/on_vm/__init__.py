@@ -1,6 +1,5 @@
-"""The parts of a Dask cluster on VMs: its scheduler, which knows of notices and faults, and a
-worker of one VM.
+"""The parts of a Dask cluster on VMs: the scheduler, and one worker on each VM.
 
-dask.distributed does the work. What is ours: a notice is a time limit, a revocation is nobody's
-fault, a crash is, and nothing is said but by TLS.
+dask.distributed does the work. These are added: a preemption notice is a time limit, a revocation is
+not a fault of a task, a crash is, and all connections use TLS.
 """

@@ -1,5 +1,6 @@
-"""`python -m transient_magics.works.dask.on_vm --folder DIRECTORY [--crashed JSON]`: be the part
-that is wanted.
+"""Run the requested part of a Dask cluster.
+
+`python -m transient_magics.works.dask.on_vm --folder DIRECTORY [--crashed JSON]`
 """
 
 from __future__ import annotations
@@ -19,12 +20,10 @@ from .task import DaskTask
 
 
 def main() -> None:
-    """Be that part until it is over; a second process that would ends at once."""
+    """Run the part until it is over; a second process for it ends immediately."""
     parser = argparse.ArgumentParser(description="A part of a Dask cluster; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument(
-        "--crashed", default="[]", help="what became of the workers here before this one"
-    )
+    parser.add_argument("--crashed", default="[]", help="how earlier workers on this VM ended")
     given = parser.parse_args()
     folder: Path = given.folder.absolute()
     begin = process_record.requested(folder)
@@ -37,12 +36,11 @@ def main() -> None:
         if task.part == "scheduler":
             asyncio.run(scheduler.serve(folder, task))
         elif not asyncio.run(worker.work(folder, task, json.loads(given.crashed))):
-            # Where the agent sent it, nothing asks for the code. Otherwise a task did, and that is
-            # its fault.
+            # If the agent sent SIGTERM, it ignores the exit code. Otherwise a task did: a crash.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
     except TransientError as error:
-        sys.exit(str(error))  # the last that it says is what its agent tells
+        sys.exit(str(error))  # the agent reports the last line of its output
     record.write_end(folder, os.getpid())
 
 

@@ -1,10 +1,9 @@
-"""The parts that a VM has in Dask clusters: started, watched, adopted, and begun again where a
-worker's process ends.
+"""The processes that an agent runs for Dask clusters: a scheduler or a worker.
 
-A worker that crashes (a signal, its memory, a code) is begun again, and what became of the one
-before is told to the scheduler by its successor: that alone makes a fault of it. After the notice
-of a preemption nothing is begun again and nothing is a fault. A scheduler is never begun again:
-what it knew is gone with it.
+A worker that crashes (by a signal, its memory or an exit code) is started again. The new worker
+reports to the scheduler how the one before ended; only then does that count as a fault. After a
+preemption notice no worker is started again, and nothing is a fault. A scheduler is never started
+again, because its state is lost with it.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ DRIVER = "transient_magics.works.bags.driver"
 """The program of a scheduler with a bag's driver, which only the whole package has."""
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 _MOST_STARTS = 100
-"""In a row, of a worker that never lasts: by then more than ten minutes have passed."""
+"""Starts in a row of a worker that does not last. They take more than ten minutes."""
 _LASTING = 60.0
 _LOOK_SECONDS = 0.5
 _TAIL = 4000
-_MOST_SAID = 400
+_MOST_LINE = 400
 
 
 class DaskPart(Part):
@@ -53,9 +52,9 @@ class DaskPart(Part):
         self.task = DaskTask.from_dict(begin.task)
         self._lines = Lines(folder / layout.DASK_EVENTS)
         self._crashed: list[dict[str, Any]] = []
-        """The workers before this one of which the scheduler has not been told."""
+        """Earlier workers whose ends have not been reported to the scheduler."""
         self._unable = False
-        """Whether it was reported that a worker does not come up."""
+        """Whether it was reported that the worker does not start."""
 
     @property
     def restarts(self) -> Restarts:
@@ -64,7 +63,7 @@ class DaskPart(Part):
 
     @property
     def exclusive(self) -> bool:
-        """Whether it is a worker: a scheduler is beside a parameter server."""
+        """Whether it is a worker; a scheduler shares its VM with a parameter server."""
         return self.task.part == "worker"
 
     @cached_property
@@ -72,24 +71,22 @@ class DaskPart(Part):
         return DaskSpec.from_dict(checks.parsed_object((self.folder / layout.DASK).read_bytes()))
 
     def program(self) -> tuple[str, Sequence[str]]:
-        """Return the module of the part, and what became of the workers before."""
+        """Return the module of the part, and how earlier workers ended."""
         record.clear_time_limit(self.folder)
-        drives = bool(self.task.code) and self.task.part == "scheduler"
-        if drives:
+        module = __package__ or ""
+        if self.task.code and self.task.part == "scheduler":
             module = DRIVER
-        else:
-            module = __package__ or ""
         return module, ("--crashed", json.dumps(self._crashed))
 
     def environment(self) -> Mapping[str, str]:
-        """Return the mark by which its processes are found, and for a bag the whole package's code."""
+        """Return the mark of its processes, and for a bag the path of the whole package's code."""
         found = {process_record.MARK: str(self.folder), "PYTHONHASHSEED": "0"}
         if self.task.code:
             found["PYTHONPATH"] = str(self.folder.parent.parent / "code" / self.task.code)
         return found
 
     async def watch(self, pid: int) -> str:
-        """Keep a worker within its bounds, and report that no task uses the GPU of its VM."""
+        """Enforce the limits of a worker, and report when no task uses the GPU of its VM."""
         if self.task.part != "worker":
             return ""
         gpu = asyncio.create_task(gpu_use.watch(self._report_unused_gpu))
@@ -99,10 +96,12 @@ class DaskPart(Part):
             gpu.cancel()
 
     def ended(self, how: Ended) -> bool:
-        """Report a crash. A scheduler is never started again: what it knew is gone, and a bag
-        begins another one.
+        """Report a crash, and return whether to start the process again.
+
+        A bag whose scheduler is lost begins another Dask cluster.
         """
-        if reason := self._crash(how):
+        reason = self._crash(how)
+        if reason:
             crashed = DaskCrashed(dask=self.begin.work, vm=self.task.vm, reason=reason)
             self._lines.write(crashed.kind, told(crashed))
         return self.task.part == "worker"
@@ -117,29 +116,25 @@ class DaskPart(Part):
             (folder / name).unlink(missing_ok=True)
 
     def _crash(self, how: Ended) -> str:
-        """Return how the process crashed, a clause; empty where it ended in an orderly way."""
+        """Return how the process crashed, a clause; empty if it ended in an orderly way."""
         if not how.pid:
             return f"it could not be started: {how.reason}"
         address = record.read_address(self.folder, how.pid)
-        if address:  # so the scheduler has heard of those before
+        if address:  # it took part, so it has reported the earlier ones
             self._crashed = []
-        # A task may end the process with code 0, too (`os._exit`): an orderly end is noted by the
-        # process itself.
+        # A task may end the process with code 0, too (`os._exit`), so the process itself records an
+        # orderly end.
         if record.has_ended_well(self.folder, how.pid) or (how.code == 0 and not address):
             return ""
-        reason = how.reason or _said(how.code)
+        reason = how.reason or _exit_words(how.code)
         if address:
             self._crashed = [{"worker": address, "process": how.pid, "cause": reason}]
         elif self.task.part == "worker":  # it never took part, which is reported once
-            if how.code and how.code > 0:
-                words = f" ({_last_words(self.folder / LOG)})"
-            else:
-                words = ""
             if self._unable:
-                reason = ""
-            else:
-                reason = f"it does not come up: {reason}{words}"
+                return ""
             self._unable = True
+            log = f" ({_last_line(self.folder / LOG)})" if how.code and how.code > 0 else ""
+            return f"it does not start: {reason}{log}"
         return reason
 
     def _report_unused_gpu(self, card: gpu_use.Card, seconds: float) -> None:
@@ -149,20 +144,20 @@ class DaskPart(Part):
         self._lines.write(unused.kind, told(unused))
 
     async def _keep_bounds(self, pid: int) -> str:
-        """Kill a worker that has more memory than it may have, or a job in it more time, and return
-        why.
+        """Kill a worker that exceeds its memory limit or the time limit of a job, and return why.
 
-        Dask itself spills, then pauses, long before its memory is full. What the jobs of a bag
-        print is kept short.
+        Dask itself spills to disk and then pauses long before that. This also shortens the file
+        with the output of a bag's jobs.
         """
-        most = TERMINATE_SHARE * memory_limit(self._spec)
+        limit = memory_limit(self._spec)
         while True:
-            if (has := process_record.resident_bytes(pid)) > most:
+            used = process_record.resident_bytes(pid)
+            if used > TERMINATE_SHARE * limit:
                 _kill(pid)
-                return f"memory: it had {has / 2**30:.1f} GB and may have {memory_limit(self._spec) / 2**30:.1f} GB"
+                return f"memory: it used {used / 2**30:.1f} of {limit / 2**30:.1f} GB"
             if record.is_over_time(self.folder):
                 _kill(pid)
-                return "time: a job took longer than it may"
+                return "time: a job exceeded its limit"
             with suppress(OSError):
                 record.shorten_output(self.folder)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -173,18 +168,18 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _last_words(log: Path) -> str:
-    """The last line that the process wrote, or a part of it."""
+def _last_line(log: Path) -> str:
+    """Return the last line of a process' output, shortened."""
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL))
         lines = file.read().decode(errors="replace").splitlines()
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it says nothing")
-    return "".join(each for each in last if each.isprintable())[:_MOST_SAID]
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return "".join(filter(str.isprintable, last))[:_MOST_LINE]
 
 
-def _said(code: int | None) -> str:
+def _exit_words(code: int | None) -> str:
     if code is None:
-        return "nobody knows how it ended"
+        return "its exit code is unknown"
     if code < 0:
         return f"signal {-code}"
     return f"exit code {code}"

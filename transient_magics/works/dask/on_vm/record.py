@@ -1,6 +1,4 @@
-"""What a worker of a Dask cluster and its agent share on disk, and how much memory the worker may
-have.
-"""
+"""Files that a worker of a Dask cluster shares with its agent, and its memory limit."""
 
 from __future__ import annotations
 
@@ -18,36 +16,32 @@ from ....protocol.outputs import MOST_SAID
 from ..spec import DaskSpec
 
 _LIMIT = "limit"
-"""The file with the moment (`time.monotonic`) at which the agent kills the worker."""
-
+"""The file with the time (`time.monotonic`) at which the agent kills the worker."""
 _SHARE = 0.9
 TERMINATE_SHARE = 0.95
-
+"""The share of the memory limit above which the agent kills the worker."""
 OUTPUT_FILE = "output.log"
 _MOST_BYTES = 16 * 2**20
 _ENOUGH = 8 * MOST_SAID
-"""Bytes in which so many characters are, and a line that is cut."""
+"""Bytes that have `MOST_SAID` characters, and the rest of a line."""
 
 
 def write_end(folder: Path, pid: int) -> None:
-    """Say that the process has ended in an orderly way: who is not its parent does not hear its
-    exit code.
-    """
+    """Record an orderly end of the process: an adopting agent does not get its exit code."""
     (folder / f"orderly-{pid}").touch()
 
 
 def has_ended_well(folder: Path, pid: int) -> bool:
-    """Whether it said so."""
+    """Return whether the process recorded an orderly end."""
     return (folder / f"orderly-{pid}").exists()
 
 
 @contextmanager
 def time_limit(folder: Path, seconds: float) -> Generator[None]:
-    """Have the agent kill this process, the worker of the folder, where this takes longer (0: as
-    long as it likes).
+    """Let the agent kill this process, a worker, if the block takes longer (0: no limit).
 
-    Timers of this process would be no limit: tasks may set them for themselves, and a handler in
-    Python is not called while compiled code holds the interpreter.
+    A timer of this process would not do: tasks may set one themselves, and Python calls no handler
+    while compiled code holds the interpreter.
     """
     limit = folder / _LIMIT
     if seconds:
@@ -59,7 +53,7 @@ def time_limit(folder: Path, seconds: float) -> Generator[None]:
 
 
 def is_over_time(folder: Path) -> bool:
-    """Whether the limit of `time_limit` is over, of a worker that is still in it."""
+    """Return whether a worker is in a block of `time_limit` and has exceeded the limit."""
     try:
         return time.monotonic() > float((folder / _LIMIT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -72,43 +66,37 @@ def clear_time_limit(folder: Path) -> None:
 
 
 def write_address(folder: Path, pid: int, address: str) -> None:
-    """Say where the worker listens whose process this is: under that the scheduler knows what it
-    computed.
-    """
-    write_atomically(
-        folder / "address.json", json.dumps({"pid": pid, "address": address}), durable=False
-    )
+    """Record the address of the worker in this process: the scheduler's name for it."""
+    content = json.dumps({"pid": pid, "address": address})
+    write_atomically(folder / "address.json", content, durable=False)
 
 
 def read_address(folder: Path, pid: int) -> str:
-    """Where the worker listened whose process that was; empty where it never did."""
+    """Return the address of the worker in that process; empty if it had none."""
     try:
-        told = json.loads((folder / "address.json").read_bytes())
-        if told["pid"] == pid:
-            return str(told["address"])
+        content = json.loads((folder / "address.json").read_bytes())
+        if content["pid"] == pid:
+            return str(content["address"])
         return ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
 def memory_limit(spec: DaskSpec) -> int:
-    """Bytes: what was declared, or nine tenths of what the VM has. Results are spilled to disk from
-    60 % of it on.
+    """Return the memory limit of a worker in bytes: as declared, else nine tenths of its VM.
+
+    Dask spills results to disk above 60 % of it.
     """
-    return spec.memory_bytes or int(
-        _SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    )
-
-
-# What the jobs of a bag print in a worker, and what they start does: the last of it, in a file.
-#
-# A file outlives a process that crashes, so its successor can say what the one before printed last. The worker's
-# agent keeps it short meanwhile (`shorten`): a job may print more than a disk holds.
+    if spec.memory_bytes:
+        return spec.memory_bytes
+    return int(_SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 def capture_output(folder: Path) -> None:
-    """From now on what this process and its children print goes into the folder's file; Dask's own
-    log does not.
+    """Write the output of this process and its children to a file, without Dask's own log.
+
+    It has the output of a bag's jobs. The file outlives a crash, so that the next worker can report
+    its end. The agent shortens it: a job may print more than the disk holds.
     """
     log = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8")
     for handler in logging.getLogger("distributed").handlers:
@@ -125,14 +113,14 @@ def capture_output(folder: Path) -> None:
 
 
 def clear_output(folder: Path) -> None:
-    """Another attempt begins: what was printed before is not its own."""
+    """Empty the file before another attempt begins."""
     path = folder / OUTPUT_FILE
     if path.exists():
         os.truncate(path, 0)
 
 
 def last_output(folder: Path) -> str:
-    """The last that was printed, whole lines where there are any; at most `MOST_SAID` characters."""
+    """Return the last `MOST_SAID` characters of the output, in whole lines if there are any."""
     try:
         end = _end(folder / OUTPUT_FILE, _ENOUGH)
     except OSError:
@@ -145,7 +133,7 @@ def last_output(folder: Path) -> str:
 
 
 def shorten_output(folder: Path) -> None:
-    """Keep the end alone of a file that has become large. Those who append to it go on behind that."""
+    """Cut a large file to its end. Processes that have it open continue to append to it."""
     path = folder / OUTPUT_FILE
     if path.exists() and path.stat().st_size > _MOST_BYTES:
         end = _end(path, _ENOUGH)

@@ -1,4 +1,4 @@
-"""What one VM does in a Dask cluster."""
+"""The task of one VM in a Dask cluster, and settings that all parts share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ SETTINGS: dict[str, Any] = {
     "distributed.comm.require-encryption": True,
     "distributed.comm.timeouts.tcp": "15s",
     "distributed.comm.timeouts.connect": "20s",
-    "distributed.scheduler.worker-ttl": None,  # silent is one whose task holds the interpreter: its agent knows better
+    # A worker is silent while a task holds the interpreter. Its agent knows whether it lives.
+    "distributed.scheduler.worker-ttl": None,
     "distributed.scheduler.active-memory-manager.start": True,
-    "distributed.scheduler.active-memory-manager.interval": "200ms",  # of 20 s that there are to move results
-    "distributed.worker.memory.terminate": False,  # the agent does, which sees also what holds the interpreter
+    # Results have to be moved within 20 s after a notice.
+    "distributed.scheduler.active-memory-manager.interval": "200ms",
+    # The agent does this, also while a task holds the interpreter.
+    "distributed.worker.memory.terminate": False,
     "distributed.admin.system-monitor.gil.enabled": False,
 }
-"""Of Dask's configuration."""
+"""Dask's configuration: TLS only, and short timeouts."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,9 @@ class DaskTask:
     """The VM's own address."""
     scheduler: str = ""
     born: Amount = 0.0
-    """Since when the VM runs, in seconds since 1970 (0: unknown)."""
+    """When the VM started, in seconds since 1970 (0: unknown)."""
     code: str = ""
-    """Of a bag, the name of the whole package's code: its driver is in that, and its jobs may
-    import it.
-    """
+    """The name of the whole package's code, for a bag: its driver and its jobs need it."""
 
     @classmethod
     def from_dict(cls, values: object) -> DaskTask:
@@ -50,17 +51,12 @@ class DaskTask:
         return asdict(self)
 
 
-# What holds for every part: TLS and nothing else, and how soon a dead peer is noticed.
-
-
 def security(folder: Path) -> Any:
-    """The certificates in the folder, as Dask takes them. Host names are not in them: addresses of
-    VMs change.
-    """
+    """Return the certificates in the folder as Dask's `Security`."""
     from distributed.security import Security
 
     ca, certificate, key = (
-        str(folder / each) for each in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY)
+        str(folder / name) for name in (layout.TLS_CA, layout.TLS_CERTIFICATE, layout.TLS_KEY)
     )
     own = {
         f"tls_{role}_{what}": path
