@@ -105,7 +105,7 @@ def test_a_file_of_preemptible_vms_gives_spot_no_wall(home: Path) -> None:
     rows = [f"{0.5 + i / 4:.2f},1,k80,us-west1-b" for i in range(40)] + ["24.1,1,k80,us-west1-b"] * 60
     answer = tm.lifetimes("k80", "us-west1", source=str(written(home, rows)))
     assert "100 VMs, 40 revoked" in answer.counted
-    assert "their end there is not counted" in " ".join(answer.notes)
+    assert "an end at that age does not count" in " ".join(answer.notes)
     assert answer.rows[-1]["alive"] == pytest.approx(0.6)
 
 
