@@ -115,10 +115,10 @@ def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
             assert emulator.stdout.readline().startswith(b"ready ")
             said("emulator", "project", "mend", "compute.googleapis.com", "billing", "roles/compute.instanceAdmin.v1")
             refused = said("cluster", "t4x2", "--dry-run", code=1)
-            assert "NOT TOLD: organization policies: The API cloudresourcemanager.googleapis.com is not" in refused
+            assert "UNKNOWN: organization policies: The API cloudresourcemanager.googleapis.com is not" in refused
             said("emulator", "project", "mend", "cloudresourcemanager.googleapis.com", "roles/orgpolicy.policyViewer")
             asked = said("cluster", "t4x2", "--dry-run", code=1)
-            assert "NOT TOLD: managed organization policies: compute.managed.requireOsLogin" in asked
+            assert "UNKNOWN: managed organization policies: compute.managed.requireOsLogin" in asked
             assert "NOT GOOD: quotas of the project: The quota GPUS_ALL_REGIONS" in refused
             said("emulator", "project", "whole")
             assert "NOT" not in said("cluster", "t4x2", "--dry-run")

@@ -385,7 +385,7 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
 ) -> None:
     """The controller was away for longer than a token lives, and comes back."""
     monkeypatch.setattr(programs, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(programs, "_CLOCK_SECONDS", 0.1)
+    monkeypatch.setattr(programs, "_TOKEN_SECONDS", 0.1)
     run = RunFolder(tmp_path / "run-1")
     run.path.mkdir()
     declared = {"name": "run-1", "train_steps": 1, "store": bucket.place}

@@ -39,7 +39,7 @@ from ...catalog.published import (
     tables,
 )
 from ...clock import SECONDS_PER_HOUR
-from ...errors import DeclarationError, JournalError, PlanError, unknown
+from ...errors import DeclarationError, JournalError, PlanError, reason_of, unknown
 from ...journal import Event, events, read, replay
 from ...protocol import layout
 from .kaplan_meier import BLOCKS, Capped, Continued, KaplanMeier, Resampled, blocks, continued
@@ -258,9 +258,7 @@ def _file(path: Path, question: Question) -> Source:
             raise unknown(
                 "source of lifetimes", str(path), NAMES, where="--source", otherwise=fix
             ) from None
-        reason = "it is not UTF-8 text"
-        if isinstance(error, OSError):
-            reason = error.strerror
+        reason = reason_of(error)
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--source") from None
     rows = _rows(path.name, text, question)
     if not rows:

@@ -1,8 +1,8 @@
-"""The accelerator of a worker: whether TensorFlow finds the GPU, and how an emulated VM acts as one.
+"""The accelerator of a worker: whether TensorFlow finds the GPU, and how it is emulated.
 
 Without its GPU, TensorFlow would train on the CPU without a message: many times slower, and at the
-price of the GPU. Emulated VMs have GPUs in name only. The emulator says so in the VM's metadata,
-and then no GPU is required.
+price of the GPU. Emulated VMs have GPUs in name only. The VM's metadata show that, and then no
+GPU is required.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ..metadata import metadata_host
 from ..tf import placement
 from ..tf.graph_mode import missing_library, tensorflow
@@ -68,7 +68,7 @@ def likely_reason(driver: Path = _DRIVER) -> str:
             encoding="utf-8",
         )
     except OSError as error:
-        return f"nvidia-smi cannot be run ({error.strerror})"
+        return f"nvidia-smi cannot be run ({reason_of(error)})"
     except subprocess.TimeoutExpired:
         return "nvidia-smi does not answer"
     lines = (line.strip() for line in (smi.stdout + smi.stderr).splitlines())

@@ -28,7 +28,7 @@ _SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step computed, and what its parts took."""
+    """The values of one step, and the time that its parts took."""
 
     loss: float
     before: int

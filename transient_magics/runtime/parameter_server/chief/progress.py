@@ -178,7 +178,7 @@ class Judge:
         self._evaluations = [*before, (step, value, part)]
 
     def _report_missing(self, event: TrainEvaluated) -> list[Instruction]:
-        """Report metrics that are to be judged and that no evaluation has; each of them once."""
+        """Report metrics that should be judged and are missing in evaluations, each once."""
         judged = set[str]()
         if self._objective:
             judged.add(self._objective.metric)
