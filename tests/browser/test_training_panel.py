@@ -144,7 +144,7 @@ def test_resizing_says_its_price_before_it_happens(lab: Lab, tmp_path: Path) -> 
     wanted.fill("k80x2")
     page.keyboard.press("Enter")
     question = panel.get_by_role("group", name="Resize?")
-    expect(question).to_contain_text("Have k80x2 for $0.655 per hour, not $1.17? 2 workers will be deleted.")
+    expect(question).to_contain_text("Change to k80x2 for $0.655 per hour, not $1.17? 2 workers will be deleted.")
     expect(question.get_by_role("button", name="Not now")).to_be_focused()
     question.get_by_role("button", name="Resize").click()
     expect(panel).to_contain_text("The cluster becomes k80x2.")

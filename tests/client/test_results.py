@@ -397,7 +397,7 @@ def test_a_keras_model_is_refused_by_name_before_tensorflow_comes(run: client.Ru
         encoding="utf-8",
     )
     with pytest.raises(
-        TrainingError, match=r"run-1 trains Tensor2Tensor's resnet, which is no Keras model\. run.predict"
+        TrainingError, match=r"run-1 trains Tensor2Tensor's resnet, which is not a Keras model\. run.predict"
     ):
         run.model()
     declared.write_text(json.dumps({"name": "run-1", "train_steps": 9}), encoding="utf-8")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .. import places
-from ..errors import ClusterError, NameTakenError
+from ..errors import ClusterError, NameTakenError, reason_of
 from ..journal import read, replay
 from ..journal.lock import take
 from ..protocol import layout
@@ -103,7 +103,7 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise _name_error(spec.name) from None
         raise ClusterError(
-            f"The folder of the cluster cannot be created: {error.strerror}", where=str(directory)
+            f"The folder of the cluster cannot be created: {reason_of(error)}", where=str(directory)
         ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # it does not exist after the rename

@@ -1,11 +1,10 @@
-"""The Keras model of a run, in this process: built by the run's own cell, with the weights of a
-checkpoint.
+"""The Keras model of a run, in this process: built by its cell, with the weights of a checkpoint.
 
-Nothing that a VM wrote is taken for code or configuration. A process of its own (`runtime.serve`)
-reads the checkpoint and hands over arrays; this one runs the cell, as every server did, and puts
-the arrays in where paths, shapes and kinds are those of the model. The cell runs in a thread of its
-own, because Keras numbers layers in each: `dense` is `dense` again, whatever else the notebook
-made, and what the cell sets for Keras (its kind of numbers) ends with it.
+Nothing that a VM wrote is used as code or configuration. Another process (`runtime.serve`) reads
+the checkpoint and returns arrays. This one runs the cell, as each server did, and loads the arrays
+if paths, shapes and types are those of the model. The cell runs in its own thread, because Keras
+numbers layers in each thread: `dense` is `dense` again, whatever else the notebook has built.
+Settings that the cell makes for Keras, such as its float type, end with the thread.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
@@ -36,14 +35,15 @@ _SUFFIX = ".keras"
 
 
 def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> Any:
-    """The compiled model; written to `file` too. Raises TrainingError, CellError or
-    DeclarationError.
+    """Return the compiled model, also written to `file`.
+
+    Raises TrainingError, CellError or DeclarationError.
     """
     target = file and _checked(file)
     if registered := RunFolder(run.directory).spec().model:
         fix = "run.predict and run.export use it."
         raise TrainingError(
-            f"{run.name} trains Tensor2Tensor's {registered}, which is no Keras model", fix=fix
+            f"{run.name} trains Tensor2Tensor's {registered}, which is not a Keras model", fix=fix
         )
     step, weights, example = _values(run, checkpoint)
     if "tensorflow" not in sys.modules:
@@ -72,7 +72,7 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
 
 
 def _built(folder: RunFolder, example: Any) -> Any:
-    """The model of the cell, called once, so that all its weights are there."""
+    """Return the cell's model, called once, so that all its weights exist."""
     spec = folder.spec()
     provide_packages(folder)
     try:
@@ -86,9 +86,7 @@ def _built(folder: RunFolder, example: Any) -> Any:
 
 @contextlib.contextmanager
 def _apart(include: Path) -> Iterator[None]:
-    """Inside, modules that came along with the cell are the run's; afterwards they are the
-    notebook's again.
-    """
+    """Use the modules of the run within the block, and those of the notebook after it."""
     if include.is_dir():
         names = {path.stem for path in include.iterdir()}
     else:
@@ -167,7 +165,7 @@ def _save(model: Any, target: Path) -> None:
         os.link(fresh, target)  # unlike a rename it replaces nothing
     except OSError as error:
         raise TrainingError(
-            f"The model cannot be written: {error.strerror or error}", where=str(target)
+            f"The model cannot be written: {reason_of(error)}", where=str(target)
         ) from error
     finally:
         fresh.unlink(missing_ok=True)

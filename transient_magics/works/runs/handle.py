@@ -13,7 +13,7 @@ from ...client.cluster_handle import Cluster
 from ...client.commands import fetch
 from ...client.display_hook import Log, displayed
 from ...client.recorded_run import Metrics, RecordedRun
-from ...errors import ClusterError, TrainingError
+from ...errors import ClusterError, TrainingError, reason_of
 from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
@@ -359,7 +359,7 @@ class Run(RecordedRun):
         Returns
         -------
         Metrics
-            The metrics by name. `part` says so if only a part of the split was evaluated.
+            The metrics by name. `part` names the part of the split that was evaluated, if not all of it.
 
         Raises
         ------
@@ -619,7 +619,7 @@ class Run(RecordedRun):
         try:
             self._copy_to(target)
         except (OSError, shutil.Error) as error:
-            why = getattr(error, "strerror", None) or error
+            why = reason_of(error)
             raise TrainingError(
                 f"The results of {self.name} cannot be written: {why}", where=str(target)
             ) from error
@@ -653,8 +653,8 @@ class Run(RecordedRun):
 
 def handle(name: str, cluster: Cluster) -> Run | Stalls:
     """Return the handle of a run, or of the measurement of stalls that it is."""
-    known = cluster.state.of(RunState).get(name)
-    if known and known.spec.stalls:
+    state = cluster.state.of(RunState).get(name)
+    if state and state.spec.stalls:
         return Stalls(name, cluster)
     return Run(name, cluster)
 
