@@ -154,7 +154,7 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
         line = attached.stdout.readline()
         assert line, "it ended without the status"
         status += line
-    assert "will be taken back" in said("cluster", "revoke", "demo", "worker-0", "--in", "3s")
+    assert "it stops 30 seconds after its notice" in said("cluster", "revoke", "demo", "worker-0", "--in", "3s")
     assert following.stdout is not None
     for line in following.stdout:
         if b"worker-0 will be revoked within 30 s" in line:
@@ -210,5 +210,5 @@ def test_interrupting_a_wait_ends_with_130_and_leaves_the_cluster(home: Path) ->
     os.kill(waiting.pid, signal.SIGINT)
     _, error = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
-    assert b"go on" in error
+    assert b"continue" in error
     assert "cpu" in said("cluster", "list")

@@ -122,7 +122,7 @@ def _declare(command: Command) -> int:
         print(answer)
         return _exit_code(answer.well)
     print(
-        f"{answer.name} is declared and starts in the background: `transient cluster status "
+        f"{answer.name} is declared. It starts in the background: `transient cluster status "
         f"{answer.name}`.",
         flush=True,
     )
