@@ -282,7 +282,7 @@ class VmPreemptionNotice(Event):
 class VmTraffic(Event):
     """Bytes that a VM has `sent` and `received` since its start.
 
-    Reported for VMs outside the zone of the parameter servers.
+    Reported for VMs in zones whose traffic with the parameter servers costs money.
     """
 
     vm: Name

@@ -58,7 +58,7 @@ class Files(Message):
     """A request for the files of the records, or of the graphs.
 
     The answer comes when they are complete: `files`, each as a `File`. Records that come in blocks
-    are in `streamed`, by name only. With `blocks`, each block is a file.
+    are in `streamed`, by name only. If `what` is `blocks`, each block is a file.
     """
 
     token: str = field(repr=False)

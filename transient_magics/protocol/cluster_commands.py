@@ -113,7 +113,7 @@ class Delete(Message):
 
 @message("revoke")
 class Revoke(Message):
-    """A command to preempt the VM after `seconds`. The answer lists the VMs of the cluster."""
+    """A command to preempt the VM after `seconds`; the error for an unknown VM lists the workers."""
 
     vm: str
     seconds: Amount = 0.0

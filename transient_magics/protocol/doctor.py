@@ -29,7 +29,7 @@ class Check:
     found : str
         What was found, one sentence.
     fix : str
-        The command that fixes it, or a page, or a sentence where it takes more. Empty where nothing
+        The command that fixes it, or a page, or a sentence if it takes more. Empty if nothing
         helps.
     """
 

@@ -1,8 +1,8 @@
-"""Events that VMs report: of runs, through their chief, of jobs and Dask clusters, and of agents.
+"""Events that VMs report: of runs, through their chief, and of agents.
 
-Only these classes are accepted from a VM. Chief and agent write their lines from the same classes
-(`told`), so the sender and the receiver share one definition. `from_chief`, `from_job`, `from_dask`
-and `from_agent` read the lines.
+Chief and agent write their lines from these classes (`told`), so the sender and the receiver share
+one definition. `from_chief` and `from_agent` read the lines, and refuse all others. The events of
+jobs and Dask clusters are in `works/jobs/events.py` and `works/dask/events.py`.
 """
 
 from __future__ import annotations

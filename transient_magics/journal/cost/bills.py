@@ -76,7 +76,7 @@ def charged(state: ClusterState, name: str, now: float) -> float:
     """Return the amount that counts against a cost limit of work until `now`, in US dollars.
 
     It is the work's cost, plus start-up and notices of VMs in its slots while it had these. A study
-    with its own clusters pays their whole cost.
+    with its own cluster pays all of the cluster's cost.
     """
     work = state.works.get(name)
     if work and work.has_cluster_alone:

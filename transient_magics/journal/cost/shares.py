@@ -123,7 +123,7 @@ def divided(state: ClusterState, now: float) -> Division:
 def _line(state: ClusterState, name: str, learnt: float) -> str:
     """Return the line from which the cost of work is moved; empty if the work pays nothing.
 
-    Only work that was over when free time was learnt pays for this time.
+    Time that is not billed is paid only by work that had ended when this became known.
     """
     if learnt == math.inf:
         return IDLE
