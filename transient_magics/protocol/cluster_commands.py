@@ -113,7 +113,7 @@ class Delete(Message):
 
 @message("revoke")
 class Revoke(Message):
-    """A command to preempt the VM after `seconds`; the error for an unknown VM lists the workers."""
+    """A command to preempt the VM after `seconds`. The error for an unknown VM lists others."""
 
     vm: str
     seconds: Amount = 0.0
