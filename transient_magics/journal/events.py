@@ -317,7 +317,7 @@ class VmInflated(Event):
 
 @_event("vm.machine_asked", INTENTION)
 class VmMachineAsked(Event):
-    """The VM must be stopped, changed to `machine_type` and started again.
+    """The controller plans to stop the VM, change it to `machine_type` and start it again.
 
     `reason` is a clause. Prices are US dollars per hour: of the changed VM, and of its disk alone
     (`disk_hourly`). `part` is its future share of the vCPUs with which it was rented.

@@ -70,7 +70,7 @@ class RunSpec:
     user's line numbers.
 
     Records: `cache` defines how much of the records that come in blocks a worker keeps near it, and
-    where (`Cache`; empty: half of the free space on its disk). With `cache`, small records come in
+    where (`Cache`; empty: half of the free space on its disk). With `cache`, few records come in
     blocks too. `prep_threads` is the number of threads that decode records (0: one for each core
     for records in blocks, else 1). `prep` names VMs that prepare mini-batches for the workers
     (machines.py; empty: none). The threads are then theirs, and no records come in blocks. With
