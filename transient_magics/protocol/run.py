@@ -86,7 +86,7 @@ class RunSpec:
 
     Steps: `mode` selects synchronous or asynchronous steps. A synchronous step does not wait for
     the gradients of `backup_workers`. `lr_policy` selects the divisor of the learning rate;
-    `damping` staleness lowers the learning rate of late gradients. `wire` is the number format on
+    `damping` staleness lowers the learning rate for late gradients. `wire` is the number format on
     the network, and `ps_shards` the number of parts into which large variables are cut.
     `pace_seconds` is the minimum time of a worker's step. `notice_seconds` is the time between a
     preemption notice and the end of the VM (None: according to the VM's scheduling).
