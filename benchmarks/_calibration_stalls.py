@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from transient_magics.planner.stalls.parts import COMPUTE, STALLS, Repeat, Stalls
 from transient_magics.planner.stalls.terms import Change, seconds, what_if
-from transient_magics.protocol.measures.stalls import MEASURES, Measure
+from transient_magics.protocol.step_parts import MEASURES, Measure
 
 SERIES_OFF = (0.063, 0.038, 0.105)
 """Mean distance of the predicted step from the step that came, relatively, in three series of three cases of

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from transient_magics.journal import metrics
 from transient_magics.protocol import agent_commands, chief_messages, cluster_commands, events, vm_events
-from transient_magics.protocol.measures.step_parts import StepParts
+from transient_magics.protocol.step_parts import StepParts
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 
 NOW = 1_800_000_000 * 10**9

@@ -32,7 +32,7 @@ from transient_magics.controller.decisions.ledger import leases
 from transient_magics.controller.metering import Metering
 from transient_magics.journal import ClusterState, Event, bill, events, fold, replay
 from transient_magics.panels import view
-from transient_magics.protocol.measures.step_parts import step_parts
+from transient_magics.protocol.step_parts import step_parts
 from transient_magics.protocol.vm_events import TrafficCounted, TrainProgress, TrainStarted, WorkerJoined
 from transient_magics.spec import ClusterSpec, PriceLine, WorkerGroup
 

@@ -58,8 +58,8 @@ from transient_magics.cloud import Reach
 from transient_magics.cloud.storage import bounded_token
 from transient_magics.journal import ClusterState
 from transient_magics.protocol.chief_messages import Grant, Lease, read_first
-from transient_magics.protocol.measures.step_parts import step_parts
 from transient_magics.protocol.messages import encode
+from transient_magics.protocol.step_parts import step_parts
 from transient_magics.runtime.files import blocks
 from transient_magics.runtime.files.blocks import Index
 from transient_magics.runtime.parameter_server import records

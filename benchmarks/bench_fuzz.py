@@ -47,7 +47,7 @@ from hypothesis import strategies as some
 from transient_magics import errors
 from transient_magics.errors import TransientError
 from transient_magics.journal import metrics, replay
-from transient_magics.journal.follow import decode_lines
+from transient_magics.journal.reading import decode_lines
 from transient_magics.protocol import (
     agent_commands,
     checks,
@@ -55,7 +55,6 @@ from transient_magics.protocol import (
     cluster_commands,
     events,
     messages,
-    names,
     vm_events,
 )
 from transient_magics.remote import following, transfer
@@ -72,7 +71,7 @@ NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 READERS: tuple[Any, ...] = (
     checks,
-    names,
+    checks,
     vm_events,
     following,
     events.decode,
@@ -306,8 +305,8 @@ def of_a_file_name(name: Any) -> None:
         found = transfer.Transfer(None, "vm")._checked(name)  # type: ignore[arg-type]
         assert not {"/", "\\", "\0", "\n"} & {*found}, f"a path: {found!r}"
         assert found not in ("", ".", ".."), f"a path: {found!r}"
-    names.is_path(name)
-    names.is_name(name)
+    checks.is_path(name)
+    checks.is_name(name)
 
 
 def of_a_class(annotation: Any, given: Any) -> None:
@@ -405,7 +404,7 @@ ATTACKS: dict[str, tuple[str, Any]] = {
         without(vm_events, "from_job", lambda line, *_: events.taken(line, _OF_JOB, "a VM", NOW, NOW)),
     ),
     "1: moments of another age": (RUN, without(events, "_DAY", 2**80)),
-    "2: names of runs that lead elsewhere": ("lines of a journal", without(names, "_NAME", ANYTHING)),
+    "2: names of runs that lead elsewhere": ("lines of a journal", without(checks, "_NAME", ANYTHING)),
     "2: names of files that lead elsewhere": ("names of files", without(transfer, "checked_file", str)),
     "2: a manifest that leads elsewhere": ("manifests", without(manifest, "_FILE", ANYTHING)),
     "2: a listing that leads elsewhere": ("listings", without(checkpoint_copy, "_LISTED", ANYTHING)),

@@ -45,7 +45,7 @@ from _common import CELL, Relay, own_home, parser_of, run_measures, say
 from transient_magics import client
 from transient_magics.client import Cluster, Declaration, Stalls
 from transient_magics.planner.stalls.parts import Estimate
-from transient_magics.protocol.measures.step_parts import EXPOSED, StepParts
+from transient_magics.protocol.step_parts import EXPOSED, StepParts
 
 PACE = 0.1
 """Seconds of a step that nothing holds up."""

@@ -199,7 +199,7 @@ def _serve(requests: socket.socket) -> int:
 def _become(log: int, arguments: list[str], environment: dict[str, str], folder: str) -> int:
     """Run the controller and return its exit code."""
     from transient_magics.controller.__main__ import main
-    from transient_magics.runtime.agent.fork_server import be_called
+    from transient_magics.runtime.agent.fork_server import set_command_line
 
     os.setsid()
     for number in (1, 2):
@@ -211,7 +211,7 @@ def _become(log: int, arguments: list[str], environment: dict[str, str], folder:
     os.environ.update(environment)
     tempfile.tempdir = None
     random.seed()
-    be_called(MODULE, arguments)
+    set_command_line(MODULE, arguments)
     return main(arguments)
 
 

@@ -88,7 +88,7 @@ function render({ model, el }) {
   let view = model.get("view");
   let curves = grown(model.get("curves") ?? {}, model.get("tail") ?? {});
   let received = performance.now();
-  const elapsed = () => (link.lost ? 0 : (performance.now() - received) / 1000);  // of what is not heard of, nothing is known
+  const elapsed = () => (link.lost ? 0 : (performance.now() - received) / 1000);  // nothing is known while the link is lost
   const now = () => view.at + elapsed();
   const focus = Boolean(view?.focus);
 
@@ -178,7 +178,7 @@ function render({ model, el }) {
     if (!view?.at) return;
     if (!focus) whole.part("VMs", () => table.tick(), true);
     whole.part("cost", () => cost.update(view, elapsed()));
-    link.look();
+    link.check();
     waiting.hidden = !link.waiting || link.lost || view.over;
     whole.part("events", announce, true);
     whole.part("training", () => training.tick(), true);
@@ -210,7 +210,7 @@ function render({ model, el }) {
     due.add(what);
     frame ||= requestAnimationFrame(draws);
   }
-  const onView = () => { view = model.get("view"); received = performance.now(); link.hears(view); news("view"); };
+  const onView = () => { view = model.get("view"); received = performance.now(); link.receive(view); news("view"); };
   let missed = 0;
   function onCurves() {
     const [base, tail] = [model.get("curves") ?? {}, model.get("tail") ?? {}];

@@ -57,7 +57,7 @@ const FAMILIES = [["", "all events"], ["VMs", "VMs"], ["training", "training"], 
 
 /** The latest events, first the newest, of a kind or with a word in them. */
 export function eventSection() {
-  /** @type {import("./snapshot").Said[]} */
+  /** @type {import("./snapshot").EventLine[]} */
   let events = [];
   let family = "";
   let now = 0;

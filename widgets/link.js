@@ -21,7 +21,7 @@ export const AGAIN = `${LOST}: run its cell again.`;
 /** The link of one view; `changed` is called when it is lost or found again. `beats`: the kernel has a heartbeat there. */
 export function kernelLink(model, changed, { beats = true } = {}) {
   const panel = crypto.randomUUID?.() ?? String(Math.random());
-  let heard = performance.now();
+  let answeredAt = performance.now();
   let asked = null;
   let count = 0;
   let gone = false;
@@ -29,20 +29,20 @@ export function kernelLink(model, changed, { beats = true } = {}) {
   let patience = ASK_SECONDS;
   const since = (moment) => (performance.now() - moment) / 1000;
 
-  function look() {
-    if (beats && !gone && since(heard) > patience && !model.get("view")?.over) {
+  function check() {
+    if (beats && !gone && since(answeredAt) > patience && !model.get("view")?.over) {
       patience *= 2;  // the questions to a kernel that is busy for long are answered all at once
       model.send({ do: "resync" });
     }
-    const unheard = asked !== null && since(asked.at) > ANSWER_SECONDS && heard < asked.at;
-    const now = gone || (beats && (since(heard) > SILENT_SECONDS || unheard));
+    const unanswered = asked !== null && since(asked.at) > ANSWER_SECONDS && answeredAt < asked.at;
+    const now = gone || (beats && (since(answeredAt) > SILENT_SECONDS || unanswered));
     if (now === lost) return;
     lost = now;
     changed();
   }
   function end() {
     gone = true;
-    look();
+    check();
   }
 
   const session = model.widget_manager?.context?.sessionContext;
@@ -57,19 +57,19 @@ export function kernelLink(model, changed, { beats = true } = {}) {
     get asking() { return asked !== null; },
     /** Whether a click is not answered yet, though the kernel says other things: it is busy. */
     get waiting() { return asked !== null && since(asked.at) > ANSWER_SECONDS; },
-    look,
+    check,
     send(message) {
       if (WORDLESS.includes(message.do)) return model.send(message);
       asked = { name: `${panel} ${(count += 1)}`, at: performance.now() };
       return model.send({ ...message, asked: asked.name });
     },
     /** A snapshot has come. */
-    hears(view) {
-      heard = performance.now();
+    receive(view) {
+      answeredAt = performance.now();
       patience = ASK_SECONDS;
       gone = false;
-      if (asked && view?.heard === asked.name) asked = null;
-      look();
+      if (asked && view?.received === asked.name) asked = null;
+      check();
     },
     end() {
       session?.statusChanged?.disconnect(onStatus);

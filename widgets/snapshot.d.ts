@@ -7,8 +7,10 @@ export type Parameter = number | string;
 export type Point = [number, number];
 export type BagPoint = [string, number, (number | string)[], (number | null)[], (number | null)[]];
 
-/** A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several
- * where trials share it; `leaves_at`: when it is taken, 0 without a notice. */
+/** A VM.
+ *
+ * `first` says whether its lane is shown before all are asked for. `runs` are the runs that it
+ * trains. `leaves_at` is when it is revoked, 0 without a notice. */
 export interface Lane {
   name: string;
   first: boolean;
@@ -25,8 +27,9 @@ export interface Lane {
   life: Part[];
 }
 
-/** US dollars, per hour where it says so; `pace`: seconds of the bill's clock per second;
- * `limit_used`: 0 to 1. */
+/** The cost of a cluster in US dollars, and per hour.
+ *
+ * `pace` is the seconds of the bill's clock per second. `limit_used` is a share, 0 to 1. */
 export interface Cost {
   limit_words: string;
   limit_used: number;
@@ -44,8 +47,7 @@ export interface Cost {
   source: string;
 }
 
-/** Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per
- * second. */
+/** The end of a run's curves: seconds since 1970, step, loss, and steps per second. */
 export interface End {
   time: number;
   step: number;
@@ -53,9 +55,10 @@ export interface End {
   speed: Figure;
 }
 
-/** Other workers for a run with a deadline, or those that are to be given up: the `number` by
- * which it is agreed to, what and why, how it is agreed to in a cell, and until when it can be, in
- * seconds since 1970. */
+/** Proposed workers for a run with a deadline, or workers to give up.
+ *
+ * `number` identifies the proposal when the user agrees. `text` says what and why, `how` what to
+ * type in a cell. `until` is when it expires, in seconds since 1970. */
 export interface Proposal {
   number: number;
   text: string;
@@ -63,9 +66,10 @@ export interface Proposal {
   until: number;
 }
 
-/** A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it
- * reads records that come in blocks, empty for others; `proposal`: what can be agreed to; `end`:
- * where the curves end (`curves.end_of`). */
+/** The run that a panel shows.
+ *
+ * `counted` is its progress in words. `facts` are names and values. `data` says how it reads
+ * records in blocks; it is empty for other runs. `end` is the end of the curves (`curves.end_of`). */
 export interface Training {
   name: string;
   title: string;
@@ -83,11 +87,10 @@ export interface Training {
   stoppable: boolean;
 }
 
-/** A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask
- * cluster.
+/** Work that has one line: another run, a job, a Dask cluster.
  *
- * `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further
- * work. */
+ * `step` of `steps` is its progress (`steps` 0: not shown). Without a `name` the line counts
+ * further work. */
 export interface WorkLine {
   name: string;
   phase: string;
@@ -97,7 +100,7 @@ export interface WorkLine {
   stoppable: boolean;
 }
 
-/** The lines of all work of one kind; `title` is what the list is called. */
+/** The lines of all work of one kind, and the title of their list. */
 export interface WorkGroup {
   kind: string;
   title: string;
@@ -113,10 +116,10 @@ export interface EventLine {
   family: string;
 }
 
-/** A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster
- * goes on.
+/** A snapshot.
  *
- * `proposal`: which workers are to be given up, where that can be agreed to. */
+ * `at`, `since` and `until` are seconds since 1970; `until` is 0 while the cluster lives.
+ * `proposal` has the workers to give up, if that can be agreed to. */
 export interface View {
   version: number;
   at: number;
@@ -142,19 +145,19 @@ export interface View {
   events: EventLine[];
 }
 
-/** What became of something that the page asked for. */
+/** The result of an action of the page. */
 export interface Notice {
   text?: string;
   tone?: string;
 }
 
-/** What a change of the workers means; empty where none is asked. */
+/** What a change of the workers means; empty without a question. */
 export interface Question {
   spec?: string;
   text?: string;
 }
 
-/** A snapshot as it is sent. `heard`: the name of the page's wish that was taken up last. */
+/** A snapshot as it is sent. `received`: the latest action that the kernel received. */
 export interface Frame {
   version: number;
   at: number;
@@ -180,19 +183,22 @@ export interface Frame {
   events: EventLine[];
   notice: Notice;
   question: Question;
-  heard: string;
+  received: string;
 }
 
-/** Columns of one worker: steps per second; where a run is shown by itself also examples or
- * tokens per step, and steps of others meanwhile. */
+/** The columns of one worker: steps per second.
+ *
+ * A run that is shown alone also has examples or tokens per step, and steps of others during a
+ * step. */
 export interface OfWorker {
   speed: Figure[];
   batch?: Figure[];
   staleness?: Figure[];
 }
 
-/** A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say
- * it and its parts. */
+/** The step of a worker: the seconds of its `parts`, in the order of their names.
+ *
+ * `step` and `words` are the step and its parts in words. */
 export interface Bar {
   worker: string;
   step: string;
@@ -200,8 +206,10 @@ export interface Bar {
   words: string;
 }
 
-/** Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers
- * have no bar. */
+/** The parts of a step.
+ *
+ * `names` are the names of the parts. `words` says which time they are from. `more` workers have
+ * no bar. */
 export interface Split {
   names: string[];
   words: string;
@@ -209,8 +217,7 @@ export interface Split {
   more: number;
 }
 
-/** Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers
- * could be. */
+/** Rows over time: seconds since 1970, step, loss, steps per second, and the possible speed. */
 export interface Columns {
   time: number[];
   step: number[];
@@ -220,11 +227,11 @@ export interface Columns {
   workers: Record<string, OfWorker>;
 }
 
-/** What the charts of `run` are drawn from.
+/** The data of a run's charts.
  *
- * `below`: the share of the expected speed below which the run is called slow (0: never); `width`:
- * seconds of a row (0: not told); `unnamed`: there are more workers than are told apart; `split`:
- * None before a step was split. */
+ * Below the share `below` of the possible speed the run is called slow (0: never). `width` is the
+ * seconds of a row (0: unknown). `unnamed` says that there are too many workers to show each.
+ * `split` is None before a step was split. */
 export interface Curves {
   time: number[];
   step: number[];
@@ -259,11 +266,10 @@ export interface Base {
   number: number;
 }
 
-/** What came behind a base since: rows that take the place of those of the base of that number
- * from row `keep` on.
+/** Rows since a base, which replace its rows from row `keep` on.
  *
- * `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they
- * are others than the base's. */
+ * `expected` has all rows. `split` is the present one. `marks` are there if they differ from the
+ * base's. */
 export interface Tail {
   time: number[];
   step: number[];
@@ -279,8 +285,9 @@ export interface Tail {
   marks?: Mark[];
 }
 
-/** Of a run whose curves are not drawn: steps per second of its workers, for their lanes;
- * `width`: seconds of a row. */
+/** The speeds of a run whose curves are not drawn, for the lanes of its workers.
+ *
+ * `width` is the seconds of a row. */
 export interface Speeds {
   run: string;
   width: number;
@@ -288,7 +295,7 @@ export interface Speeds {
   workers: Record<string, Figure[]>;
 }
 
-/** The last lines that a worker wrote; empty before anybody asked. */
+/** The last lines of a worker's log; empty until the user asks for them. */
 export interface Log {
   worker?: string;
   text?: string;

@@ -31,7 +31,7 @@ def test_what_is_proposed_is_read_and_agreed_to_by_keyboard(
     desk = Desk(path, adapt="ask")
     with Journal(path) as journal:
         recorder = Recorder(journal, replay(read(path)))
-        desk.deadlines(recorder).look(time.time())
+        desk.deadlines(recorder).tick(time.time())
         state = recorder.state
     proposed = state.of(RunState)["run-1"].deadline and state.of(RunState)["run-1"].deadline.proposed
     assert proposed

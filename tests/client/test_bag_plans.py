@@ -88,8 +88,8 @@ def test_a_line_is_read_as_the_client_takes_it() -> None:
         ({"jobs": None}, "needs --jobs"), ({"jobs": 10**9}, "needs --jobs"), ({"spec": ""}, "needs VMs"),
         ({"revocations": 3}, "planned with lifetimes, not with a number"),
         ({"policy": "hope"}, "Unknown policy 'hope'"),
-        ({"spare": 2.0}, "--spare is a share"), ({"workload": "icac19/resnet-32"}, "A bag has jobs, and no workload"),
-        ({"bag": False, "workload": "icac19/resnet-32"}, "Jobs are those of a bag"),
+        ({"spare": 2.0}, "--spare is a share"), ({"workload": "icac19/resnet-32"}, "A bag has no workload"),
+        ({"bag": False, "workload": "icac19/resnet-32"}, "--jobs and --job-time need --bag"),
         ({"provisioning_model": "cheap"}, "Unknown provisioning model 'cheap'"),
     ],
 )  # fmt: skip

@@ -127,9 +127,9 @@ def test_it_is_simulated_on_capacity_like_googles_of_2025() -> None:
     [
         ({"finish_by": "soon"}, "Invalid deadline 'soon'"),
         ({"finish_by": "25:00"}, "Invalid deadline '25:00'"),
-        ({"finish_by": 0.0}, "must be later than now"),
+        ({"finish_by": 0.0}, "The deadline has already passed"),
         ({"finish_by": "20h", "provisioning_model": "standard"}, "on demand only"),
-        ({"finish_by": "20h", "spec": ""}, "needs a cluster"),
+        ({"finish_by": "20h", "spec": ""}, "--finish-by needs a SPEC"),
         ({"availability": "f.csv"}, "needs --finish-by"),
         ({"finish_by": "20h", "availability": "/no/such.csv"}, "cannot be read"),
         ({"finish_by": "20h", "mode": "sync"}, "needs --mode async"),

@@ -73,7 +73,7 @@ def test_a_deadline_is_a_moment_and_the_next_one_of_its_time_of_day(sent: list[C
         deadlines.moment((datetime.now() - timedelta(minutes=2)).strftime("%H:%M"), run.cluster)
         > time.time() + 23 * 3600
     )
-    with pytest.raises(DeclarationError, match="The deadline is past already"):
+    with pytest.raises(DeclarationError, match="The deadline has already passed"):
         deadlines.moment(datetime.now() - timedelta(hours=1), run.cluster)
 
 
@@ -90,12 +90,12 @@ def test_what_is_promised_is_said_before_and_which_limit_wins(sent: list[Command
 
 def test_a_cluster_that_is_shared_or_ends_before_or_has_no_spot_is_refused(sent: list[Command]) -> None:
     cluster = declared(max_hours=3.0, max_cost=2.0)
-    with pytest.raises(DeclarationError, match="c ends by its own limits in 3 h, before the deadline"):
+    with pytest.raises(DeclarationError, match="The limits of c end it in 3 h, before the deadline"):
         begin(cluster, "6h")
-    with pytest.raises(DeclarationError, match=r"\$5.00 are more than the \$2.00 left of c's limit"):
+    with pytest.raises(DeclarationError, match=r"\$5.00 exceed the rest of c's limit, \$2.00"):
         begin(cluster, "1h", max_cost=5.0)
     happened(events.WorkDeclared(of="run", work="run-9", spec={"train_steps": 5}))
-    with pytest.raises(ClusterError, match="needs c for itself, and run-9 would share it"):
+    with pytest.raises(ClusterError, match="needs c alone, and run-9 would share it"):
         begin(cluster, "1h")
     assert sent == []
 
@@ -116,7 +116,7 @@ def test_a_resize_to_workers_that_static_mini_batches_cannot_follow_is_refused(s
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"provisioning_model": "standard"}, "is on demand only"),
+        ({"provisioning_model": "standard"}, "has on-demand workers only"),
         ({"replace": False}, "was declared with --no-replace"),
         ({"chief": "worker"}, "has its chief on a worker"),
     ],
@@ -162,7 +162,7 @@ def test_what_earlier_runs_tell_that_no_workers_can_do_is_refused_with_the_neare
 ) -> None:
     monkeypatch.setattr(deadlines, "_needed", lambda spec, run, source, steps: 2.5 * 3600.0)
     cluster = declared()
-    with pytest.raises(DeclarationError, match=r"run-1 takes 2 h 30 min even on demand.*The nearest deadline is 150m"):
+    with pytest.raises(DeclarationError, match=r"takes 2 h 30 min on demand.*The nearest possible deadline is 150m"):
         begin(cluster, "2h")
     begin(cluster, "3h")
 
@@ -181,7 +181,7 @@ def test_without_quota_for_vms_on_demand_it_is_refused(monkeypatch: pytest.Monke
             )
         )  # fmt: skip
         weather(url, quota=["k80=1"])
-        with pytest.raises(ClusterError, match=r"2 K80 VMs on demand could not be had.*quota NVIDIA_K80_GPUS"):
+        with pytest.raises(ClusterError, match=r"may need 2 K80 VMs on demand.*quota NVIDIA_K80_GPUS"):
             begin(cluster)
         weather(url, quota=["k80=2"])
         assert begin(cluster).name == "run-1"
@@ -203,8 +203,8 @@ def test_what_was_met_of_capacity_on_demand_is_said_before_and_waited_for_from_t
     now = time.time()
     run = begin(cluster, name="early")
     said = str(Begun(run, 0))
-    assert "Nothing is known of capacity for K80s on demand in us-west1-b" in said
-    look = said.partition("To look: %transient_measure ")[2]
+    assert "Unknown capacity for K80s on demand in us-west1-b" in said
+    look = said.partition("To measure it: %transient_measure ")[2]
     assert arguments.parse("measure", look.split()).values["provisioning_model"] == "standard"
     assert run.declared.on_demand_wait == 0
 
@@ -215,10 +215,10 @@ def test_what_was_met_of_capacity_on_demand_is_said_before_and_waited_for_from_t
     )  # fmt: skip
     run = begin(cluster, name="later")
     assert run.declared.on_demand_wait == pytest.approx(2400, abs=2)
-    assert "1 of 3 requests of the last week got one. One was waited for up to 40 min" in str(Begun(run, 0))
+    assert "1 of 3 requests of the last week succeeded. The longest wait was 40 min" in str(Begun(run, 0))
     elsewhere = begin(cluster, name="elsewhere", zones=("us-east1-c",))
     assert elsewhere.declared.on_demand_wait == 600, "one refusal tells little, and not nothing"
-    assert re.search(r"The last request, \d+ (s|min) ago, got none\.", str(Begun(elsewhere, 0)))
+    assert re.search(r"The last request, \d+ (s|min) ago, failed\.", str(Begun(elsewhere, 0)))
     assert "requests" not in str(Begun(begin(cluster, name="only-told", adapt="off"), 0))
 
 
@@ -229,7 +229,7 @@ def test_the_measurement_that_is_proposed_can_be_begun_with_the_dearest_gpu_too(
     monkeypatch.setenv("TRANSIENT_MAGICS_HOME", str(tmp_path))
     monkeypatch.setattr(commands, "start", lambda *_: None)
     [unknown] = on_demand(client.specify(client.Declaration(gpu)), RunSpec(name="r", train_steps=1), time.time())
-    look = unknown.words(time.time()).partition("To look: %transient_measure ")[2]
+    look = unknown.words(time.time()).partition("To measure it: %transient_measure ")[2]
     assert client.measure(**arguments.parse("measure", look.split()).values)
 
 

@@ -23,9 +23,9 @@ from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.files import write_atomically
 from transient_magics.journal import Event, Journal, events, lock
 from transient_magics.protocol import layout
-from transient_magics.protocol.measures.step_parts import packed
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.step_parts import packed
 from transient_magics.protocol.vm_events import TrainEvaluated, TrainFinished, TrainStarted
 from transient_magics.works.bags import events as b
 from transient_magics.works.bags import events as e

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.runtime import programs
 from transient_magics.client.results.profile import chrome, shifts, written, xplane
-from transient_magics.protocol.measures import step_parts as form
-from transient_magics.protocol.measures.step_parts import Operation, Trace, packed, unpacked
+from transient_magics.protocol import step_parts as form
+from transient_magics.protocol.step_parts import Operation, Trace, packed, unpacked
 from transient_magics.runtime.parameter_server.chief.speed_alarm import Slow, SpeedAlarm
 
 WORKER, SERVER = "/job:worker/replica:0/task:3/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"

@@ -28,7 +28,7 @@ from transient_magics.errors import ClusterError, DeclarationError, PlanError, T
 from transient_magics.journal import Event, Journal, events, metrics
 from transient_magics.journal.declared import fingerprint
 from transient_magics.protocol import jsonl
-from transient_magics.protocol.measures.step_parts import EXPOSED
+from transient_magics.protocol.step_parts import EXPOSED
 from transient_magics.protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,
@@ -331,8 +331,8 @@ def test_what_cannot_be_predicted_is_said_before_tensorflow_starts(run: client.R
     [
         (numpy.zeros((2, 8, 8)), None),
         (numpy.zeros((2, 8, 8, 1), "int64"), None),
-        (numpy.full((2, 8, 8, 1), 0.5), "holds values that are no uint8"),
-        (numpy.full((2, 8, 8, 1), 256), "holds values that are no uint8"),
+        (numpy.full((2, 8, 8, 1), 0.5), "has values that are not uint8"),
+        (numpy.full((2, 8, 8, 1), 256), "has values that are not uint8"),
         (numpy.zeros((8, 8)), r"shape \(8, 8\), where a batch of \(any, any, 1\) is needed"),
         (numpy.zeros((2, 8, 8, 3)), "is needed"),
     ],
@@ -341,10 +341,10 @@ def test_images_must_be_what_the_model_takes(array: numpy.ndarray, error: str | 
     kind = SimpleNamespace(is_integer=True, is_bool=False, as_numpy_dtype=numpy.uint8, name="uint8")
     placeholder = SimpleNamespace(shape=SimpleNamespace(as_list=lambda: [None, None, None, 1]), dtype=kind)
     if error is None:
-        assert serve._fitting("inputs", array, placeholder).shape == (2, 8, 8, 1)
+        assert serve._fit("inputs", array, placeholder).shape == (2, 8, 8, 1)
     else:
         with pytest.raises(TrainingError, match=error):
-            serve._fitting("inputs", array, placeholder)
+            serve._fit("inputs", array, placeholder)
 
 
 @pytest.mark.parametrize(("checkpoint", "step"), [("last", 30), ("best", 20), (10, 10)])
@@ -397,7 +397,7 @@ def test_a_keras_model_is_refused_by_name_before_tensorflow_comes(run: client.Ru
         encoding="utf-8",
     )
     with pytest.raises(
-        TrainingError, match=r"run-1 trains Tensor2Tensor's resnet, which is no Keras model\. run.predict"
+        TrainingError, match=r"run-1 trains Tensor2Tensor's resnet, which is not a Keras model\. run.predict"
     ):
         run.model()
     declared.write_text(json.dumps({"name": "run-1", "train_steps": 9}), encoding="utf-8")

@@ -13,8 +13,8 @@ from transient_magics.journal import ClusterState, RunState, Works, bill, events
 from transient_magics.journal.power import Stretch
 from transient_magics.panels import view
 from transient_magics.protocol.machines import WHOLE, Share
-from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.step_parts import MEASURES
 from transient_magics.protocol.vm_events import TrainMeasured, TrainStarted
 from transient_magics.works.runs.stalls.report import Report, report, terms
 from transient_magics.works.runs.stalls.view import stalls_html
@@ -53,7 +53,7 @@ def test_a_run_that_trained_beside_it_is_named_and_plans_do_not_use_it(
     other = replace(run, name="run-7", measured=(), started_at=began, ended_at=ended)
     state = replace(state, works=state.works.with_work(other))
     said = str(report(state, run))
-    assert ("run-7 ran on this cluster meanwhile" in said) == beside
+    assert ("run-7 ran on this cluster at the same time" in said) == beside
     assert ("Plans do not use this measure" in said) == beside == (not terms(state, run))
 
 

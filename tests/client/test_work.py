@@ -20,7 +20,7 @@ from transient_magics.client.declaring import specify
 from transient_magics.errors import TrainingError, UnknownWorkError
 from transient_magics.journal import Cost, Event, Journal, RunState, bill, events
 from transient_magics.panels import view
-from transient_magics.panels.wishes import wish
+from transient_magics.panels.actions import find_action
 from transient_magics.protocol import layout
 from transient_magics.protocol.cluster_commands import Command, Stop
 from transient_magics.spec import ClusterSpec
@@ -116,9 +116,9 @@ def test_every_kind_is_stopped_from_a_terminal_a_cell_and_a_panel(
 ) -> None:
     assert program.main(["stop", "one", name]) == 0
     shell.run_line_magic("transient_stop", f"one {name}")
-    button = wish(cluster, None, {"do": "stop", "name": name})
+    button = find_action(cluster, None, {"do": "stop", "name": name})
     assert button is not None
-    assert button.said == f"{name} is being stopped."
+    assert button.notice == f"{name} is being stopped."
     button.do()
     assert sent == [_stop(name)] * 3
     assert capsys.readouterr().out == f"{name} leaves the queue.\n" * 2
@@ -132,7 +132,7 @@ def test_unknown_work_is_refused_in_a_terminal_a_cell_and_a_panel(
     with pytest.raises(UnknownWorkError, match="Unknown work 'runn-1'"):
         shell.run_line_magic("transient_stop", "one runn-1")
     for name in ("runn-1", "../jobs/job-1", ""):
-        button = wish(cluster, None, {"do": "stop", "name": name})
+        button = find_action(cluster, None, {"do": "stop", "name": name})
         assert button is not None
         with pytest.raises(UnknownWorkError, match=f"Unknown work '{name}'"):
             button.do()

@@ -22,7 +22,7 @@ from tests.faults.healing import healed
 from tests.road import road
 from transient_magics.cloud import Reach, bounded_token
 from transient_magics.errors import TrainingError
-from transient_magics.protocol.measures.objective import Best
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainShipped, TrainUnshipped
 from transient_magics.runtime.files.bucket import Bucket, OvertakenError
@@ -385,7 +385,7 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
 ) -> None:
     """The controller was away for longer than a token lives, and comes back."""
     monkeypatch.setattr(programs, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(programs, "_CLOCK_SECONDS", 0.1)
+    monkeypatch.setattr(programs, "_TOKEN_SECONDS", 0.1)
     run = RunFolder(tmp_path / "run-1")
     run.path.mkdir()
     declared = {"name": "run-1", "train_steps": 1, "store": bucket.place}

@@ -334,7 +334,7 @@ def test_a_trial_whose_worker_keeps_ending_beside_others_fails_alone(cluster: Pa
         tell(controller, {**line, "said": "it was made ready, before it had the VM"})
         tell(controller, {**line, **now, "said": "Killed"})
         assert controller._state.vms["worker-0"].living
-    assert failed == ["Its worker on worker-0 keeps ending, beside others that train there: Killed"]
+    assert failed == ["Its worker on worker-0, beside others that train there, keeps ending: Killed"]
 
 
 def test_a_worker_that_cannot_be_made_ready_takes_nothing_from_the_run_that_has_the_vm(cluster: Path) -> None:

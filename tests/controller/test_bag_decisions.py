@@ -23,7 +23,7 @@ from transient_magics.controller.works import Tick
 from transient_magics.errors import ConnectionLostError, ForeignError, JournalError
 from transient_magics.journal import ClusterState, Event, Journal, events, fold, replay
 from transient_magics.protocol import layout
-from transient_magics.protocol.names import is_name
+from transient_magics.protocol.checks import is_name
 from transient_magics.protocol.space import parse_space
 from transient_magics.works.bags import artifacts as of_bags
 from transient_magics.works.bags import conduct

@@ -23,7 +23,7 @@ from transient_magics.deadlines.situation import Situation
 from transient_magics.errors import ClusterError
 from transient_magics.journal import Journal, RunState, bill, events, read, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.wishes import wish
+from transient_magics.panels.actions import find_action
 from transient_magics.works.runs import deadlines as conduct
 from transient_magics.works.runs.deadlines import Deadlines
 from transient_magics.works.runs.words import outlook_facts
@@ -55,7 +55,7 @@ Open = Callable[..., tuple[Recorder, Deadlines, Desk]]
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Opens such a journal, of a run with these options."""
-    monkeypatch.setattr(conduct, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(conduct, "_TICK_SECONDS", 0.0)
     monkeypatch.setattr(conduct, "_LEAST_COURSES", 1)
     monkeypatch.setattr(conduct, "_COURSES_SECONDS", 60.0)  # a busy machine may need its 30 ms for less than a course
     path = tmp_path / "journal.jsonl"
@@ -72,7 +72,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
 def test_by_itself_it_acts_once_and_says_why(opened: Open) -> None:
     recorder, deadlines, _ = opened()
     for second in range(3):
-        deadlines.look(time.time() + second)
+        deadlines.tick(time.time() + second)
     known = recorder.state.of(RunState)["run-1"].deadline
     assert known
     assert known.acted
@@ -86,7 +86,7 @@ def test_asked_first_it_proposes_and_what_is_agreed_to_is_done(opened: Open) -> 
     recorder, deadlines, _ = opened(adapt="ask")
     now = time.time()
     for second in range(3):
-        deadlines.look(now + second)
+        deadlines.tick(now + second)
     state = recorder.state
     known = state.of(RunState)["run-1"].deadline
     assert known
@@ -116,8 +116,8 @@ def test_asked_first_it_proposes_and_what_is_agreed_to_is_done(opened: Open) -> 
 
 def test_a_proposal_that_nobody_agrees_to_is_withdrawn(opened: Open) -> None:
     recorder, deadlines, _ = opened(adapt="ask")
-    deadlines.look(time.time())
-    deadlines.look(time.time() + 700)
+    deadlines.tick(time.time())
+    deadlines.tick(time.time() + 700)
     assert [each.kind for each in recorder.state.recent].count("deadline.proposed") == 2
     known = recorder.state.of(RunState)["run-1"].deadline
     assert known
@@ -126,7 +126,7 @@ def test_a_proposal_that_nobody_agrees_to_is_withdrawn(opened: Open) -> None:
 
 def test_off_it_only_tells(opened: Open) -> None:
     recorder, deadlines, _ = opened(adapt="off")
-    deadlines.look(time.time())
+    deadlines.tick(time.time())
     known = recorder.state.of(RunState)["run-1"].deadline
     assert known
     assert known.outlook
@@ -150,7 +150,7 @@ def test_courses_of_many_workers_are_simulated_little_by_little(opened: Open, mo
     lasted = list[int]()
     while (known := recorder.state.of(RunState)["run-1"].deadline) and known.outlook is None and len(lasted) < 100:
         before = periods
-        deadlines.look(time.time())
+        deadlines.tick(time.time())
         lasted.append(periods - before)
     assert max(lasted) <= 4
     assert 10 < len(lasted) < 100, "a course lasts several looks"
@@ -159,7 +159,7 @@ def test_courses_of_many_workers_are_simulated_little_by_little(opened: Open, mo
 def test_late_is_told_once_and_money_that_is_spent_ends_it(opened: Open) -> None:
     recorder, deadlines, desk = opened(train_steps=400_000, max_cost=0.001)
     for second in range(3):
-        deadlines.look(time.time() + second)
+        deadlines.tick(time.time() + second)
     assert [each.kind for each in recorder.state.recent].count("deadline.late") == 1
     assert set(desk.stopped) == {"run-1"}
     assert "its limit of $0.0010 is reached" in recorder.trouble
@@ -186,8 +186,8 @@ def test_the_page_agrees_to_the_proposal_that_it_shows() -> None:
 
     agreed: list[int] = []
     asked: Any = Asked()
-    found = wish(asked, None, {"do": "agree", "run": "run-1", "number": 7})
+    found = find_action(asked, None, {"do": "agree", "run": "run-1", "number": 7})
     assert found
     found.do()
     assert agreed == [7]
-    assert wish(asked, None, {"do": "agree", "run": "run-1", "number": "7"}) is None
+    assert find_action(asked, None, {"do": "agree", "run": "run-1", "number": "7"}) is None

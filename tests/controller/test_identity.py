@@ -19,7 +19,7 @@ from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.lookup import name_conflict
 from transient_magics.controller.vms.machines import ID_LABEL, LABEL, firewall_rules, instance_name, labels
 from transient_magics.controller.vms.startup import CONTROLLER_USER, USER, controller_script
-from transient_magics.protocol.names import LONGEST_NAME, is_name
+from transient_magics.protocol.checks import LONGEST_NAME, is_name
 from transient_magics.spec import ClusterSpec, ImageSpec, PriceLine, WorkerGroup, own_bucket
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from transient_magics.errors import ClusterError, UnreachableError
 from transient_magics.journal import Journal, VmState, bill, events, read, replay
 from transient_magics.journal.declared import run_folder
 from transient_magics.panels import html, view
-from transient_magics.panels.wishes import wish
+from transient_magics.panels.actions import find_action
 from transient_magics.planner.lifetimes.kaplan_meier import Capped
 from transient_magics.planner.lifetimes.parametric import Weibull
 from transient_magics.planner.lifetimes.study import best_known, risk
@@ -235,7 +235,7 @@ def test_the_page_agrees_to_the_proposal_of_the_cluster() -> None:
             return ()
 
     agreed: list[int | None] = []
-    found = wish(Asked(), None, {"do": "agree", "number": 7})  # type: ignore[arg-type]
+    found = find_action(Asked(), None, {"do": "agree", "number": 7})  # type: ignore[arg-type]
     assert found
     assert found.do() is None
     assert agreed == [7]

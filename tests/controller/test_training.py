@@ -20,7 +20,7 @@ from transient_magics.controller.vms.link import Link, Work
 from transient_magics.errors import ConnectionLostError, TrainingError
 from transient_magics.journal import ClusterState, Event, RunState, VmState, Works, events, fold
 from transient_magics.protocol.agent_commands import Assignment, Command
-from transient_magics.protocol.measures.objective import Best
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.vm_events import TrainFailed, TrainFinished
 from transient_magics.remote import Connection, generate_key
@@ -160,7 +160,7 @@ async def test_a_run_that_waited_begins_with_a_token_of_that_moment(
     run = Conducted(tmp_path / "runs" / "run-1", started=False, store="gs://b/runs/run-1", mint=mint, check=False)
     run.machines["ps-0"] = cast("Link", server)
     servers = [VmState("ps-0", "ps", 0, "z", "", "m", "standard", 0.0, 0.0, "ready", "127.0.0.1")]
-    run.training.look(servers)
+    run.training.find_server(servers)
     await until(lambda: made)
     assert server.assigned is None
     await until(lambda: run.training.give(servers, 1) or server.assigned)
@@ -395,7 +395,7 @@ async def test_who_waits_for_a_checkpoint_hears_at_once_that_the_servers_vm_is_l
 async def test_checkpoints_come_home_only_where_all_of_them_have_room(
     run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipments, "_TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(shipments, "_RETRY_SECONDS", 0.05)
     monkeypatch.setattr(checkpoint_copy, "room", lambda _: 10)
     machine = await start("ps-0")
     machine.holds_run.set()
@@ -403,7 +403,7 @@ async def test_checkpoints_come_home_only_where_all_of_them_have_room(
     run.on("ps-0", machine)
     await until(lambda: run.trouble)
     (trouble,) = run.trouble
-    assert trouble.startswith("Checkpoints of run-1 do not come home: this machine's disk has no room for 1 MiB more (")
+    assert trouble.startswith("Checkpoints of run-1 are not copied here: this machine's disk has no room for 1 MiB")
     assert trouble.endswith("Free some of it.")
     assert not [*run.home.iterdir()]
     monkeypatch.setattr(checkpoint_copy, "room", lambda _: 12)
@@ -415,7 +415,7 @@ async def test_checkpoints_come_home_only_where_all_of_them_have_room(
 async def test_a_run_is_not_over_before_there_is_room_for_its_last_checkpoint(
     run: Conducted, start: Callable[[str], Awaitable[Machine]], monkeypatch: pytest.MonkeyPatch, stopped: bool
 ) -> None:
-    monkeypatch.setattr(shipments, "_TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(shipments, "_RETRY_SECONDS", 0.05)
     monkeypatch.setattr(training, "_ROOM_SECONDS", 0.05)
     monkeypatch.setattr(checkpoint_copy, "room", lambda _: 10)
     machine = await start("ps-0")
@@ -519,7 +519,7 @@ async def test_beside_a_controller_on_a_vm_nothing_is_built(tmp_path: Path, monk
     await asyncio.wait_for(run.task, 30)
     (failed,) = run.history
     assert isinstance(failed, TrainFailed)
-    assert failed.reason.startswith("--pip-build would run the packages' own code beside the controller")
+    assert failed.reason.startswith("--pip-build would run code of the packages on the controller's VM")
     assert not possible_here(), "nor is a graph of the user's"
 
 

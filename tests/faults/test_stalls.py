@@ -16,7 +16,7 @@ from transient_magics.client.folders import KnownRun
 from transient_magics.client.planning.workloads import store_of
 from transient_magics.errors import DeclarationError
 from transient_magics.planner.plan import Plan
-from transient_magics.protocol.measures.stalls import MEASURES
+from transient_magics.protocol.step_parts import MEASURES
 from transient_magics.protocol.vm_events import WorkerLeft
 from transient_magics.works.runs.stalls.view import stalls_html
 

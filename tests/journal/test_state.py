@@ -24,7 +24,7 @@ from transient_magics.journal import (
     replay,
 )
 from transient_magics.protocol.machines import MOST_WORKERS
-from transient_magics.protocol.measures.objective import Objective
+from transient_magics.protocol.objective import Objective
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.space import parse_space
 from transient_magics.protocol.vm_events import (

@@ -155,7 +155,7 @@ def test_the_page_hears_that_it_was_heard(journal: Path) -> None:
     display, page = displayed(journal)
     (panel,) = widgets_of(page)
     display.ask({"do": "revoke", "worker": "worker-1", "asked": "page 7"})
-    eventually(lambda: panel.view.get("heard") == "page 7")
+    eventually(lambda: panel.view.get("received") == "page 7")
 
 
 @pytest.mark.slow
@@ -356,7 +356,7 @@ def test_resizing_is_a_question_first_and_a_mistake_is_said(journal: Path) -> No
     display, page = displayed(journal, cluster)
     (panel,) = widgets_of(page)
     display.ask({"do": "resize", "spec": "k80x6"})
-    eventually(lambda: panel.view.get("question", {}).get("text") == "Have k80x6 for $1.68 per hour, not $1.17?")
+    eventually(lambda: panel.view.get("question", {}).get("text") == "Change to k80x6 for $1.68 per hour, not $1.17?")
     assert cluster.asked == []
     display.ask({"do": "resize", "spec": "k80x6", "agreed": True})
     eventually(lambda: cluster.asked == [("resize", "k80x6")])

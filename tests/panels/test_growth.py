@@ -90,7 +90,7 @@ def test_nothing_is_drawn_anew_but_the_curves_when_something_was_measured(tmp_pa
     metrics.touch()
     page = Page(Display(stories.StoryCluster(journal), None, stories.StoryFeed(journal)))
     (panel,) = widgets_of(page)
-    eventually(lambda: panel.view.get("heard") is not None)
+    eventually(lambda: panel.view.get("received") is not None)
     time.sleep(0.3)
     views: list[Any] = []
     panel.observe(views.append, "view")

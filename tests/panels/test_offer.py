@@ -35,16 +35,16 @@ CHOICES = st.fixed_dictionaries(
 @given(CHOICES)
 def test_the_line_typed_declares_what_was_offered(choices):
     shown = offer(choices)
-    if choices.get("model") == "standard" and any(ACCELERATORS[each["gpu"]].spot_only for each in choices["groups"]):
-        assert "as Spot only" in shown["error"]
-        return
     if choices.get("purpose") == "jobs" and (choices.get("ps", "1") != "1" or choices.get("ps_zone")):
         assert "A cluster for jobs does not train" in shown["error"]
         assert "Leave out --ps" in shown["error"]
         return
+    if choices.get("model") == "standard" and any(ACCELERATORS[each["gpu"]].spot_only for each in choices["groups"]):
+        assert "as Spot only" in shown["error"]
+        return
     server, zones = choices.get("ps_zone"), {each["zone"] for each in choices["groups"]} - {""}
     if server and any(continent(zone) != continent(server) for zone in zones):
-        assert "is on another continent than workers" in shown["error"]
+        assert "is on another continent than the workers" in shown["error"]
         return
     assert not shown["error"]
     words = arguments.split(shown["line"].removeprefix(MAGIC))

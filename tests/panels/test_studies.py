@@ -15,7 +15,7 @@ import pytest
 from transient_magics.client import Study, Trial
 from transient_magics.journal import Journal, bill, events, replay
 from transient_magics.panels import html, view
-from transient_magics.panels.wishes import AskedStudy, Stoppable, wish
+from transient_magics.panels.actions import ActionStudy, Stoppable, find_action
 from transient_magics.works.studies.events import StudyTold
 from transient_magics.works.studies.picture import study_plot
 from transient_magics.works.studies.state import StudyState
@@ -170,12 +170,12 @@ def test_a_page_can_stop_a_study_and_a_trial(
     tmp_path: Path, message: dict[str, Any], said: str, asked: list[tuple[Any, ...]]
 ) -> None:
     cluster = Asked(tmp_path / "journal.jsonl")
-    found = wish(cluster, None, message)
+    found = find_action(cluster, None, message)
     assert found
     found.do()
-    assert (found.said, cluster.asked) == (said, asked)
-    assert wish(cluster, None, {"do": "stop trial", "study": "search", "trial": "all"}) is None
-    for protocol, real in ((AskedStudy, Study), (Stoppable, Trial)):
+    assert (found.notice, cluster.asked) == (said, asked)
+    assert find_action(cluster, None, {"do": "stop trial", "study": "search", "trial": "all"}) is None
+    for protocol, real in ((ActionStudy, Study), (Stoppable, Trial)):
         for name, method in inspect.getmembers(protocol, inspect.isfunction):
             if not name.startswith("_"):
                 assert list(inspect.signature(method).parameters) == list(

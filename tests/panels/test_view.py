@@ -267,7 +267,7 @@ def test_bars_say_where_a_steps_time_goes_lately_and_behind_the_end_over_the_who
     series.add(measured("worker-9", at, 0.0, 1.5, 0.5) for at in range(100, 140))
     run = state.of(RunState)["run-1"]
     lately, over = curves(state, run, series)["split"], curves(state, replace(run, phase="finished"), series)["split"]
-    assert lately["words"] == "over the last 30 s · the busiest parameter server took 50% of its cores"
+    assert lately["words"] == "over the last 30 s · the busiest parameter server used 50% of its cores"
     assert split_lines(lately)[1:] == ["  worker-9: 500 ms a step: pull 75%, compute 25%"]
     assert over["words"].startswith("over the whole run")
     assert [bar["worker"] for bar in over["bars"]] == [evil, "worker-0", "worker-9", "worker-10"]

@@ -87,7 +87,7 @@ def test_a_run_is_told_by_its_speed_and_what_came_of_it_before(tmp_path: Path, m
         pytest.approx(0.2, 0.05),
     )
     assert "worker-1 shrank to 50%: measured 0.1" in str(advice)
-    with pytest.raises(PlanError, match="4 workers, of which 4 cannot be given up"):
+    with pytest.raises(PlanError, match="4 workers, so it cannot release 4"):
         run.advice("reclaim 4")
     for wrong in ("", "reclaim", "reclaim 0", "lose 1", "reclaim -1"):
         with pytest.raises(DeclarationError, match="Invalid question"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transient_magics.planner.choices import Choice
 from transient_magics.planner.forecast import behind, expected
 from transient_magics.planner.speeds.workloads import Estimate, Workload
-from transient_magics.protocol.measures.step_parts import StepParts
+from transient_magics.protocol.step_parts import StepParts
 from transient_magics.spec import WorkerGroup
 
 ZONE = "us-central1-a"

@@ -49,10 +49,10 @@ def test_the_magic_and_the_program_say_the_same(shell: InteractiveShell, capsys:
     assert main(["lifetimes", "--gpu", "K80", "--source", "published", "--job", "4h", "--age", "3h"]) == 0
     said = capsys.readouterr().out
     assert said == f"{result.result}\n"
-    assert "156 VMs, 72 revoked, 84 not; watched up to 24 h." in said
+    assert "156 VMs, 72 revoked, 84 not; observed up to 24 h." in said
     assert "Preemptible VMs of 2018 and 2019" in said
     assert "Spot VMs have no time limit" in said
-    assert "it is the one to trust" in said
+    assert "use the old VM" in said
     assert "Checkpoints after" in said
     assert "Of fresh VMs 79% live 1 h or longer, 54% live 24 h or longer. Of those" in said
     assert max(map(len, said.splitlines())) < 100
@@ -96,7 +96,7 @@ def test_spot_has_no_wall_and_preemptible_has_one() -> None:
     with pytest.raises(DeclarationError, match="Spot VMs have no such limit"):
         tm.lifetimes("cpu", source="published", fit=("bathtub4",))
     assert (
-        "Beyond 24 h the hazard of the later hours is taken to go on; it rests on 9 revocations."
+        "Beyond 24 h, the hazard of the later hours is assumed, from 9 revocations."
         in tm.lifetimes("cpu", source="published", job=30 * 3600).notes
     )
 

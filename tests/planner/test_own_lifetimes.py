@@ -156,12 +156,12 @@ def test_vms_that_suddenly_die_young_raise_the_alarm(cluster: Callable[..., None
     cluster("c", [event for i in range(30) for event in (*vm(f"y{i}", start=100), *revoked(f"y{i}", 100.5 + i / 30))])
     young = lifetimes("v100", source="own")
     assert young.alarm
-    assert "CHANGED: Of your latest 30 VMs 30 were revoked" in young.notes[-1]
+    assert "CHANGED: Of your latest 30 VMs, 30 were revoked" in young.notes[-1]
 
 
 def test_published_figures_that_one_s_own_vms_disagree_with_are_told(cluster: Callable[..., None]) -> None:
     cluster("a", [event for i in range(30) for event in (*vm(f"w{i}"), *deleted(f"w{i}", 20))])
     published = lifetimes("v100", source="published")
     assert published.alarm
-    assert "Of your latest 30 VMs 0 were revoked where" in published.notes[-1]
+    assert "Of your latest 30 VMs, 0 were revoked" in published.notes[-1]
     assert "live otherwise" in lifetimes_html(published)

@@ -54,7 +54,7 @@ def test_objectives_and_limits() -> None:
     assert all(each.dollars <= 1.2 * cheapest.dollars for each in limited.front)
     with pytest.raises(PlanError, match="the cheapest"):
         searched(max_cost=cheapest.dollars / 2)
-    with pytest.raises(DeclarationError, match="needs a cluster to plan for"):
+    with pytest.raises(DeclarationError, match="needs a SPEC"):
         searched(revocations=2)
 
 

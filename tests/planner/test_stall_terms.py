@@ -23,7 +23,7 @@ from transient_magics.planner.search import search
 from transient_magics.planner.speeds.workloads import Estimate, Workload
 from transient_magics.planner.stalls.parts import Repeat, Stalls
 from transient_magics.planner.stalls.terms import Change, Place, Terms, claimed
-from transient_magics.protocol.measures.stalls import MEASURES, Measure
+from transient_magics.protocol.step_parts import MEASURES, Measure
 from transient_magics.spec import WorkerGroup
 
 ZONE = "us-central1-a"

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from transient_magics.errors import DeclarationError
 from transient_magics.planner.stalls.parts import COMPUTE, STALLS, Estimate, Stalls, apart, by_kind, straggler
 from transient_magics.planner.stalls.terms import Change, advice, seconds, what_if
-from transient_magics.protocol.measures.stalls import MEASURES, Measure
+from transient_magics.protocol.step_parts import MEASURES, Measure
 from transient_magics.protocol.vm_events import TrainMeasured
 
 SECONDS = some.floats(1e-4, 10.0)

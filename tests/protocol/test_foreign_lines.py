@@ -17,8 +17,8 @@ from hypothesis import strategies as some
 
 from transient_magics.errors import JournalError
 from transient_magics.journal import Event, decode, encode, metrics, replay
-from transient_magics.protocol import checks, events, names, vm_events
-from transient_magics.protocol.measures.stalls import MEASURES
+from transient_magics.protocol import checks, events, vm_events
+from transient_magics.protocol.step_parts import MEASURES
 from transient_magics.protocol.vm_events import TrainMeasured, from_agent, from_chief, told
 from transient_magics.works.jobs.events import from_job
 
@@ -178,10 +178,10 @@ def test_an_event_that_makes_no_sense_is_passed_over_and_counted() -> None:
     ids=lambda name: plain(str(name)),
 )
 def test_a_name_that_leads_elsewhere_is_none(name: Any) -> None:
-    assert not names.is_name(name)
+    assert not checks.is_name(name)
     if name not in ("x" * 41, "-a", "a-", "A", "é"):  # which files may have
         with pytest.raises(ValueError, match="no file's name"):
-            names.checked_file(name)
+            checks.checked_file(name)
 
 
 @given(some.lists(JSON, max_size=4), some.sampled_from(["time", "worker", "steps", "loss", "step"]))

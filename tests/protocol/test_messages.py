@@ -16,9 +16,9 @@ from hypothesis import strategies as some
 from tests.examples import examples
 from transient_magics.kinds import KINDS
 from transient_magics.protocol import agent_commands, checks, chief_messages, cluster_commands
-from transient_magics.protocol.measures.objective import objective_or_none, patience_or_none
+from transient_magics.protocol.checks import checked_file
 from transient_magics.protocol.messages import Message, encode, kinds
-from transient_magics.protocol.names import checked_file
+from transient_magics.protocol.objective import objective_or_none, patience_or_none
 
 Read = Callable[[bytes], Message]
 BORDERS: dict[str, tuple[Any, Read]] = {

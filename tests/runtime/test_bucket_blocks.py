@@ -136,7 +136,7 @@ def test_a_file_that_was_replaced_in_the_bucket_costs_the_way_around_it_and_is_s
     assert reader.straight - before < reader.index.bytes
     (told,) = reader.chief.told
     assert told.worker == "worker-1"
-    assert "not what ps-0 has a copy of" in told.reason
+    assert "differs from the copy on ps-0" in told.reason
 
 
 @pytest.mark.slow

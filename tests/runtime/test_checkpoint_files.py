@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime import programs
-from transient_magics.protocol.measures.objective import Best
+from transient_magics.protocol.objective import Best
 from transient_magics.runtime.files.checkpoints import Checkpoints
 
 BROKEN = """

@@ -12,7 +12,7 @@ import pytest
 from tests.processes import until
 from tests.runtime.machine_room import free_ports, lines
 from transient_magics.protocol.agent_commands import Assignment
-from transient_magics.protocol.measures.objective import Best
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.files.checkpoints import Checkpoints, Saved
 from transient_magics.runtime.folder import RunFolder

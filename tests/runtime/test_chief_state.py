@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from transient_magics.protocol import chief_messages as messages
-from transient_magics.protocol.measures.objective import Best
+from transient_magics.protocol.objective import Best
 from transient_magics.protocol.run import RunSpec
 from transient_magics.runtime.parameter_server.chief import events as events
 from transient_magics.runtime.parameter_server.chief.progress import Judge

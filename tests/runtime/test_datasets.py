@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.runtime import programs
-from transient_magics.protocol.measures.step_parts import examples_words, part_words
+from transient_magics.protocol.step_parts import examples_words, part_words
 from transient_magics.runtime.training.user_model import structure
 from transient_magics.runtime.training.user_model.structure import Layout, unique
 

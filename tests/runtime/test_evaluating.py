@@ -106,7 +106,7 @@ async def test_evaluations_of_runs_on_a_vm_come_one_at_a_time_and_who_asked_firs
         return {"metrics": {}}
 
     monkeypatch.setattr(programs, "answer", answer)
-    monkeypatch.setattr(programs, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(programs, "_POLL_SECONDS", 0.01)
     queue = tmp_path / ".evaluations"
     queue.mkdir()
     (queue / f"{0:020d}-7").touch()  # of one that was killed

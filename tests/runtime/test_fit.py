@@ -86,6 +86,12 @@ TRAINED = {
         50,
         160,
     ),
+    "a rate for each epoch": (
+        "falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)\n"
+        "model.fit(x, y, epochs=3, callbacks=[falls])\n",
+        32,
+        96,
+    ),
     "fit of another library": (
         "from sklearn.preprocessing import StandardScaler\nx = StandardScaler().fit(x).transform(x)\nmodel.fit(x, y)\n",
         32,
@@ -122,6 +128,12 @@ REFUSED = {
         "model.fit(x, y, class_weight={0: 1.0}, sample_weight=np.ones(1000))\n",
         "class_weight or sample_weight",
         LINE,
+    ),
+    "two schedules": (
+        "model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 10)\n"
+        "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])\n",
+        "LearningRateScheduler and a schedule of the optimizer exclude each other",
+        LINE + 1,
     ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
     "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transient_magics.protocol.measures.step_parts import StepParts
+from transient_magics.protocol.step_parts import StepParts
 from transient_magics.runtime.parameter_server.chief.speed_alarm import Recovered, Slow, SpeedAlarm
 from transient_magics.runtime.parameter_server.server_load import Load
 

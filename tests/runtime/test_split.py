@@ -13,7 +13,7 @@ from tests.runtime import programs
 from tests.runtime.machine_room import free_ports
 from tests.runtime.test_training import DECLARATION
 from transient_magics.journal import metrics
-from transient_magics.protocol.measures.step_parts import EXPOSED, StepParts, step_parts
+from transient_magics.protocol.step_parts import EXPOSED, StepParts, step_parts
 from transient_magics.runtime.parameter_server.chief.workers import Batches, Member
 from transient_magics.runtime.parameter_server.server_load import Load, Shares
 from transient_magics.runtime.tf.graph_mode import GPU

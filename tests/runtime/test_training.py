@@ -25,7 +25,7 @@ import pytest
 from tests.light import LIGHT
 from tests.runtime.machine_room import PROJECT, MachineRoom, free_ports, lines, until
 from transient_magics import client
-from transient_magics.protocol.measures.step_parts import step_parts
+from transient_magics.protocol.step_parts import step_parts
 
 pytestmark = pytest.mark.training
 
@@ -286,7 +286,7 @@ def test_numbers_are_never_used_twice(story: Story):
 
 def test_what_the_parameter_server_kept_of_those_who_are_gone_is_released(story: Story):
     log = (story.room.run_folder("ps-0") / "logs" / "ps-0.log").read_text(encoding="utf-8")
-    released = {int(number) for number in re.findall(r"kept of worker number (\d+) is released", log)}
+    released = {int(number) for number in re.findall(r"released its data of worker number (\d+)", log)}
     gone = {line["number"] for line in story.events("worker.left") if line["reason"] in ("revoked", "lost")}
     assert gone
     assert gone <= released

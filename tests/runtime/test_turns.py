@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from transient_magics.protocol.chief_messages import Take, Took
-from transient_magics.protocol.measures.stalls import ALONE, MEASURES
 from transient_magics.protocol.run import RunSpec
+from transient_magics.protocol.step_parts import ALONE, MEASURES
 from transient_magics.protocol.vm_events import TrainMeasured, told
 from transient_magics.runtime.parameter_server.chief.stall_turns import WAIT_FOR_ALL, Turns, planned, straggler
 

@@ -39,9 +39,9 @@ from transient_magics.deadlines.decisions import decide as decide_deadline
 from transient_magics.deadlines.decisions import workers_text as machine_words
 from transient_magics.journal import ClusterState, Event, Journal, RunState, events
 from transient_magics.protocol import layout
-from transient_magics.protocol.measures.stalls import MEASURES
 from transient_magics.protocol.run import RunSpec
 from transient_magics.protocol.space import parse_space
+from transient_magics.protocol.step_parts import MEASURES
 from transient_magics.protocol.vm_events import (
     TrainCheckpoint,
     TrainEvaluated,

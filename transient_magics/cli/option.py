@@ -15,7 +15,7 @@ from ..errors import DeclarationError, unknown
 from ..protocol.checks import fields_of
 from ..protocol.literals import Value, parse_value
 from ..protocol.machines import preparation_or_none
-from ..protocol.measures.objective import Objective, Patience
+from ..protocol.objective import Objective, Patience
 from ..protocol.run import Cache, choices
 from ..spec import parse_duration, parse_interval, parse_name
 from ..spec.units import parse_deadline

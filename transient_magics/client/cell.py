@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 
 from ..errors import CellError, DeclarationError, unknown
-from ..protocol.names import is_path
+from ..protocol.checks import is_path
 from ..runtime.training.t2t import hyperparameters
 from ..spec import check_package
 from . import keras_cell

@@ -12,8 +12,8 @@ from ..errors import ClusterError, DeclarationError, TransientError, UnknownWork
 from ..journal import ClusterState, RunState
 from ..journal.declared import agreed, was_elsewhere
 from ..kinds import KINDS, load
+from ..protocol.checks import is_name
 from ..protocol.cluster_commands import Agree, Delete, GiveUp, Logs, Relocate, Resize, Revoke
-from ..protocol.names import is_name
 from ..spec import ClusterSpec
 from . import commands
 from .display_hook import Log, displayed

@@ -12,8 +12,8 @@ from .. import markup
 from ..errors import ClusterError, TrainingError, UnknownWorkError, unknown
 from ..journal import ClusterState, Cost, Work, costs, now
 from ..kinds import KINDS
+from ..protocol.checks import is_name
 from ..protocol.cluster_commands import Stop
-from ..protocol.names import is_name
 from . import commands, text
 from .cluster_handle import Cluster
 from .following.cluster import until_home

@@ -14,9 +14,9 @@ from ..errors import TrainingError, TransientError
 from ..journal import ClusterState, RunState, costs, unknown_run
 from ..journal.declared import agreed, declared_run
 from ..protocol import layout
-from ..protocol.measures.step_parts import part_words
-from ..protocol.names import is_path
+from ..protocol.checks import is_path
 from ..protocol.run import RunSpec
+from ..protocol.step_parts import part_words
 from ..spec import render_duration
 from . import text
 from .handle import Handle

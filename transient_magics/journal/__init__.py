@@ -8,13 +8,12 @@ metrics of a run are a stream of their own (`metrics`), drawn as averages over s
 declared and agreed to.
 """
 
-from ..clock import Clock
+from ..clock import Clock, SteadyClock, now
 from . import events, metrics
 from .cost import Bill, Cost, Projection, at_the_end, bill, costs
 from .events import Event, decode, encode
 from .folding import fold, replay
-from .follow import decode_lines, follow, read
-from .kept import KeptState, kept, known_states
+from .reading import KeptState, decode_lines, follow, kept, known_states, read
 from .series import RunSeries
 from .state import (
     MOST_FAILED_BOOTS,
@@ -26,7 +25,6 @@ from .state import (
     boot_key,
     unknown_run,
 )
-from .steady import SteadyClock, now
 from .store import Journal
 from .work import Work, Works
 

@@ -24,8 +24,8 @@ from ..errors import AgreementError, ClusterError, DeclarationError
 from ..files import write_atomically
 from ..kinds import KINDS
 from ..protocol import checks, layout
+from ..protocol.checks import checked_name, is_name
 from ..protocol.cluster_commands import Command
-from ..protocol.names import checked_name, is_name
 from ..spec import PARAMETER_SERVER, ClusterSpec, RunSpec, render_duration, render_money
 from . import events
 from .cost import at_the_end

@@ -18,7 +18,7 @@ from ..protocol.checks import Amount, Count, KindOfWork, Name, NameOrNone, at_le
 from ..protocol.events import FACT, INTENTION, Event
 from ..protocol.events import event as _event
 from ..protocol.machines import LEAST
-from ..protocol.measures.objective import objective_or_none, patience_or_none
+from ..protocol.objective import objective_or_none, patience_or_none
 
 MOST_RUNS = 100
 """At once on one cluster: each has ports of its own."""

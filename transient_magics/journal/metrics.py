@@ -4,7 +4,7 @@ down-sampled at its end.
 A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`,
 `batch_size` (of uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`,
 `gap_seconds` (the longest between two steps), `staleness`, `learning_rate_divisor` (of the last
-step), `split` (where the seconds of its steps went: protocol/measures/step_parts.py),
+step), `split` (where the seconds of its steps went: protocol/step_parts.py),
 `server_share` (how much of its cores the busiest parameter server took, 0 to 1), and, where a step
 was traced, its `traced_seconds`, which are in none of the others. Now and then it has what
 GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared
@@ -26,9 +26,8 @@ from typing import Any, cast
 
 from ..files import replacing
 from ..protocol import jsonl
-from ..protocol.checks import LONGEST_LINE, plain
-from ..protocol.measures.step_parts import StepParts, step_parts
-from ..protocol.names import LONGEST_NAME
+from ..protocol.checks import LONGEST_LINE, LONGEST_NAME, plain
+from ..protocol.step_parts import StepParts, step_parts
 
 GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
 SPLIT = tuple(

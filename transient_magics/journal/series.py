@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any, NamedTuple
 
-from ..protocol.measures.step_parts import StepParts, step_parts
+from ..protocol.step_parts import StepParts, step_parts
 from .metrics import GRADIENTS, SERVER_SHARE
 
 POINTS = 360

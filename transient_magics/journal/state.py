@@ -13,7 +13,7 @@ from ..clock import Clock
 from ..errors import NameTakenError, UnknownWorkError, unknown
 from ..kinds import KINDS
 from ..protocol.machines import WHOLE, Share
-from ..protocol.measures.objective import Objective
+from ..protocol.objective import Objective
 from ..protocol.run import RunSpec
 from ..protocol.vm_events import TrainBest, TrainData, TrainMeasured, TrainSlow
 from ..spec import PARAMETER_SERVER, PREPARATION, WORKER, ClusterSpec

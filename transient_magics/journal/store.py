@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Self
 
 from .. import files
+from ..clock import now
 from ..errors import JournalError
 from ..protocol import jsonl
 from .events import Event, encode
 from .folding import MOST_LOST
-from .follow import read
-from .steady import now
+from .reading import read
 
 _MISSED = 3
 """How often the file is missed, before it is written again."""

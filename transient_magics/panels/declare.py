@@ -1,8 +1,7 @@
-"""The declare panel in a notebook: the user chooses, sees what it means, and launches; then it is
-the cluster's panel.
+"""The declare panel in a notebook: the user chooses, sees the price, and launches.
 
-What is chosen arrives on the kernel's thread for widgets; pricing takes some milliseconds and is
-done right there.
+After the launch it becomes the cluster's panel. Choices arrive on the kernel's thread for widgets.
+Pricing takes some milliseconds and happens there.
 """
 
 from __future__ import annotations
@@ -24,12 +23,31 @@ def declare(declared: Declaration | str, **options: Any) -> Cluster: ...
 @overload
 def declare(declared: None = None) -> None: ...
 def declare(declared: Declaration | str | None = None, **options: Any) -> Cluster | None:
-    """Declare a cluster and return its handle; without an argument, show the panel in which one is
-    put together.
+    """Declare a cluster and return its handle; without an argument show the declare panel.
 
-    `declared` is a SPEC as `"k80x4"`, with the other fields of Declaration as `options`, or a whole
-    Declaration: `with tm.declare("k80x4", max_hours=2) as cluster:` deletes the cluster at the end
-    of the block. Raises DeclarationError or ClusterError.
+    Parameters
+    ----------
+    declared : Declaration or str, optional
+        A declaration, or a SPEC such as `"k80x4"`.
+    **options
+        Other fields of Declaration, with a SPEC.
+
+    Returns
+    -------
+    Cluster or None
+        The handle. In a `with` statement it deletes the cluster at the end of the block.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid.
+    ClusterError
+        The cluster cannot be declared.
+
+    Examples
+    --------
+    >>> with tm.declare("k80x4", max_hours=2) as cluster:
+    ...     tm.train(source=code, train_steps=1000).wait()
     """
     if isinstance(declared, str):
         fields = Declaration.__dataclass_fields__
@@ -44,8 +62,9 @@ def declare(declared: Declaration | str | None = None, **options: Any) -> Cluste
 
 
 def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
-    """Show the declare panel in the cell that runs now. `hold` is told of the cluster that is
-    launched from it.
+    """Show the declare panel in the running cell.
+
+    `hold` is called with the cluster that is launched from it.
     """
     shell = current_shell()
     first = offer(FIRST)
@@ -64,7 +83,7 @@ def show_declare(hold: Callable[[Cluster], None] = lambda _: None) -> None:
         answer = {**offer(choices), "asked": message.get("asked", 0)}
         panel.choices = dict(choices)
         panel.offer = answer
-        # The price that was agreed to is that of the line that was seen.
+        # The user agrees to the price of the line that the page shows.
         if (
             message.get("do") == "launch"
             and not answer["error"]

@@ -1,15 +1,14 @@
-"""The life of a panel in a notebook: shown once per cell, fed by the follower, kept as a static
-twin in the notebook.
+"""The life of a panel in a notebook: shown once per cell, updated, and stored as a static picture.
 
-One `Display` per cluster (and one per run that is shown by itself). The follower's thread calls it
-with new states and metrics; it draws at most ten snapshots a second, fewer where the page cannot
-keep up, and one every few seconds where nothing happens, because any message may be lost. The
-page's wishes are only taken down here and carried out by threads of their own, because carrying out
-takes time. Nothing is ever printed.
+There is one `Display` per cluster, and one per run that is shown alone. The follower's thread calls
+it with new states and metrics. It draws at most ten snapshots a second, fewer if the page is
+slower, and one every few seconds if nothing happens, because any message may be lost. Actions of
+the page are only accepted here and carried out by threads of their own, because they take time.
+Nothing is printed.
 
-Where the page puts the panel before its twin by itself (`in_place`: JupyterLab), the notebook gets
-the twin alone: a stored view of a widget is an error line in a notebook that is opened again, and
-hides the twin. Other front ends get both, and show the view.
+In JupyterLab the page puts the panel before its static picture (`in_place`), and the notebook
+stores the picture alone: a stored view of a widget is an error line when the notebook is opened
+again, and hides the picture. Other front ends get both, and show the view.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from ..errors import TransientError
 from ..journal import Bill, ClusterState, Event, RunState, bill
 from ..protocol import layout
 from ..spec import ClusterSpec
+from .actions import Action, ActionCluster, find_action
 from .feeds import Beside, Forecasts, Measured, Outlook, no_forecast
 from .sections import Sections, pace, sections
 from .snapshot.contract import Split
@@ -38,7 +38,6 @@ from .snapshot.curves import curves, split_lines
 from .snapshot.view import shown_run, view
 from .static.markup import picture
 from .static.panel import html
-from .wishes import Asked, Wish, wish
 
 if TYPE_CHECKING:
     from .widget import ClusterPanel, Panel
@@ -58,8 +57,8 @@ _LAST_WORDS_SECONDS = 5.0  # for the metrics of a cluster that is gone already
 _PAGES = 8
 
 
-class Followed(Asked, Protocol):
-    """What a display needs of a cluster."""
+class Followed(ActionCluster, Protocol):
+    """The part of a cluster's handle that a display uses."""
 
     name: str
 
@@ -70,7 +69,7 @@ class Followed(Asked, Protocol):
 
 
 class Feed(Protocol):
-    """What a display needs of the follower."""
+    """The part of the follower that a display uses."""
 
     def subscribe(
         self, cluster: Identity | str, callback: Callable[[ClusterState, list[Event]], None]
@@ -83,8 +82,8 @@ class Feed(Protocol):
     def at_end(self, function: Callable[[], Any]) -> Callable[[], None]: ...
 
 
-def known(cluster: Followed) -> ClusterState:
-    """The cluster's state; where its controller has not begun the journal yet, what was declared."""
+def latest_state(cluster: Followed) -> ClusterState:
+    """Return the cluster's state; before its controller begins the journal, its declaration."""
     state = cluster.state
     if state.spec is None:
         try:
@@ -98,12 +97,12 @@ def known(cluster: Followed) -> ClusterState:
 
 
 def live_view(panel: Panel) -> dict[str, Any]:
-    """The part of a MIME bundle that stands for a live panel."""
+    """Return the part of a MIME bundle for a live panel."""
     return {WIDGET_VIEW: {"version_major": 2, "version_minor": 0, "model_id": panel.model_id}}
 
 
 class Display:
-    """The panel of one cluster, or of one run of it, in this process."""
+    """The panel of one cluster, or of one of its runs, in this process."""
 
     def __init__(
         self, cluster: Followed, run: str | None, feed: Feed, forecasts: Forecasts = no_forecast
@@ -112,7 +111,7 @@ class Display:
         self._cluster = cluster
         self._run = run
         self._feed = feed
-        self._state = known(cluster)
+        self._state = latest_state(cluster)
         self._notice: dict[str, str] = {}
         self._question: dict[str, str] = {}
         drawn = partial(feed.call, self._draw_curves_soon)
@@ -128,7 +127,7 @@ class Display:
         self._drawn_at = self._curves_at = self._twin_at = self._shown_at = 0.0
         self._twin_of = self._state
         """What the stored picture shows."""
-        self._heard = ""
+        self._received = ""
         self._drawing_later = self._curves_later = self._ending = False
         self._ends: list[Callable[[], None]] = []
 
@@ -138,8 +137,9 @@ class Display:
         return self._state
 
     def bundle(self, *, live: bool = True) -> dict[str, Any]:
-        """The MIME bundle: the live view (where `live`, and the page needs one), its HTML twin, and
-        text.
+        """Return the MIME bundle: the live view, its static picture, and text.
+
+        `live`: include the view if the page needs one.
         """
         now = time.time()
         account = bill(self._state, now)
@@ -155,15 +155,20 @@ class Display:
     def show(
         self, publish: Callable[..., None], *, page: bool = False, in_place: bool = False
     ) -> None:
-        """Put the panel into the cell that runs now; `publish(bundle, update=...)` sends one under
-        the display_id.
+        """Put the panel into the running cell.
 
-        `page` says that a page will draw it, though it cannot say so itself while a cell keeps the
-        kernel busy; `in_place`, that it does so by itself.
+        Parameters
+        ----------
+        publish
+            `publish(bundle, update=...)` sends a bundle under the display_id.
+        page
+            Whether a page will draw it. A page cannot say so while a cell keeps the kernel busy.
+        in_place
+            Whether the page puts the panel before the picture.
         """
         self._page_seen |= page
         self._in_place = in_place
-        self._state = known(self._cluster)
+        self._state = latest_state(self._cluster)
         publish(self.bundle(), update=False)
         self._shown_at = self._twin_at = time.monotonic()
         self._twin_of = self._state
@@ -177,8 +182,8 @@ class Display:
             else:
                 ends = ""
             spent = text.work_cost(account.work[run.name])
-            said = f"{run.name} on {self._state.name}: {text.work_words(run, self._state)}{spent}{ends}"
-            return "\n".join([said, *split_lines(self._split())])
+            line = f"{run.name} on {self._state.name}: {text.work_words(run, self._state)}{spent}{ends}"
+            return "\n".join([line, *split_lines(self._split())])
         run = shown_run(self._state, None)
         if run and self._forecast:
             ends = f"{run.name}  {self._forecast}"
@@ -199,7 +204,8 @@ class Display:
         if self._panel is None:
             try:
                 from .widget import ClusterPanel
-            except ImportError as error:  # a kernel without ipywidgets still gets the twin
+            except ImportError as error:
+                # A kernel without ipywidgets still gets the picture.
                 log.warning("no live panel: %s", error)
                 return None
             now = time.time()
@@ -208,13 +214,10 @@ class Display:
 
     def _curves(self) -> Mapping[str, Any]:
         run = shown_run(self._state, self._run)
-        if run:
-            series = self._measured.series_of(run.name)
-        else:
-            series = None
-        if run:
-            return curves(self._state, run, series, whole=bool(self._run))
-        return {}
+        if run is None:
+            return {}
+        series = self._measured.series_of(run.name)
+        return curves(self._state, run, series, whole=bool(self._run))
 
     def _sections(self, now: float) -> Sections:
         if self._run:
@@ -235,25 +238,24 @@ class Display:
     def _follow_run(self) -> None:
         run = shown_run(self._state, self._run)
         self._measured.follow(run)
-        if not self._run:  # by itself a run is shown without lanes
-            others = (
-                each
-                for each in self._state.of(RunState).values()
-                if each.started_at and each is not run
-            )
-            self._beside.follow(list(others))
+        if not self._run:
+            # The panel of one run has no lanes, which show the speeds of other runs.
+            runs = self._state.of(RunState).values()
+            others = [other for other in runs if other.started_at and other is not run]
+            self._beside.follow(others)
         self._outlook.follow(run)
 
     def _end(self) -> None:
         for end in self._ends:
             end()
         self._ends.clear()
-        self._ending = False  # it may be shown again
+        # It may be shown again.
+        self._ending = False
         self._measured.end()
         self._beside.end()
 
     def _soon(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call `function` once, unless the display ends before."""
+        """Call `function` once after some seconds, unless the display ends before."""
 
         def once() -> None:
             cancel()
@@ -267,15 +269,17 @@ class Display:
     def _on_state(self, state: ClusterState, new: list[Event]) -> None:
         if state.spec is None:
             return
-        # The follower may be behind what the panel was shown with. A lower number alone does not
-        # say so: a journal that lost its end is numbered anew.
+        # The follower may be behind the state that the panel was shown with. A lower number alone
+        # does not mean that: a journal that lost its end uses its numbers again.
         if state.seq < self._state.seq and state.seq < self._cluster.state.seq:
             return
         self._state = state
-        self._feed.call(self._beat)  # a mistake in drawing must not end the following
+        # Called later, so that an error while drawing does not end the subscription.
+        self._feed.call(self._beat)
 
     def _beat(self) -> None:
-        self._follow_run()  # its folder may have come to be
+        # The folder of the run may exist by now.
+        self._follow_run()
         self._draw_soon()
 
     def _draw_soon(self) -> None:
@@ -288,7 +292,8 @@ class Display:
             self._soon(wait, self._draw_later)
 
     def _draw_later(self) -> None:
-        if self._drawing_later:  # else it was drawn meanwhile
+        # If it is not set, the panel was drawn in the meantime.
+        if self._drawing_later:
             self._drawing_later = False
             self._draw_soon()
 
@@ -299,7 +304,12 @@ class Display:
         shown = view(self._state, bill(self._state, now), now, self._run, self._forecast)
         if self._panel:
             self._panel.show(
-                {**shown, "notice": self._notice, "question": self._question, "heard": self._heard}
+                {
+                    **shown,
+                    "notice": self._notice,
+                    "question": self._question,
+                    "received": self._received,
+                }
             )
             self._draw_curves_soon()
         self._refresh_twin()
@@ -318,10 +328,7 @@ class Display:
     def _send_curves(self) -> None:
         self._curves_later = False
         run = shown_run(self._state, self._run)
-        if self._measured.rows:
-            far = self._measured.newest
-        else:
-            far = run and run.step
+        far = self._measured.newest if self._measured.rows else run and run.step
         marks = run and (
             run.name,
             run.phase,
@@ -339,19 +346,19 @@ class Display:
             self._curves_at = time.monotonic()
             self._panel.speeds = self._beside.speeds()
         if self._panel:
-            found = self._sections(time.time())
-            if any(found.values()) or any(self._panel.sections.values()):
+            snapshots = self._sections(time.time())
+            if any(snapshots.values()) or any(self._panel.sections.values()):
                 self._curves_at = time.monotonic()
-                self._panel.sections = dict(found)
+                self._panel.sections = dict(snapshots)
 
     def _refresh_twin(self) -> None:
-        """Keep the stored output true.
+        """Store the picture again if it is due.
 
-        Behind a panel that the page puts there by itself, at turning points, now and then, and at
-        the kernel's end. Where a page shows a view of the panel, at the end of runs, bags and the
-        cluster only, because then the page draws the panel anew. Where none does (a notebook that
-        runs headless), every few seconds, and without the live view, so that exports show the twin.
-        A page that turns up late gets the live view back (`_resync`).
+        In JupyterLab that is at turning points, every `_BEHIND_PANEL_SECONDS`, and at the kernel's
+        end. For a page that shows a view of the panel it is at the end of runs, bags and the
+        cluster only, because such an update draws the panel again. Without a page (a notebook that
+        runs headless) it is every few seconds, and without the view, so that exports have the
+        picture. A page that appears later gets the view back (`_resync`).
         """
         turned = self._turning_point(self._state) != self._turning_point(self._twin_of)
         now = time.monotonic()
@@ -379,16 +386,12 @@ class Display:
                 self._panel.picture = stored
 
     def _store_last(self) -> None:
-        """At the end of the kernel, which a page of JupyterLab still hears when it shuts the kernel
-        down.
-        """
+        """Store the picture at the end of the kernel, which JupyterLab still receives."""
         if self._in_place:
             self._store_twin()
 
     def _turning_point(self, state: ClusterState) -> object:
-        """What of a state has to be in the stored picture at once; where a page draws the panel
-        that is less.
-        """
+        """Return what must be in the stored picture soon; less if a page draws the panel."""
         runs = [
             (run.name, run.phase, bool(run.metrics))
             for run in state.of(RunState).values()
@@ -407,17 +410,17 @@ class Display:
         return (ended, state.phase, state.revocations)
 
     def _act(self, message: Mapping[str, Any]) -> None:
-        asked = wish(self._cluster, self._run, message)
+        asked = find_action(self._cluster, self._run, message)
         self._question = {}
-        self._heard = str(message.get("asked") or "")[:80]
+        self._received = str(message.get("asked") or "")[:80]
         if asked is None:
             self._draw()
             return
-        self._say(asked.said, "busy")
+        self._say(asked.notice, "busy")
         name = f"transient-{message['do']}"
         threading.Thread(target=self._carry_out, args=(asked,), name=name, daemon=True).start()
 
-    def _carry_out(self, asked: Wish) -> None:
+    def _carry_out(self, asked: Action) -> None:
         try:
             answer = asked.do()
         except TransientError as error:

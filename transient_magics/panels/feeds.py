@@ -1,4 +1,4 @@
-"""The metrics of the run that a panel shows, and of those beside it, as they come."""
+"""What a panel follows besides the journal: the metrics of runs, and forecasts."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ from .snapshot.curves import speeds
 
 _MOST_GOING = 24
 _MOST_BESIDE = 8
-"""Of runs beside the one whose curves are drawn: those that go on, and with the latest that are
-over so many.
-"""
+"""How many runs beside the one with curves are followed: those that train, else the latest."""
 
 Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
 
 Forecasts = Callable[[str, str], str]
-"""How a run of a cluster ends, in words; nothing where that cannot be told. May take seconds."""
+"""How a run of a cluster ends, in words; empty if unknown. May take seconds."""
 _CALM_SECONDS = 15.0
 _YOUNG_SECONDS = 5.0
 _SHARE = 20.0
-"""After a forecast nobody asks for so many times as long as it took."""
+"""After a forecast none is made for this many times its duration."""
 
 
 class Measured:
-    """Follows the metrics of one run at a time, and tells `changed` of what is new.
+    """Follows the metrics of one run at a time, and calls `changed` when there are new ones.
 
-    `directory` is the cluster's, `rows` what follows a file (`Follower.rows`).
+    `directory` is the cluster's folder, `rows` follows a file (`Follower.rows`).
     """
 
     def __init__(self, directory: Path, rows: Rows, changed: Callable[[], None]) -> None:
@@ -46,20 +44,20 @@ class Measured:
 
     @property
     def rows(self) -> int:
-        """How many lines were added."""
+        """The number of rows so far."""
         return self._series.rows
 
     @property
     def newest(self) -> tuple[str, float, int]:
-        """What is another when there is more to draw."""
+        """A value that changes when there is more to draw."""
         return self._run, self._series.width, self._series.newest
 
     def series_of(self, run: str) -> RunSeries | None:
-        """What is known of `run`; None where that is another one."""
+        """Return the metrics of a run; None if another run is followed."""
         return self._series if run == self._run else None
 
     def follow(self, run: RunState | None) -> None:
-        """See that the metrics of `run` are followed, once its folder is there."""
+        """Follow the metrics of a run once its folder exists."""
         if run is None or run.name == self._run:
             return
         folder = self._directory / layout.RUNS / run.name
@@ -70,7 +68,7 @@ class Measured:
             self._stop = self._rows(folder / layout.METRICS, self._add)
 
     def end(self) -> None:
-        """Follow nothing any more."""
+        """Stop following."""
         if self._stop:
             self._stop()
             self._stop = None
@@ -81,7 +79,7 @@ class Measured:
 
 
 class Beside:
-    """Follows the metrics of the runs that train, or did, beside the one whose curves are drawn."""
+    """Follows the metrics of runs beside the one whose curves are drawn."""
 
     def __init__(self, directory: Path, rows: Rows, changed: Callable[[], None]) -> None:
         self._new = lambda: Measured(directory, rows, changed)
@@ -89,28 +87,26 @@ class Beside:
 
     @property
     def newest(self) -> tuple[object, ...]:
-        """What is another when there is more to draw."""
-        return tuple(each.newest for each in self._of.values() if each.rows)
+        """A value that changes when there is more to draw."""
+        return tuple(run.newest for run in self._of.values() if run.rows)
 
     def follow(self, runs: Sequence[RunState]) -> None:
-        """See that the metrics of those of these runs are followed that go on, then of the latest,
-        and no others.
-        """
-        many = max(_MOST_BESIDE, min(sum(not run.over for run in runs), _MOST_GOING))
-        latest = sorted(runs, key=lambda run: (not run.over, run.started_at))[-many:]
-        wanted = {run.name: run for run in latest}
-        for name in self._of.keys() - wanted.keys():
+        """Follow the metrics of the runs that train, then of the latest, and of no others."""
+        count = max(_MOST_BESIDE, min(sum(not run.over for run in runs), _MOST_GOING))
+        latest = sorted(runs, key=lambda run: (not run.over, run.started_at))[-count:]
+        chosen = {run.name: run for run in latest}
+        for name in self._of.keys() - chosen.keys():
             self._of.pop(name).end()
-        for name, run in wanted.items():
+        for name, run in chosen.items():
             self._of.setdefault(name, self._new()).follow(run)
 
     def speeds(self) -> list[Speeds]:
-        """The speeds of their workers, of each run that has told some."""
-        known = ((name, each.series_of(name)) for name, each in self._of.items())
-        return [speeds(name, series) for name, series in known if series and series.rows]
+        """Return the speeds of the workers of each run that has metrics."""
+        series_by_run = ((name, run.series_of(name)) for name, run in self._of.items())
+        return [speeds(name, series) for name, series in series_by_run if series and series.rows]
 
     def end(self) -> None:
-        """Follow nothing any more."""
+        """Stop following."""
         self.follow([])
 
 
@@ -118,11 +114,9 @@ class Beside:
 
 
 class Outlook:
-    """Asks for forecasts of one run at a time in threads of their own, and tells `changed` of
-    another answer.
+    """Makes forecasts of one run at a time in threads, and calls `changed` when the words change.
 
-    `call` has the follower's thread call something; everything here but the asking happens in that
-    thread.
+    `call` runs a function in the follower's thread, in which everything but the forecast happens.
     """
 
     def __init__(
@@ -144,14 +138,14 @@ class Outlook:
         self._answered = 0.0
 
     def of(self, run: RunState | None) -> str:
-        """What was told of the run last; nothing where it does not train, or not any more."""
+        """Return the latest forecast of a run; empty if it does not train."""
         trains = run and run.phase == "running" and not load(run.kind, "words").is_evaluated(run)
         if run and trains and run.name == self._run:
             return self._words
         return ""
 
     def follow(self, run: RunState | None) -> None:
-        """Ask again where it is time to: now and then, and soon where there are other workers."""
+        """Make another forecast if it is time: now and then, and soon after the workers changed."""
         if run is None or run.phase != "running" or self._asking:
             return
         now = time.monotonic()
@@ -174,9 +168,9 @@ class Outlook:
         try:
             words = self._forecasts(self._cluster, run)
         finally:
-            self._call(self._told, words, time.monotonic() - began)
+            self._call(self._answer, words, time.monotonic() - began)
 
-    def _told(self, words: str, took: float) -> None:
+    def _answer(self, words: str, took: float) -> None:
         self._asking = False
         self._answered = time.monotonic()
         self._next = self._answered + max(_CALM_SECONDS if words else _YOUNG_SECONDS, _SHARE * took)
@@ -186,5 +180,5 @@ class Outlook:
 
 
 def no_forecast(cluster: str, run: str) -> str:
-    """The forecasts of clusters that are only told of."""
+    """Return no forecast, for clusters that are only displayed."""
     return ""

@@ -1,8 +1,6 @@
-"""How lifetimes look in a notebook: survival with its band, the fitted formulas, the hazard, and
-what to bear in mind.
+"""Lifetimes of VMs in a notebook: survival with its band, fitted laws, the hazard, and notes.
 
-Plain HTML and SVG like the twins of the panels: no script, no style sheet, colours that read on
-light and dark.
+Plain HTML and SVG: no script, no style sheet, colours that read on light and dark.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ _BARS_TOP = _TOP + _HEIGHT + 34
 _BARS = 44
 _TOTAL_WIDTH = _LEFT + _WIDTH + 24
 _TOTAL_HEIGHT = _BARS_TOP + _BARS + 20
-_FIT_LOOKS = tuple(
+_FIT_STYLES = tuple(
     f"fill='none' stroke='{colour}' stroke-width='1.4' stroke-dasharray='{dashes}'"
     for colour, dashes in (
         (COLOURS["warn"], "7 3"),
@@ -39,24 +37,24 @@ _Points = Sequence[tuple[float, float]]
 
 
 def lifetimes_html(answer: Lifetimes) -> str:
-    """The figure with its tables, as HTML."""
+    """Return the figure with its tables as HTML."""
     drawing = answer.drawing
     names = list(drawing["fits"])
-    looks = dict(zip(names, _FIT_LOOKS, strict=False))
+    styles = dict(zip(names, _FIT_STYLES, strict=False))
+    changed = ""
     if answer.alarm:
-        changed = f"<div style='color:{COLOURS['bad']}'>● the latest VMs live otherwise</div>"
-    else:
-        changed = ""
+        words = "the latest VMs have other lifetimes"
+        changed = f"<div style='color:{COLOURS['bad']}'>● {words}</div>"
     notes = "".join(f"<div>{escape(note)}</div>" for note in answer.notes)
     return (
         f"<div style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>"
         f"<div>{escape(answer.summary)}</div>{changed}"
-        f"{_figure(drawing, looks)}{_legend(answer.fits, looks)}"
+        f"{_figure(drawing, styles)}{_legend(answer.fits, styles)}"
         f"<div style='{FAINT};font-size:12px;margin-top:4px'>{notes}</div></div>"
     )
 
 
-def _figure(drawing: Mapping[str, Any], looks: Mapping[str, str]) -> str:
+def _figure(drawing: Mapping[str, Any], styles: Mapping[str, str]) -> str:
     end = drawing["end"]
     place = _Scale(end)
     steps = drawing["stepwise"]
@@ -64,7 +62,7 @@ def _figure(drawing: Mapping[str, Any], looks: Mapping[str, str]) -> str:
         [*_level(drawing["low"], end, steps), *reversed(_level(drawing["high"], end, steps))]
     )
     fits = "".join(
-        f"<path d='{place.path(curve)}' {looks[name]}/>" for name, curve in drawing["fits"].items()
+        f"<path d='{place.path(curve)}' {styles[name]}/>" for name, curve in drawing["fits"].items()
     )
     observed = place.path(_level(drawing["observed"], end, steps))
     return (
@@ -85,14 +83,14 @@ class _Scale:
         return _LEFT + min(hours / self.end, 1.0) * _WIDTH
 
     def path(self, points: Iterable[tuple[float, float]]) -> str:
-        """A line through (hours, share)."""
+        """Return a line through (hours, share)."""
         return "M" + "L".join(
             f"{self.x(hours):.1f} {_TOP + (1 - share) * _HEIGHT:.1f}" for hours, share in points
         )
 
 
 def _level(points: _Points, end: float, stepwise: bool) -> list[tuple[float, float]]:
-    """The points with the corners of steps, drawn out to the end."""
+    """Return the points with the corners of steps, extended to the end."""
     drawn: list[tuple[float, float]] = []
     for hours, share in points:
         if stepwise and drawn:
@@ -119,8 +117,8 @@ def _axes(place: _Scale) -> str:
         parts.append(
             f"<text x='{x:.1f}' y='{_TOP + _HEIGHT + 17}' text-anchor='middle' opacity='.7'>{label}</text>"
         )
-    said = f"<text x='{_LEFT + _WIDTH}' y='{_TOP + 12}' text-anchor='end' opacity='.7'>VMs still alive, by age</text>"
-    return "".join([*parts, said])
+    label = f"<text x='{_LEFT + _WIDTH}' y='{_TOP + 12}' text-anchor='end' opacity='.7'>VMs still alive, by age</text>"
+    return "".join([*parts, label])
 
 
 def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
@@ -142,22 +140,22 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
         parts.append(
             f"<text x='{_LEFT - 6}' y='{y + 4}' text-anchor='end' opacity='.7'>{share}</text>"
         )
-    said = "revoked per hour of those alive"
-    label = f"<text x='{_LEFT}' y='{_BARS_TOP + _BARS + 14}' opacity='.7'>{said}</text>"
+    title = "revoked per hour of those alive"
+    label = f"<text x='{_LEFT}' y='{_BARS_TOP + _BARS + 14}' opacity='.7'>{title}</text>"
     return "".join(parts) + label
 
 
-def _legend(fits: Sequence[Mapping[str, Any]], looks: Mapping[str, str]) -> str:
+def _legend(fits: Sequence[Mapping[str, Any]], styles: Mapping[str, str]) -> str:
     best = min((fit["aic"] for fit in fits), default=0.0)
     observed = (
         f"<span style='color:{COLOURS['busy']}'>━</span> observed (Kaplan-Meier), {LEVEL:.0%} band"
     )
     rows = [row([observed, "AIC above best", "largest gap (KS)", "parameters"])]
-    for each in fits:
+    for fit in fits:
         values = ", ".join(
-            f"{escape(name)} {number(value)}" for name, value in each["parameters"].items()
+            f"{escape(name)} {number(value)}" for name, value in fit["parameters"].items()
         )
-        line = f"<svg width='36' height='8' aria-hidden='true'><path d='M0 4H36' {looks[each['name']]}/></svg>"
-        name = f"{line} {escape(each['name'])}"
-        rows.append(row([name, f"{each['aic'] - best:.1f}", f"{each['distance']:.1%}", values]))
+        line = f"<svg width='36' height='8' aria-hidden='true'><path d='M0 4H36' {styles[fit['name']]}/></svg>"
+        name = f"{line} {escape(fit['name'])}"
+        rows.append(row([name, f"{fit['aic'] - best:.1f}", f"{fit['distance']:.1%}", values]))
     return table(rows, "font-size:12px;margin:2px 0")

@@ -1,8 +1,7 @@
-"""What the declare panel shows, as a pure function of what was chosen on it.
+"""The offer of the declare panel: a pure function of the choices on it.
 
-The choices become the line that they stand for, and that line is read as if it had been typed. So
-the panel cannot offer what the magic would refuse, and what it says of a mistake is the magic's own
-sentence.
+The choices become a line, which is read as if it had been typed. So the panel cannot offer what the
+magic refuses, and its errors are those of the magic.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ..errors import DeclarationError
 
 MAGIC = "%transient_cluster"
 FIRST: Mapping[str, Any] = {"groups": [{"gpu": "l4", "count": "4", "zone": ""}]}
-"""What is chosen when the panel opens."""
+"""The choices when the panel opens."""
 _OPTIONS = {
     "name": "--name",
     "ps": "--ps",
@@ -39,9 +38,7 @@ _HOUR = 3600.0
 
 
 def menu() -> dict[str, Any]:
-    """Return the choices: GPUs that Google sells with their zones, all zones, provisioning models,
-    purposes.
-    """
+    """Return the choices: GPUs with their zones, all zones, provisioning models and purposes."""
     gpus = [
         {
             "name": name,
@@ -52,46 +49,38 @@ def menu() -> dict[str, Any]:
         for name, entry in ACCELERATORS.items()
         if not entry.withdrawn
     ]
-    models, purposes = (
-        [{"name": name, "label": label} for name, label in each.items()]
-        for each in (_MODELS, _PURPOSES)
-    )
+    models = [{"name": name, "label": label} for name, label in _MODELS.items()]
+    purposes = [{"name": name, "label": label} for name, label in _PURPOSES.items()]
     zones = sorted({zone for gpu in gpus for zone in gpu["zones"]})
     return {"gpus": gpus, "zones": zones, "models": models, "purposes": purposes}
 
 
 def words(choices: Mapping[str, Any]) -> list[str]:
-    """The words behind `%transient_cluster` that the choices stand for; what is at its default is
-    left out.
-    """
-    said = [_group(group) for group in choices.get("groups", ())]
-    found = ["+".join(said)]
+    """Return the words after `%transient_cluster` for these choices, without defaults."""
+    typed = ["+".join(_group(group) for group in choices.get("groups", ()))]
     for name, option in _OPTIONS.items():
         value = str(choices.get(name) or "").strip()
         if value and value != _DEFAULTS.get(name):
-            found += [option, value]
-    return found
+            typed += [option, value]
+    return typed
 
 
 def declaration(choices: Mapping[str, Any]) -> Declaration:
-    """What would be declared. Raises DeclarationError."""
+    """Return the declaration for these choices. Raises DeclarationError."""
     return Declaration(**arguments.parse("cluster", words(choices), called=MAGIC).values)
 
 
 def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """The line, and either what is wrong with it, or what it creates, for how much, and how VMs
-    like these fared.
-    """
+    """Return the line, and its error, or what it creates, its price, and the risk of such VMs."""
     line = " ".join([MAGIC, *(_quoted(word) for word in words(choices))])
     try:
         preview = foreseen(Preview(specify(declaration(choices))))
     except DeclarationError as error:
         return {"line": line, "error": str(error)}
     spec = preview.spec
+    saved = 0.0
     if spec.on_demand_hourly:
         saved = 1 - spec.hourly / spec.on_demand_hourly
-    else:
-        saved = 0.0
     return {
         "line": line,
         "error": "",
@@ -117,7 +106,7 @@ def offer(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def offer_text(offered: Mapping[str, Any]) -> str:
-    """An offer as text, for terminals."""
+    """Return an offer as text for terminals."""
     facts = ", ".join(f"{name} {value}" for name, value in offered["facts"])
     rows = ["  ".join(row) for row in offered["rows"]]
     return "\n".join(
@@ -148,10 +137,9 @@ def _quoted(word: str) -> str:
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
-    if row["accelerator"] not in ("", "cpu"):
+    gpu = ""
+    if row["accelerator"] != "cpu":
         gpu = row["accelerator"].upper()
-    else:
-        gpu = ""
     return [
         f"{row['count']} × {row['role']}",
         " · ".join(filter(None, (gpu, row["machine_type"]))),
@@ -162,9 +150,7 @@ def _row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _risks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each kind of transient worker: what was published of its GPU and region, or of
-    others.
-    """
+    """Return a sentence for each kind of Spot worker: published revocations of such VMs."""
     places = [
         (row["accelerator"], region(row["zone"])) for row in rows if row["model"] != "standard"
     ]
@@ -172,8 +158,8 @@ def _risks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _risk(gpu: str, place: str) -> str:
-    if said := stand_in_words(gpu, place):
-        return said
+    if stand_in := stand_in_words(gpu, place):
+        return stand_in
     table = lifetimes(gpu, place)
     shares = [
         f"{table.fraction(hours * _HOUR):.0%} within {hours} h" for hours in (1, 8, LAST_HOUR)

@@ -1,8 +1,7 @@
-"""What a plan or a search of the catalog looks like: a snapshot for the page, and its static twin
-as HTML.
+"""A plan or a search of the catalog: a snapshot for the page, and its static picture.
 
-The scatter has every cluster that was simulated (faint), the front with its ranges, and the knee;
-the table has the front with the line that declares each.
+The scatter has each simulated cluster (faint), the front with its ranges, and the knee. The table
+has the front with the line that declares each cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 CHOICES = ("train_steps", "max_hours", "max_cost", "objective", "revocations")
-"""What can be changed in the panel of a search."""
+"""The options that can be changed in the panel of a search."""
 WIDTH = 460
 HEIGHT = 230
 _LEFT = 52
@@ -34,22 +33,24 @@ _ROOM = 12
 
 
 def search_view(search: Search) -> dict[str, Any]:
-    """The snapshot of a search: `title`, `points` and `front` (hours, dollars and intervals),
-    `legend` (tone, sign and words), `rows`, `notes`.
+    """Return the snapshot of a search.
+
+    `points` and `front` have hours and dollars, the front also intervals. `legend` has tones, signs
+    and words.
     """
-    from ..planner import search as found
+    from ..planner import search as search_words
     from ..planner.plan import lasts
     from ..planner.plan import row as cells_of
 
     front = [_point(plan, search) for plan in search.front]
     return {
-        "title": found.steps_of(search),
+        "title": search_words.steps_of(search),
         "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost"
         + lasts(search.front),
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
         "legend": _legend(search),
-        "header": list(found.header(search)),
+        "header": list(search_words.header(search)),
         "rows": [
             {
                 "cells": list(cells_of(plan, judged=search.judged)),
@@ -57,7 +58,7 @@ def search_view(search: Search) -> dict[str, Any]:
                 "best": plan is search.best,
                 "knee": plan is search.knee,
             }
-            for plan in found.shown(search)
+            for plan in search_words.shown(search)
         ],
         "reach": {
             name: [min(values), max(values)]
@@ -66,14 +67,12 @@ def search_view(search: Search) -> dict[str, Any]:
                 ("dollars", [point["dollars"] for point in front]),
             )
         },
-        "notes": found.notes(search),
+        "notes": search_words.notes(search),
     }
 
 
 def show_search(search: Search) -> None:
-    """Show a search in the cell that runs now: a panel to ask "what if" in, HTML where none is
-    drawn, or text.
-    """
+    """Show a search in the running cell: a panel that answers "what if", a picture, or text."""
     shell = current_shell()
     if not has_front_end(shell):
         print(search)
@@ -106,31 +105,33 @@ def show_search(search: Search) -> None:
 
 
 def begun(search: Search) -> dict[str, Any]:
-    """What the panel's choices are at first: as it was asked; the steps of the best plan, where a
-    target told them.
+    """Return the first choices of the panel: those of the search.
+
+    The steps are those of the best plan, if a target determined them.
     """
     asked = {name: search.asked.get(name) for name in CHOICES}
     return {**asked, "train_steps": asked["train_steps"] or search.best.train_steps}
 
 
 def asked_again(search: Search, choices: Mapping[str, Any]) -> dict[str, Any]:
-    """What `client.plan` is to be asked with other choices. A target tells the steps until others
-    are chosen.
+    """Return the arguments of `client.plan` for other choices.
+
+    A target determines the steps until others are chosen.
     """
-    wanted = {**search.asked, **{name: choices[name] for name in CHOICES if name in choices}}
-    if wanted.get("target"):
-        told = wanted["train_steps"] in (None, begun(search)["train_steps"])
-        wanted["train_steps" if told else "target"] = None
-    return wanted
+    arguments = {**search.asked, **{name: choices[name] for name in CHOICES if name in choices}}
+    if arguments.get("target"):
+        unchanged = arguments["train_steps"] in (None, begun(search)["train_steps"])
+        arguments["train_steps" if unchanged else "target"] = None
+    return arguments
 
 
 def search_html(search: Search) -> str:
-    """The twin of a search."""
+    """Return the static picture of a search."""
     view = search_view(search)
-    notes = "".join(f"<div>{escape(each)}</div>" for each in view["notes"])
+    notes = "".join(f"<div>{escape(note)}</div>" for note in view["notes"])
     legend = " &#160; ".join(
-        f"<span style='white-space:nowrap'><span style='color:{COLOURS[tone]}'>{sign}</span> {escape(said)}</span>"
-        for tone, sign, said in view["legend"]
+        f"<span style='white-space:nowrap'><span style='color:{COLOURS[tone]}'>{sign}</span> {escape(words)}</span>"
+        for tone, sign, words in view["legend"]
     )
     return (
         f"<div style='{FONT};max-width:1040px;overflow-x:auto'>"
@@ -141,25 +142,20 @@ def search_html(search: Search) -> str:
 
 
 def plan_html(plan: Plan) -> str:
-    """The twin of one cluster's plan."""
-    if plan.deadline:
-        drawn = deadline_curve(plan.deadline)
-    else:
-        drawn = ""
+    """Return the static picture of one cluster's plan."""
+    drawn = deadline_curve(plan.deadline) if plan.deadline else ""
     first, *rest = str(plan).splitlines()
-    lines = "".join(f"<div>{escape(each)}</div>" for each in rest[:3])
-    notes = "".join(f"<div>{escape(each)}</div>" for each in rest[3:])
+    lines = "".join(f"<div>{escape(line)}</div>" for line in rest[:3])
+    notes = "".join(f"<div>{escape(line)}</div>" for line in rest[3:])
     return (
         f"<div style='{FONT}'><code>{escape(first)}</code>{lines}{drawn}"
         f"<div style='{FAINT};font-size:12px'>{notes}</div></div>"
     )
 
 
-def deadline_curve(told: DeadlineCost) -> str:
-    """Dollars over deadlines as SVG, with the range of simulated runs, and what it is; the one
-    asked for is marked.
-    """
-    points = told.curve
+def deadline_curve(cost: DeadlineCost) -> str:
+    """Return dollars over deadlines as SVG, with the range of simulated runs; one is marked."""
+    points = cost.curve
     across = _Scale([point.hours for point in points], _LEFT, WIDTH - _ROOM)
     up = _Scale(
         [each for point in points for each in (point.low, point.high)], HEIGHT - _BOTTOM, _ROOM
@@ -171,8 +167,8 @@ def deadline_curve(told: DeadlineCost) -> str:
         "L".join(f"{across(hours):.1f} {up(dollars):.1f}" for hours, dollars in path)
         for path in (edge, [(each.hours, each.dollars) for each in points])
     )
-    x = across(told.wanted.hours)
-    y = up(told.wanted.dollars)
+    x = across(cost.wanted.hours)
+    y = up(cost.wanted.dollars)
     return (
         f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' style='display:block;"
         f"max-width:100%' aria-label='Dollars over deadlines'>{_axes(across, up)}"
@@ -185,7 +181,7 @@ def deadline_curve(told: DeadlineCost) -> str:
 
 
 def scatter(view: Mapping[str, Any]) -> str:
-    """Time against cost as SVG: small circles, the front with error bars, a ring around the knee."""
+    """Return time against cost as SVG: circles, the front with error bars, the knee in a ring."""
     front = view["front"]
     across = _Scale(
         [each for point in front for each in point["hours_interval"]], _LEFT, WIDTH - _ROOM
@@ -211,7 +207,7 @@ def scatter(view: Mapping[str, Any]) -> str:
 
 
 class _Scale:
-    """From values to coordinates, by their logarithm where they span more than a factor of five."""
+    """A scale from values to coordinates, logarithmic if they span more than a factor of five."""
 
     def __init__(self, values: Sequence[float], begin: float, end: float) -> None:
         low = min(values)
@@ -233,7 +229,7 @@ class _Scale:
         return self.low <= value <= self.high
 
     def ticks(self, unit: float = 1.0) -> list[float]:
-        """About MANY values for labels, which are round when they are counted in `unit`."""
+        """Return about MANY values for labels, round when they are counted in `unit`."""
         low = self.low / unit
         high = self.high / unit
         if self._log:
@@ -285,7 +281,7 @@ def _mark(point: Mapping[str, Any], across: _Scale, up: _Scale) -> str:
 
 
 def _legend(search: Search) -> list[tuple[str, str, str]]:
-    """What the signs of the picture mean: of each its tone, the sign, and words."""
+    """Return the tone, the sign and the words of each sign of the picture."""
     from ..planner.search import marked
 
     beaten = len(search.plans) > len(search.front)
@@ -316,11 +312,10 @@ def _point(plan: Plan, search: Search) -> dict[str, Any]:
 
 def _table(view: Mapping[str, Any]) -> str:
     rows = [row(map(escape, ("", *view["header"])), "th")]
-    for each in view["rows"]:
-        if each["best"]:
+    for plan in view["rows"]:
+        mark = ""
+        if plan["best"]:
             mark = f"<span style='color:{COLOURS['good']}'>●</span>"
-        else:
-            mark = ""
-        *cells, line = each["cells"]
+        *cells, line = plan["cells"]
         rows.append(row([mark, *map(escape, cells), f"<code>{escape(line)}</code>"]))
     return table(rows, "font-size:13px;margin:4px 0;white-space:nowrap")

@@ -1,6 +1,4 @@
-"""Showing handles: a live panel in a notebook, HTML where there is no front end, text in a
-terminal.
-"""
+"""Showing handles: a live panel in a notebook, HTML without a front end, text in a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from ..client.forecaster import ending
 from ..client.recorded_run import RecordedRun
 from ..journal import ClusterState, RunState, bill
 from ..kinds import find
-from .display import Display, Feed, Followed, known, live_view
+from .display import Display, Feed, Followed, latest_state, live_view
 from .feeds import Forecasts
 from .sections import sections
 from .snapshot.curves import curves
@@ -32,15 +30,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Publish = Callable[..., None]
-"""`publish(bundle, update=...)`: whether it takes the place of what was published before."""
+"""`publish(bundle, update=...)`: `update` replaces what was published before."""
 
 _CELL = "cellId"
 _JUPYTERLAB = "recordTiming"
-"""What a page says when it asks for a cell, and what only JupyterLab says."""
+"""Metadata that a page sends with a cell, and metadata that only JupyterLab sends."""
 _DISPLAYS: dict[tuple[Identity, str | None], Display] = {}
 _SHOWN: dict[tuple[Identity, str | None], object] = {}
-_UNHEARD: dict[str, dict[str, Any]] = {}
-"""By display_id, what may have come between two cells."""
+_UNDELIVERED: dict[str, dict[str, Any]] = {}
+"""Updates that may have been sent between two cells, by display_id."""
 
 
 def show(
@@ -50,12 +48,12 @@ def show(
     feed: Feed | None = None,
     forecasts: Forecasts = ending,
 ) -> None:
-    """Show the panel of `cluster` (of its `run` alone) in the cell that runs now, once per cell."""
+    """Show the panel of `cluster`, or of its `run` alone, in the running cell, once per cell."""
     shell = current_shell()
     if shown_in_this_cell(shell, cluster.identity, run):
         return
     if not has_front_end(shell):
-        print(status(known(cluster), run))
+        print(status(latest_state(cluster), run))
         return
     display = _display(cluster, run, feed, forecasts)
     asked = _asked_with(shell)
@@ -65,41 +63,38 @@ def show(
 
 
 def show_instead(cluster: Followed, publish: Publish, *, in_place: bool) -> None:
-    """Show the panel of `cluster` instead of what was published under a display_id, which a page
-    shows.
-    """
+    """Show the panel of `cluster` in place of what a page shows under a display_id."""
     display = _display(cluster, None, None, ending)
     display.show(lambda data, update: publish(data, update=True), page=True, in_place=in_place)
 
 
 def publisher(shell: Any, display_id: str, *, between_cells: bool = True) -> Publish:
-    """Publishes MIME bundles under a display_id: the first time into the cell that runs now, then
-    as updates of it.
+    """Return a function that publishes MIME bundles under a display_id.
 
-    Programs that run notebooks (nbclient, papermill) hear only what belongs to the cell that runs
-    now. Where nobody listens `between_cells`, the last update is sent once more when the next cell
-    begins.
+    The first bundle goes into the running cell, later ones update it. Programs that run notebooks
+    (nbclient, papermill) receive only what belongs to the running cell. Without a page
+    `between_cells`, the last update is sent once more when the next cell begins.
     """
     if not between_cells:
-        shell.events.register("pre_run_cell", _say_again)
+        shell.events.register("pre_run_cell", _send_again)
 
     def publish(data: dict[str, Any], *, update: bool) -> None:
-        _UNHEARD.pop(display_id, None)
+        _UNDELIVERED.pop(display_id, None)
         if not update:
             _send(shell, display_id, data, update=False)
             return
-        # In a context of its own, an update belongs to whichever cell runs now and not to the one
-        # that showed the panel, which is over.
+        # In a new context an update belongs to the running cell, not to the one that showed the
+        # panel, which is over.
         contextvars.Context().run(partial(_send, shell, display_id, data, update=True))
         if not between_cells:
-            _UNHEARD[display_id] = data
+            _UNDELIVERED[display_id] = data
 
     return publish
 
 
-def _say_again(*_: object) -> None:
-    for display_id in list(_UNHEARD):
-        if data := _UNHEARD.pop(display_id, None):
+def _send_again(*_: object) -> None:
+    for display_id in list(_UNDELIVERED):
+        if data := _UNDELIVERED.pop(display_id, None):
             _send(current_shell(), display_id, data, update=True)
 
 
@@ -112,10 +107,18 @@ def _send(shell: Any, display_id: str, data: dict[str, Any], *, update: bool) ->
 def show_live(
     publish: Publish, data: dict[str, Any], make: Callable[[ModuleType], Panel], *, in_place: bool
 ) -> Panel | None:
-    """Publish `data` with the panel that `make` builds of the panels' module; without ipywidgets
-    `data` alone.
+    """Publish `data` with a live panel; without ipywidgets `data` alone.
 
-    `in_place`: the page puts the panel before the HTML by itself.
+    Parameters
+    ----------
+    publish
+        Sends a bundle.
+    data
+        The static picture and the text.
+    make
+        Creates the panel, with the module of panels.
+    in_place
+        Whether the page puts the panel before the picture.
     """
     try:
         from . import widget
@@ -130,14 +133,12 @@ def show_live(
 
 
 def bundle(handle: Cluster | RecordedRun) -> dict[str, Any]:
-    """What a handle looks like now, as a MIME bundle without a live view (to be stored or nested)."""
+    """Return how a handle looks now, as a MIME bundle without a live view."""
+    run = None
     if isinstance(handle, RecordedRun):
-        cluster = handle.cluster
         run = handle.name
-    else:
-        cluster = handle
-        run = None
-    state = known(cluster)
+        handle = handle.cluster
+    state = latest_state(handle)
     now = time.time()
     shown = shown_run(state, run)
     snapshot = view(state, bill(state, now), now, run)
@@ -152,7 +153,7 @@ def bundle(handle: Cluster | RecordedRun) -> dict[str, Any]:
 
 
 def status(state: ClusterState, run: str | None = None) -> str:
-    """The text of a cluster's panel, or of a run's."""
+    """Return the text of a cluster's panel, or of a run's."""
     now = time.time()
     if run and (found := state.of(RunState).get(run)):
         return f"{found.name} on {state.name}: {text.work_words(found, state)}"
@@ -160,19 +161,17 @@ def status(state: ClusterState, run: str | None = None) -> str:
 
 
 def has_front_end(shell: Any) -> bool:
-    """Whether this IPython is a kernel, whose displays somebody else draws."""
+    """Return whether this IPython is a kernel, whose displays a front end draws."""
     return getattr(shell, "kernel", None) is not None
 
 
 def is_jupyterlab(shell: Any) -> bool:
-    """Whether JupyterLab (or Notebook 7, which is made of it) asked for this cell. It puts panels
-    into their places.
-    """
+    """Return whether JupyterLab or Notebook 7 sent this cell: it puts panels into place."""
     return _JUPYTERLAB in _asked_with(shell)
 
 
 def _asked_with(shell: Any) -> Mapping[str, Any]:
-    """What the request for this cell said beside its code; programs that run notebooks say nothing."""
+    """Return the metadata of the request for this cell; programs that run notebooks send none."""
     parent = getattr(shell.kernel, "get_parent", dict)() or {}
     return parent.get("metadata", {})
 
@@ -187,10 +186,10 @@ def _display(
 
 
 def shown_in_this_cell(shell: Any, cluster: Identity, work: str | None) -> bool:
-    """A magic shows a panel and returns the handle, which IPython would show again at the end of
-    the cell.
+    """Return whether work was shown in this cell already, and note it.
 
-    `work`: the run, job or measure on the cluster that is shown by itself.
+    A magic shows a panel and returns the handle, which IPython would show again at the end of the
+    cell. `work`: the run, job or measurement that is shown alone.
     """
     if shell is None:
         return False
@@ -202,7 +201,7 @@ def shown_in_this_cell(shell: Any, cluster: Identity, work: str | None) -> bool:
 
 
 def current_shell() -> Any:
-    """The IPython that runs the cell; None outside of one."""
+    """Return the IPython that runs the cell; None outside of one."""
     from IPython.core.getipython import get_ipython
 
     return get_ipython()
@@ -212,7 +211,7 @@ def current_shell() -> Any:
 
 
 def show_handle(handle: Cluster | Handle[Any, Any]) -> None:
-    """Show a cluster or work in the running cell: its panel, or text where there is no front end."""
+    """Show a cluster or work in the running cell: its panel, or text without a front end."""
     if isinstance(handle, Cluster):
         show(handle)
         return
@@ -224,9 +223,7 @@ def show_handle(handle: Cluster | Handle[Any, Any]) -> None:
 
 
 def _show_on_cluster(work: Handle[Any, Any]) -> None:
-    """Show the panel of the cluster, or a picture of work that is over and not on that panel any
-    more.
-    """
+    """Show the panel of the cluster; for work that is not on it any more, a picture."""
     state = work.cluster.state
     shell = current_shell()
     view = find(work.kind, "view")
@@ -234,8 +231,8 @@ def _show_on_cluster(work: Handle[Any, Any]) -> None:
     if not has_front_end(shell):
         print(text(work))
         return
-    known = state.works.get(work.name)
-    if known is None or known in (
+    current = state.works.get(work.name)
+    if current is None or current in (
         *focus.trained(state),
         *focus.of_kind(state, work.kind),
     ):

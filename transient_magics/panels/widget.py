@@ -1,8 +1,7 @@
-"""The live panels: anywidgets, each with the few values that its page draws.
+"""The live panels: anywidgets with the few values that their page draws.
 
-A cluster's panel is made when it is first shown; from then on it is changed by the follower's
-thread alone. What the page asks for arrives on whatever thread the kernel uses for such messages,
-and is handed on at once.
+The panel of a cluster is created when it is first shown. From then on only the follower's thread
+changes it. Messages of the page arrive on the kernel's thread for such messages and are passed on.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from .sections import Sections
 from .snapshot.curves import tail
 
 _ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - nobody changes it
-"""The page's wish for a state that is being answered; nothing elsewhere."""
+"""The page's request for a state that is being answered; empty otherwise."""
 
 
 class CellFreeComm(BaseComm):
     """A channel to the page whose messages belong to no cell.
 
-    ipykernel hands the page's answers to the thread that sent last: as part of a cell that would be
-    the main one, and a button would wait for every cell that is running or queued. This way the
-    page's own choice counts, which is a thread for widgets (a subshell) where the kernel has them.
-    Also, programs that run notebooks store no live view.
+    ipykernel passes answers of the page to the thread that sent last. As part of a cell that is the
+    main thread, and a button would wait for each running or queued cell. This way the page's own
+    choice counts: a thread for widgets (a subshell) if the kernel has them. Also, programs that run
+    notebooks store no live view.
 
-    A page that is loaded again asks each widget for its state where the kernel is slow (ipywidgets
-    waits four seconds for all at once), and draws none before it has a state that says which wish
-    it answers.
+    A page that is loaded again asks each widget for its state if the kernel is slow (ipywidgets
+    waits four seconds for all together). It draws none before it has a state that names the
+    request.
     """
 
     def handle_msg(self, msg: Any) -> None:
@@ -72,10 +71,11 @@ def _kernel() -> Any:
 
 
 class Panel(anywidget.AnyWidget):
-    """A panel in the page. `ask(message)` is called with what the reader asks for.
+    """A panel in the page. `ask(message)` is called with the messages of the page.
 
-    `place`: the class of its static pictures, before which a page of JupyterLab draws it
-    (widgets/mount.js); named after the model, which the page finds by it (widgets/hearing.js).
+    `place` is the class of its static pictures, before which JupyterLab draws it
+    (widgets/mount.js). It is named after the model, by which the page finds it
+    (widgets/hearing.js).
     """
 
     _css = assets.path("panel.css")
@@ -91,7 +91,7 @@ class Panel(anywidget.AnyWidget):
         )
 
     def open(self) -> None:
-        """Open the channel, unless that is done; where this is no ipykernel, the usual one."""
+        """Open the channel, unless it is open; the usual channel outside of ipykernel."""
         if self.comm is None and hasattr(_kernel(), "iopub_socket"):
             self.comm = CellFreeComm(
                 target_name="jupyter.widget",
@@ -106,10 +106,20 @@ class Panel(anywidget.AnyWidget):
 class ClusterPanel(Panel):
     """A view of one cluster, or of one of its runs.
 
-    `view`: the latest snapshot; `curves`: what the charts are drawn from, as they were a while ago,
-    and `tail`: what came since; `speeds`: of the workers of other runs; `sections`: by kind of work
-    what `panels.sections` has, which is sent less often than the rest; `log`: the last lines of the
-    worker that the reader asked for; `picture`: the static part of its MIME bundle, as last stored.
+    Attributes
+    ----------
+    view
+        The latest snapshot.
+    curves, tail
+        The data of the charts some time ago, and what has been added since.
+    speeds
+        The speeds of other runs' workers.
+    sections
+        The sections, by kind of work, which are sent less often.
+    log
+        The last lines of a worker's log that the user asked for.
+    picture
+        The static part of its MIME bundle, as last stored.
     """
 
     _esm = assets.path("cluster.js")
@@ -133,11 +143,11 @@ class ClusterPanel(Panel):
         )
 
     def show(self, view: Mapping[str, Any]) -> None:
-        """Send a snapshot to every page that shows this panel."""
+        """Send a snapshot to each page that shows this panel."""
         self.view = dict(view)
 
     def show_curves(self, curves: Mapping[str, Any]) -> None:
-        """Send the curves as they are now: what is new, if the pages have the rest."""
+        """Send the present curves: what is new, if the pages have the rest."""
         behind: Any = tail(self.curves, curves) if self.curves.get("time") and curves else None  # type: ignore[arg-type]
         with self.hold_sync():
             if behind is None:
@@ -150,9 +160,7 @@ class ClusterPanel(Panel):
 
 
 class DeclarePanel(Panel):
-    """Where a cluster is put together. `menu`: what there is; `choices`: what is chosen; `offer`:
-    what that means.
-    """
+    """The panel that declares a cluster: `menu`, `choices`, and the `offer` for them."""
 
     _esm = assets.path("declare.js")
     menu = traitlets.Dict().tag(sync=True)
@@ -161,9 +169,7 @@ class DeclarePanel(Panel):
 
 
 class PlanPanel(Panel):
-    """A search of the catalog. `choices`: what it began with; `view`: what was found for the latest
-    ones.
-    """
+    """A search of the catalog: its first `choices`, and the `view` of the latest result."""
 
     _esm = assets.path("plan.js")
     choices = traitlets.Dict().tag(sync=True)
@@ -171,9 +177,7 @@ class PlanPanel(Panel):
 
 
 class StallsPanel(Panel):
-    """A measure of stalls. `view`: what was measured so far; `answer`: what a step would take with
-    what was asked.
-    """
+    """A measurement of stalls: the `view` so far, and the `answer` to the latest question."""
 
     _esm = assets.path("stalls.js")
     view = traitlets.Dict().tag(sync=True)

@@ -33,7 +33,7 @@ from ..journal import ClusterState, Projection, RunState, VmState, costs
 from ..journal.cost import hourly_of
 from ..journal.metrics import SERVER_SHARE
 from ..journal.power import MachineChange, Stretch
-from ..protocol.measures.step_parts import StepParts, step_parts
+from ..protocol.step_parts import StepParts, step_parts
 from ..spec import if_capacity_lasts, render_duration
 from .choices import Choice, Lifetimes
 from .lifetimes.sources import stand_in

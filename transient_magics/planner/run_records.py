@@ -21,7 +21,7 @@ from ..catalog import region
 from ..catalog.published import startup
 from ..journal import ClusterState, Event, RunState, VmState, events, known_states, metrics, replay
 from ..protocol.machines import Share
-from ..protocol.measures.step_parts import step_parts
+from ..protocol.step_parts import step_parts
 from ..protocol.vm_events import (
     TrainEvaluated,
     TrainFailed,

@@ -15,8 +15,8 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from . import checks, messages
 from .checks import Amount, Count, KindOfWork, Name, NameOrNone
-from .measures.objective import objective_or_none, patience_or_none
 from .messages import Message, message
+from .objective import objective_or_none, patience_or_none
 from .run import FitDeclaration
 
 _Sized = TypeVar("_Sized", bound=Sized)

@@ -19,7 +19,6 @@ from functools import cache
 from typing import Annotated, Literal, NoReturn, TypeVar, Union, cast
 
 from ..kinds import checked_kind
-from .names import checked_name
 
 LONGEST_LINE = 1 << 20
 """Of a line that is taken from anybody, in bytes."""
@@ -36,6 +35,9 @@ MOST_CHARACTERS = 400
 
 Check = Callable[[object], object]
 _Class = TypeVar("_Class")
+
+LONGEST_NAME = 40
+_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,22 @@ def _name_or_none(value: str) -> str:
 
 
 Count = Annotated[int, at_least(0)]
+
 Amount = Annotated[float, at_least(0)]
+
+
+def checked_name(value: object) -> str:
+    """The same, if it is a name. Raises ValueError."""
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    raise ValueError(f"no name: {value!r:.80}")
+
+
 Name = Annotated[str, checked_name]
+
 NameOrNone = Annotated[str, _name_or_none]
 """A name, or the empty text."""
+
 KindOfWork = Annotated[str, checked_kind]
 """The name of a kind of work (`kinds.KINDS`)."""
 
@@ -329,3 +343,40 @@ def _mapping(key: Check, each: Check) -> Check:
         return {key(name): each(part) for name, part in entries.items()}
 
     return check
+
+
+# The one check for names: of clusters, runs, images, VMs and workers.
+#
+# Whatever passes can be a part of a path, of a label and of a VM's name, and nothing else.
+
+
+def is_name(value: object) -> bool:
+    """Whether it is a name as Compute Engine allows them: a-z, 0-9 and '-', a letter first, 40
+    characters at most.
+    """
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def is_path(value: object) -> bool:
+    """Whether it is a relative path, of names of files that lead nowhere else."""
+    try:
+        return isinstance(value, str) and all(checked_file(part) for part in value.split("/"))
+    except ValueError:
+        return False
+
+
+def checked_file(value: object) -> str:
+    """The same, if it names one file or folder and leads nowhere else. Raises ValueError.
+
+    For files that others name; there is no reason for them to have a name that a shell or a
+    terminal trips over.
+    """
+    if (
+        isinstance(value, str)
+        and 0 < len(value) <= 255
+        and value not in (".", "..")
+        and value.isprintable()
+        and not {"/", "\\"} & {*value}
+    ):
+        return value
+    raise ValueError(f"no file's name: {value!r:.80}")

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, get_args
 
 from . import checks, messages
-from .checks import Amount, Count, Name
-from .measures.stalls import Measure
+from .checks import Amount, Count, Name, checked_file
 from .messages import Message, message
-from .names import checked_file
+from .step_parts import Measure
 
 # --- first words -----------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from . import checks
 from .checks import Amount, Count, Name, NameOrNone, at_least, within
 from .literals import CheckedValue, Value, all_as_json
 from .machines import machines_or_none, parse_preparation, preparation_or_none
-from .measures.objective import Objective, Patience, objective_or_none, patience_or_none
+from .objective import Objective, Patience, objective_or_none, patience_or_none
 
 _AtLeastOne = Annotated[int, at_least(1)]
 
@@ -121,7 +121,7 @@ class RunSpec:
 
     `params`: values that a model of the cell's own reads by their names.
 
-    Stalls: a run with `stalls` trains nothing, but takes the measures of measures/stalls.py so many
+    Stalls: a run with `stalls` trains nothing, but takes the measures of protocol/step_parts.py so many
     times, each for `stall_seconds`.
 
     Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it

@@ -15,7 +15,7 @@ from . import checks
 from .agent_commands import Role
 from .checks import Amount, Count, Name, NameOrNone
 from .events import FACT, Event, event, taken
-from .measures.stalls import Measure
+from .step_parts import Measure
 
 VM = "a VM"
 

@@ -27,7 +27,7 @@ from typing import IO, Any, cast
 import asyncssh
 
 from ..errors import ForeignError, RemoteError, RoomError
-from ..protocol.names import checked_file
+from ..protocol.checks import checked_file
 from .failures import explained
 
 MOST_FILES = 10_000

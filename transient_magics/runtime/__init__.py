@@ -1,10 +1,9 @@
-"""What runs on a VM, a room for each process: the agent, the parameter server with the chief
-inside, the worker.
+"""The processes that run on a VM: the agent, the parameter server with the chief, the worker.
 
-They talk over sockets and files and import nothing of each other. What they share is below them:
-training/, files/, tf/, and at the top a role's start (`role`), its folder (`folder`) and the lines
-on sockets (`protocol`). This package is shipped to VMs with `errors`, `files` and `protocol` alone
-and imports nothing from the rooms above it.
+They communicate over sockets and files, and do not import each other. They share training/, files/
+and tf/, and the modules here: the start of a role (`role`), the folder of a run (`folder`), and
+records of processes (`process_record`). This package is copied to VMs with `errors`, `files`,
+`imports`, `kinds` and `protocol`, and imports nothing else of the project.
 """
 
 from __future__ import annotations

@@ -103,9 +103,7 @@ def find_card() -> Card | None:
 
 
 def _silent_card() -> Card | None:
-    """Return a GPU that the VM has and that nvidia-smi does not report, because of a fault, or
-    None.
-    """
+    """Return a GPU that the VM has and nvidia-smi does not report because of a fault; or None."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1")
     if hidden or shutil.which("nvidia-smi") is None:
         return None
@@ -153,17 +151,16 @@ async def watch(report: Callable[[Card, float], None]) -> None:
 
 
 def insist(prefix: Path) -> None:
-    """Raise TrainingError if the packages that work brought, installed below `prefix`, cannot use
-    this VM's GPU.
-    """
+    """Raise TrainingError if packages below `prefix`, brought by work, cannot use this VM's GPU."""
     installed = Path(sysconfig.get_path("purelib", vars={"base": str(prefix)}))
     if why := refusal(installed, find_card() if installed.is_dir() else None):
         raise TrainingError(why)
 
 
 def refusal(packages: Path, card: Card | None) -> str:
-    """Return why frameworks in a folder of packages cannot use the GPU: a clause with the remedy,
-    or nothing.
+    """Return why frameworks in a folder of packages cannot use the GPU.
+
+    The result is a clause with the remedy, or "" if they can.
     """
     if card is None or not packages.is_dir():
         return ""
@@ -189,24 +186,25 @@ def builds(packages: Path) -> Iterator[Build]:
 
 def _why_not(build: Build, card: Card) -> str:
     major, minor = build.cuda
+    cuda = f"CUDA {major}"
     if build.framework.startswith("PyTorch"):
-        written = f"CUDA {major}.{minor}"
-    else:
-        written = f"CUDA {major}"
+        cuda += f".{minor}"
     least = LEAST_DRIVERS.get(major, (0, 0))
     if card.driver < least:
-        there = f"{card.driver[0]}.{card.driver[1]}"
+        installed = f"{card.driver[0]}.{card.driver[1]}"
         return (
-            f"{build.framework} is built for {written}, which needs an NVIDIA driver {least[0]}.{least[1]} or newer; "
-            f"this VM has {there}, so it would compute on the CPU. Take an older wheel (--pip "
-            f"'{_LAST_FOR_OLD_DRIVERS}'), or an --image with a newer driver"
+            f"{build.framework} is built for {cuda}, which needs an NVIDIA driver "
+            f"{least[0]}.{least[1]} or newer; this VM has {installed}, so it would compute on the "
+            f"CPU. Take an older wheel (--pip '{_LAST_FOR_OLD_DRIVERS}'), or an --image with a "
+            "newer driver"
         )
     oldest = LEAST_CAPABILITIES.get(major, (0, 0))
     if (0, 0) < card.capability < oldest:
         capability = f"{card.capability[0]}.{card.capability[1]}"
         return (
-            f"{build.framework} is built for {written}, which has no kernels for this VM's {card.name} (compute "
-            f"capability {capability}). Take an older wheel (--pip '{_LAST_FOR_OLD_GPUS}'), or another GPU"
+            f"{build.framework} is built for {cuda}, which has no kernels for this VM's "
+            f"{card.name} (compute capability {capability}). Take an older wheel (--pip "
+            f"'{_LAST_FOR_OLD_GPUS}'), or another GPU"
         )
     return ""
 

@@ -69,7 +69,7 @@ def requested_at(folder: Path) -> float:
 
 
 def all_requested(root: Path) -> list[tuple[Path, Begin]]:
-    """Return the requests below an agent's root that have not ended on this VM, with their folders."""
+    """Return the requests below an agent's root that have not ended here, with their folders."""
     requests: list[tuple[Path, Begin]] = []
     for kind in KINDS.values():
         for path in sorted((root / kind.folder).glob(f"*/{_REQUEST}")):
@@ -80,7 +80,7 @@ def all_requested(root: Path) -> list[tuple[Path, Begin]]:
 
 
 def warning_file(folder: Path, attempt: int) -> Path:
-    """Return the file with the time at which another VM of the work ends, sent by the controller."""
+    """Return the file with the time, from the controller, at which another VM of the work ends."""
     return folder / f"warned-{attempt}"
 
 
@@ -140,7 +140,7 @@ def find_marked(folder: Path) -> list[int]:
 
 
 def kill_marked(folder: Path) -> None:
-    """Kill all processes that have the mark of the work, and any that these start before they end."""
+    """Kill all processes with the mark of the work, and any that these start before they end."""
     for _ in range(10):
         pids = find_marked(folder)
         if not pids:
@@ -161,8 +161,8 @@ def resident_bytes(pid: int) -> int:
 
 # --- roles of runs -------------------------------------------------------------------------------
 #
-# An agent that was restarted is not the parent of the roles that it finds, and the kernel does not
-# tell it their exit codes. So roles write them to disk.
+# A restarted agent is not the parent of the roles that it finds, and the kernel has exit codes only
+# for parents. So roles write their exit codes to disk.
 
 
 @dataclass(frozen=True)

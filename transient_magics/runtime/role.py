@@ -1,4 +1,4 @@
-"""What the processes of runs on a VM share: start, environment, exit codes, messages, and log.
+"""The common part of the processes of runs: start, environment, exit codes, messages and log.
 
 Their records on disk are in process_record.py.
 """
@@ -44,7 +44,8 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     # A dead machine or link is noticed within four seconds instead of many minutes.
     "TF_GRPC_DEFAULT_OPTIONS": (
-        "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,grpc.keepalive_permit_without_calls=1"
+        "grpc.keepalive_time_ms=2000,grpc.keepalive_timeout_ms=2000,"
+        "grpc.keepalive_permit_without_calls=1"
     ),
     # PyArrow, which pandas imports, starts a thread for its memory otherwise; a fork server must
     # have none.

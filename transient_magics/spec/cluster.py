@@ -23,8 +23,8 @@ from ..catalog import (
 )
 from ..errors import DeclarationError
 from ..protocol import checks
+from ..protocol.checks import checked_name
 from ..protocol.machines import CPU, MOST_PER_VM, parse_machines
-from ..protocol.names import checked_name
 from .grammar import WorkerGroup, render_groups
 
 EMULATED_PROJECT = "emulated-project"

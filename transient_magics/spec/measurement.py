@@ -16,8 +16,8 @@ from typing import Literal, Self
 from .. import places
 from ..errors import DeclarationError
 from ..protocol import checks, jsonl, layout
+from ..protocol.checks import checked_name
 from ..protocol.machines import CPU
-from ..protocol.names import checked_name
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from ..kinds import KINDS
 from ..protocol import layout
-from ..protocol.names import LONGEST_NAME
+from ..protocol.checks import LONGEST_NAME
 
 _NUMBERED = re.compile(r"(.+)-d(\d+)")
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import DeclarationError, unknown
 from ..protocol import checks
-from ..protocol.names import is_name
+from ..protocol.checks import is_name
 from ..protocol.run import RunSpec, choices, contradiction, option
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

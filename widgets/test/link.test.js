@@ -24,13 +24,13 @@ test("a kernel that falls silent before the cluster is over is asked, less and l
   const link = kernelLink(page, () => {});
   const asked = [];
   for (; time.now <= 100; time.now += 1) {
-    link.look();
+    link.check();
     if (page.sent.splice(0).some((message) => message.do === "resync")) asked.push(time.now);
   }
   assert.deepEqual(asked, [11, 21, 41, 81]);
-  link.hears({ over: false });
+  link.receive({ over: false });
   time.now += 11;
-  link.look();
+  link.check();
   assert.equal(page.sent.length, 1, "a message restarts the timeout");
 });
 
@@ -39,6 +39,6 @@ test("of a cluster that is over, and by a panel without a heartbeat, nothing is 
   const pages = [model({ view: { over: true } }), model({ view: { over: false } })];
   const links = [kernelLink(pages[0], () => {}), kernelLink(pages[1], () => {}, { beats: false })];
   time.now = 1000;
-  for (const link of links) link.look();
+  for (const link of links) link.check();
   assert.deepEqual(pages.map((page) => page.sent), [[], []]);
 });

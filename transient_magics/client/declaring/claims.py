@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from ... import files, places
 from ...errors import ClusterError, NameTakenError
 from ...kinds import KINDS
+from ...protocol.checks import is_name
 from ...protocol.cluster_commands import Declare
-from ...protocol.names import is_name
 from ...spec.namespace import refusal
 from .. import commands
 from ..folders import remove_abandoned

@@ -1,7 +1,5 @@
-"""Numbers before money: plans of clusters that are not declared yet, forecasts of runs that go on,
-lifetimes of VMs.
+"""Plans of clusters that are not declared yet, forecasts of running runs, and lifetimes of VMs.
 
-What the user names becomes what the planner computes with: a workload (published, or learnt from
-your own runs), a cluster, and lifetimes. NumPy and SciPy are loaded when the first of these is
-asked for.
+It converts the user's options into the planner's input: a workload (published, or measured by your
+own runs), a cluster and lifetimes. NumPy and SciPy are loaded at the first use.
 """

@@ -1,8 +1,7 @@
-"""Whether parameter servers or preparation would hold back a cluster that is not declared yet, as
-far as runs tell.
+"""Prediction of bottlenecks of a cluster that is not declared yet, from earlier runs.
 
 A cluster is declared without a model. So the model is that of the newest run on this machine whose
-speed is known where the cluster will be: on Compute Engine, or on the emulator.
+speed is known for the cluster's place: Compute Engine or the emulator.
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ from ..declaring import Preview
 from ..folders import known_runs
 from .workloads import is_synchronous, learn, source, store_of
 
-_LOOKED_AT = 5
+_MOST_RUNS = 5
 
 
 def foreseen(preview: Preview) -> Preview:
-    """The same with what plans say of such a cluster."""
+    """Add the predicted bottleneck to a preview."""
     return replace(preview, foreseen=bound_words(preview.spec))
 
 
 def bound_words(spec: ClusterSpec) -> str:
-    """`With the model of run-1: ...`, where they would hold it back from the first step; else
-    nothing.
+    """Return a sentence, `With the model of run-1: ...`, about bottlenecks; empty without any.
 
-    Where what runs measured cannot be read: that error.
+    It is the error if the measurements of runs are unreadable.
     """
     if spec.purpose == JOBS:
         return ""
     there = [run for run in known_runs() if source(run) == spec.source]
-    for run in reversed(there[-_LOOKED_AT:]):
+    for run in reversed(there[-_MOST_RUNS:]):
         if is_synchronous(run) or not run.state.started_at:
             continue
         from ...planner.choices import Choice
@@ -53,12 +51,12 @@ def bound_words(spec: ClusterSpec) -> str:
             store = store_of(run)
             learn(store, run)
             workload = store.workload(run.state.name, source(run), run.state.spec.wire)
-            said = " ".join(held_back(choice, workload))
+            limits = " ".join(held_back(choice, workload))
         except StoreError as error:
             return str(error)
-        except (TransientError, OSError):  # too young to tell, or its cell is gone
+        except (TransientError, OSError):  # the run is too young, or its cell is deleted
             continue
-        if said:
-            return f"With the model of {run.state.name}: {said}"
+        if limits:
+            return f"With the model of {run.state.name}: {limits}"
         return ""
     return ""

@@ -1,4 +1,9 @@
-"""Runs with a deadline: its moment, the checks before such a run begins, and the on-demand capacity observed."""
+"""Runs with a deadline: its time, the checks before the run, and the observed capacity on demand.
+
+Google publishes no on-demand capacity in advance: its capacity advice (`advice.capacity`, a
+preview) covers Spot VMs, calendars are for reservations of weeks, and an immediate reservation costs
+as much as the VMs. So the only source is earlier requests, and whether they got a VM.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +37,30 @@ if TYPE_CHECKING:
 _OPTION = "--finish-by"
 
 KNOWN_SECONDS = 7 * 86400.0
-"""How old what was seen may be."""
+"""The maximum age of an observation, in seconds."""
 _GAP = 7200.0
-"""Nobody waits who does not ask for so long."""
+"""A wait ends without a further request for this time, in seconds."""
 _LEAST = 600.0
-"""Seconds that were waited at least where no VM came: as often do measurements ask."""
+"""The minimum length of a wait without a VM: the interval of measurements, in seconds."""
 _RECENT = 3600.0
 _MOST_ZONES = 3
 
 
 def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
-    """When that is, in seconds since 1970. A time of the day is the next one on this machine's
-    clock; a number of hours passes on the cluster's clock, as its limits do. Raises
-    DeclarationError, also where it is past.
+    """Return the time of a deadline, in seconds since 1970.
+
+    Parameters
+    ----------
+    finish_by
+        A time of day (the next one on this machine's clock), a duration on the cluster's clock
+        such as `6h` or a number of hours, or a datetime.
+    cluster
+        The cluster.
+
+    Raises
+    ------
+    DeclarationError
+        The deadline is invalid, or has passed.
     """
     now = time.time()
     if isinstance(finish_by, datetime):
@@ -55,11 +71,11 @@ def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
         if isinstance(finish_by, str):
             seconds = parse_deadline(finish_by, _OPTION, now)
         else:
-            seconds = 3600 * float(finish_by)
+            seconds = 3600 * finish_by
         at = now + seconds / _rate(cluster)
     if not now < at < math.inf:
         raise DeclarationError(
-            "The deadline is past already",
+            "The deadline has already passed",
             where=_OPTION,
             fix="Write 6h, or 18:00 for the next one.",
         )
@@ -67,23 +83,42 @@ def moment(finish_by: str | float | datetime, cluster: BaseCluster) -> float:
 
 
 def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
-    """Raise ClusterError or DeclarationError where this cluster cannot have a run with a deadline,
-    or not with these `options` (fields of RunSpec).
+    """Check that a cluster can have a run with a deadline.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    options
+        Fields of RunSpec by name.
+
+    Raises
+    ------
+    ClusterError
+        The cluster cannot have such a run.
+    DeclarationError
+        It cannot with these options.
     """
     state = cluster.state
     spec = state.spec
     if spec is None:
         raise ClusterError(f"{cluster.name} is not declared yet")
-    if others := [each.name for each in state.works.values() if not each.over]:
-        what = f"A run with a deadline needs {cluster.name} for itself, and {' and '.join(others)} would share it"
+    if others := [work.name for work in state.works.values() if not work.over]:
+        what = (
+            f"A run with a deadline needs {cluster.name} alone, and "
+            f"{' and '.join(others)} would share it"
+        )
         raise ClusterError(what, fix="Wait for their end, or declare another cluster.")
     for wrong, why in (
         (
             spec.provisioning_model == "standard",
-            "is on demand only, and a deadline chooses between Spot and on demand",
+            "has on-demand workers only, and a deadline chooses between Spot and on demand",
         ),
         (not spec.replace, "was declared with --no-replace, and a deadline needs replacements"),
-        (spec.chief == "worker", "has its chief on a worker, with which what it saved may be lost"),
+        (
+            spec.chief == "worker",
+            "has its chief on a worker, whose revocation may lose checkpoints",
+        ),
     ):
         if wrong:
             raise ClusterError(
@@ -91,17 +126,16 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
             )
     for gpu in options.get("gpus") or [group.accelerator for group in spec.groups]:
         if accelerator(gpu).spot_only:
-            what = f"{gpu.upper()}s are not sold on demand, and a deadline needs VMs on demand"
+            what = f"{gpu.upper()}s are not sold on demand, which a deadline needs"
             raise DeclarationError(what, where=_OPTION, fix="Name other GPUs with --gpus.")
         if (zones := options.get("zones")) and not any(has_gpu(zone, gpu) for zone in zones):
             raise DeclarationError(
                 f"None of {', '.join(zones)} has {gpu.upper()}s", where="--zones"
             )
     left = state.seconds_left(time.time()) * state.clock.rate / _rate(cluster)
-    wanted = options["finish_by"] - time.time()
-    if wanted > left:
+    if options["finish_by"] - time.time() > left:
         what = (
-            f"{cluster.name} ends by its own limits in {render_duration(left)}, before the deadline"
+            f"The limits of {cluster.name} end it in {render_duration(left)}, before the deadline"
         )
         raise DeclarationError(
             what, where=_OPTION, fix="Declare it with other --max-hours or --max-cost."
@@ -110,16 +144,17 @@ def refuse_untimely(cluster: BaseCluster, options: Mapping[str, Any]) -> None:
     if most is not None and spec.max_cost is not None:
         rest = spec.max_cost - total(state, time.time())
         if most > rest:
-            what = f"{render_money(most)} are more than the {render_money(max(rest, 0.0))} left of {cluster.name}'s limit"
-            raise DeclarationError(what, where="--max-cost", fix="Take less.")
+            what = (
+                f"{render_money(most)} exceed the rest of {cluster.name}'s limit, "
+                f"{render_money(max(rest, 0.0))}"
+            )
+            raise DeclarationError(what, where="--max-cost", fix="Use a lower limit.")
 
 
 def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
-    """Raise ClusterError where the project has no quota left for as many VMs on demand as the
-    cluster has workers, of each GPU that the run may have them of.
+    """Raise ClusterError if the quota does not allow all workers on demand, for each possible GPU.
 
-    Of an emulated cluster where its weather has quotas. What cannot be told is no refusal: it is
-    told when it is met.
+    Emulated clusters are checked if their weather has quotas. An unknown quota is not refused here.
     """
     spec = cluster.state.spec
     assert spec
@@ -129,13 +164,12 @@ def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
     for gpu in run.gpus or dict.fromkeys(group.accelerator for group in spec.groups):
         if accelerator(gpu).spot_only:
             continue
-        if gpu in spec.prices:
-            known = spec
-        else:
-            known = widened(spec, run.gpus)
-        groups = (WorkerGroup(gpu, count, next(iter(run.zones), known.zones_for(gpu)[0])),)
+        priced = spec
+        if gpu not in spec.prices:
+            priced = widened(spec, run.gpus)
+        groups = (WorkerGroup(gpu, count, next(iter(run.zones), priced.zones_for(gpu)[0])),)
         alone = replace(
-            known,
+            priced,
             name=f"{spec.name[:30]}-due",
             id="",
             groups=groups,
@@ -149,40 +183,52 @@ def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
         for finding in answer["findings"]:
             if not finding["good"] and str(finding["subject"]).startswith("quotas"):
                 raise ClusterError(
-                    f"{count} {gpu.upper()} VMs on demand could not be had, and with them the deadline might "
-                    f"not be kept: {finding['said']}",
+                    f"The deadline may need {count} {gpu.upper()} VMs on demand, which are not "
+                    f"available: {finding['said']}",
                     where=_OPTION,
                 )
 
 
 def on_demand_wait(cluster: BaseCluster, run: RunSpec) -> float:
-    """The longest that a VM on demand was waited for where the run may have one, in seconds: what
-    was seen here.
-    """
+    """Return the longest observed wait for a VM on demand that the run may use, in seconds."""
     assert cluster.state.spec
     now = time.time()
     rate = _rate(cluster)
-    return max(each.waited(now, rate) for each in on_demand(cluster.state.spec, run, now))
+    return max(found.waited(now, rate) for found in on_demand(cluster.state.spec, run, now))
 
 
 def on_demand_words(cluster: BaseCluster, run: RunSpec) -> str:
-    """What is known of capacity on demand before a run with a deadline begins, where it may be
-    changed for it.
-    """
+    """Return sentences about on-demand capacity, for a run with a deadline that may use it."""
     spec = cluster.state.spec
     if spec is None or not run.finish_by or run.adapt == "off":
         return ""
     now = time.time()
     rate = _rate(cluster)
-    return "\n".join(each.words(now, rate) for each in on_demand(spec, run, now))
+    return "\n".join(found.words(now, rate) for found in on_demand(spec, run, now))
 
 
 def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int = 0) -> None:
-    """Raise DeclarationError where earlier runs of this code tell that no workers of the cluster do
-    it in time, with the nearest deadline that they can. `made`: steps that count already. Nothing
-    where no run tells its speed.
+    """Check that the cluster can meet a deadline, by the speed of earlier runs of this code.
 
-    Raises StoreError where what earlier runs tell cannot be read.
+    Do nothing if no run was measured.
+
+    Parameters
+    ----------
+    cluster
+        The cluster.
+    run
+        The declaration of the run.
+    source
+        Its code.
+    made
+        The number of steps that are already done.
+
+    Raises
+    ------
+    DeclarationError
+        No workers of the cluster are fast enough. The error has the nearest possible deadline.
+    StoreError
+        The measurements of earlier runs are unreadable.
     """
     spec = cluster.state.spec
     assert spec
@@ -190,17 +236,17 @@ def refuse_impossible(cluster: BaseCluster, run: RunSpec, source: str, made: int
     left = run.finish_by - time.time()
     if needed is not None and needed > left:
         raise DeclarationError(
-            f"{run.name} takes {render_duration(needed)} even on demand with all workers that {cluster.name} may have, "
-            f"at the lower end of its speed, and {render_duration(left)} are left",
+            f"{run.name} takes {render_duration(needed)} on demand with all workers that "
+            f"{cluster.name} may have, at "
+            f"the lower limit of its speed, but only {render_duration(left)} are left",
             where=_OPTION,
-            fix=f"The nearest deadline is {math.ceil(needed * _rate(cluster) / 60)}m; more workers may be faster.",
+            fix=f"The nearest possible deadline is {math.ceil(needed * _rate(cluster) / 60)}m. Or "
+            "use more workers.",
         )
 
 
 def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float | None:
-    """Seconds on demand, with the fastest workers that the cluster may have; None where nobody
-    knows.
-    """
+    """Return the seconds on demand with the fastest possible workers; None if they are unknown."""
     try:
         from ...planner.choices import Choice
         from ...planner.deadlines.cost import start_seconds, work_seconds
@@ -218,37 +264,48 @@ def _needed(spec: ClusterSpec, run: RunSpec, source: str, steps: int) -> float |
             )
             for gpu in run.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
         ]
-        return min(
-            work_seconds(choice, workload, steps)
-            + (0.0 if spec.emulated else start_seconds(choice, workload, steps))
-            for choice in choices
-        )
+        seconds: list[float] = []
+        for choice in choices:
+            needed = work_seconds(choice, workload, steps)
+            if not spec.emulated:
+                needed += start_seconds(choice, workload, steps)
+            seconds.append(needed)
+        return min(seconds)
     except StoreError:
         raise
-    except (
-        TransientError,
-        OSError,
-    ):  # no run of it has trained long enough, or NumPy is not installed
+    except (TransientError, OSError):
+        # No run of it has trained long enough, or NumPy is not installed.
         return None
 
 
 def _rate(cluster: BaseCluster) -> float:
-    """How fast the cluster's clock runs, in seconds per second; before its first VM only the
-    weather knows.
+    """Return the speed of the cluster's clock in seconds per second.
+
+    The journal does not have it before the first VM, so the weather is read.
     """
     spec = cluster.state.spec
     if spec is None or not spec.emulated:
         return 1.0
     try:
         return rate_of(weather(cluster, {}).settings.get("hours_per_minute"))
-    except (ClusterError, UnreachableError):  # there is no emulator yet
+    except (ClusterError, UnreachableError):  # the emulator is not running yet
         return cluster.state.clock.rate
 
 
 @dataclass(frozen=True, slots=True)
 class OnDemand:
-    """What was seen of VMs with a `gpu` on demand in `zones`, in order; of which project, the
-    emulator's where None.
+    """Observations of the on-demand capacity of a GPU.
+
+    Attributes
+    ----------
+    gpu : str
+        The GPU, or `cpu`.
+    zones : tuple of str
+        The zones.
+    seen : tuple of Sighting
+        The observations in order of time.
+    project : str or None
+        The project; None for the emulator.
     """
 
     gpu: str
@@ -257,73 +314,90 @@ class OnDemand:
     project: str | None = None
 
     def waited(self, now: float, rate: float = 1.0) -> float:
-        """The longest that one was waited for until `now`, from the first refusal to the VM that
-        came or, where none came, as long as somebody asked. Seconds on a clock that the cloud's
-        outpaces so many times (`rate`).
+        """Return the longest wait for a VM until `now`, in seconds.
+
+        A wait lasts from the first refusal to the next VM or, without one, to the last request.
+
+        Parameters
+        ----------
+        now
+            The present time, in seconds since 1970.
+        rate
+            The speed of the cloud's clock, in its seconds per second.
         """
         gap = _GAP / rate
         least = _LEAST / rate
         longest = 0.0
-        since = None
+        since = None  # the first refusal of the present wait
         last = 0.0
-        for each in (*self.seen, Sighting(now, "", given=False)):
+        for sighting in (*self.seen, Sighting(now, "", given=False)):
             if since is not None:
-                asked = each.at - last <= gap
-                came = asked and each.given
-                longest = max(longest, (each.at if asked else last) - since, 0.0 if came else least)
-                since = since if asked and not came else None
-            if not each.given and since is None:
-                since = each.at
-            last = each.at
+                if sighting.at - last > gap:  # the requests ended without a VM
+                    longest = max(longest, last - since, least)
+                    since = None
+                elif sighting.given:
+                    longest = max(longest, sighting.at - since)
+                    since = None
+                else:
+                    longest = max(longest, sighting.at - since, least)
+            if not sighting.given and since is None:
+                since = sighting.at
+            last = sighting.at
         return longest
 
     def words(self, now: float, rate: float = 1.0) -> str:
-        """What is said of it before the run begins: one sentence, or two."""
+        """Return the observations in sentences; `now` and `rate` are those of `waited`."""
+        vms = f"{self.gpu.upper()}s"
         if self.gpu == "cpu":
             vms = "VMs without a GPU"
-        else:
-            vms = f"{self.gpu.upper()}s"
+        zones = self.zones[:_MOST_ZONES]
+        what = f"{vms} on demand in {', '.join(zones)}"
         if len(self.zones) > _MOST_ZONES:
-            more = f" and {len(self.zones) - _MOST_ZONES} more"
-        else:
-            more = ""
-        what = f"{vms} on demand in {', '.join(self.zones[:_MOST_ZONES])}{more}"
+            what += f" and {len(self.zones) - _MOST_ZONES} more"
         if not self.seen:
-            look = f"%transient_measure {self.gpu} --zones {','.join(self.zones[:_MOST_ZONES])} "
-            look += "--provisioning-model standard --budget 2"
-            look += f" --project {self.project}" if self.project else ""
-            unknown = f"Nothing is known of capacity for {what}: none was requested from this machine within a week"
-            return f"{unknown}. To look: {look}"
-        there = sum(each.given for each in self.seen)
+            measure = f"%transient_measure {self.gpu} --zones {','.join(zones)} "
+            measure += "--provisioning-model standard --budget 2"
+            if self.project:
+                measure += f" --project {self.project}"
+            unknown = f"Unknown capacity for {what}: this machine requested none within a week"
+            return f"{unknown}. To measure it: {measure}"
+        given = sum(sighting.given for sighting in self.seen)
         last = self.seen[-1]
         wait = self.waited(now, rate)
-        said = f"{what}: {there} of {count(len(self.seen), 'request')} of the last week got one"
+        requests = count(len(self.seen), "request")
+        words = f"{what}: {given} of {requests} of the last week succeeded."
         if wait:
-            said += f". One was waited for up to {render_duration(wait)}: they are taken that much earlier"
+            words += (
+                f" The longest wait was {render_duration(wait)}: VMs are requested that much "
+                "earlier."
+            )
         if not last.given and now - last.at < _RECENT:
-            said += f". The last request, {render_duration(now - last.at)} ago, got none"
-        return said + "."
+            words += f" The last request, {render_duration(now - last.at)} ago, failed."
+        return words
 
 
 def on_demand(cluster: ClusterSpec, run: RunSpec, now: float) -> list[OnDemand]:
-    """Of each GPU of which the run may have VMs on demand, where it may have them."""
+    """Return the observed on-demand capacity, for each GPU and its zones that the run may use."""
     gpus = run.gpus or dict.fromkeys(group.accelerator for group in cluster.groups)
     return [_of(cluster, gpu, zones_for(cluster, run, gpu), now) for gpu in gpus]
 
 
 def _of(cluster: ClusterSpec, gpu: str, zones: Sequence[str], now: float) -> OnDemand:
-    found = (
-        each
-        for each in (*_met(known_states(), cluster.project, gpu), *_measured(cluster.project, gpu))
-        if each.zone in zones and now - KNOWN_SECONDS < each.at <= now
-    )
-    return OnDemand(
-        gpu, tuple(zones), tuple(sorted(found, key=lambda each: each.at)), cluster.project
-    )
+    sightings = [
+        *_requested(known_states(), cluster.project, gpu),
+        *_measured(cluster.project, gpu),
+    ]
+    found = [
+        sighting
+        for sighting in sightings
+        if sighting.zone in zones and now - KNOWN_SECONDS < sighting.at <= now
+    ]
+    found.sort(key=lambda sighting: sighting.at)
+    return OnDemand(gpu, tuple(zones), tuple(found), cluster.project)
 
 
-def _met(states: Iterable[ClusterState], project: str | None, gpu: str) -> Iterator[Sighting]:
-    """What clusters met when they asked for workers on demand."""
+def _requested(states: Iterable[ClusterState], project: str | None, gpu: str) -> Iterator[Sighting]:
+    """Yield the results of requests of clusters for workers on demand."""
     for state in states:
         if state.spec is None or state.spec.project != project:
             continue

@@ -1,4 +1,4 @@
-"""Forecasts of the end and cost of a running run, and advice on which workers to give up."""
+"""Forecasts of the end and the cost of a running run, and advice on releasing workers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 _ASKED = re.compile(r"\s*reclaim\s+(\d+(?:\.\d+)?)\s*", re.IGNORECASE)
 _AROUND = 20.0
+"""Seconds that are measured before and after a change."""
 _SETTLING = 10.0
-"""Seconds that are measured before and after a change, and that pass in between."""
+"""Seconds after a change that are not measured, because the speed is still changing."""
 _CHANGES = (
     events.VmDeflated,
     events.VmInflated,
@@ -51,11 +52,22 @@ _CHANGES = (
 
 
 def forecast(run: RecordedRun, revocations: str | None = None) -> Forecast:
-    """Forecast the end of a running run, and its cost by then. Raises PlanError where no forecast
-    can be made.
+    """Forecast the end of a running run, and its cost by then.
 
-    `revocations`: `published` or `none`; by default `published` on Compute Engine, and on the
-    emulator what its weather is (other revocations than published ones are not foreseen).
+    Parameters
+    ----------
+    run
+        The run.
+    revocations
+        The assumed revocations: `published` or `none` (default: `published` on Compute Engine, and
+        the weather of the emulator, if that is `published`).
+
+    Raises
+    ------
+    PlanError
+        The run is not running, or has too few measurements.
+    StoreError
+        The measurements of earlier runs are unreadable.
     """
     from ...planner.forecast import CLOSING_SECONDS
     from ...planner.forecast import forecast as foretell
@@ -65,7 +77,7 @@ def forecast(run: RecordedRun, revocations: str | None = None) -> Forecast:
     now = time.time()
     found = state.of(RunState).get(run.name)
     if found is None:
-        raise PlanError(f"{run.name} is not known to {cluster.name} yet")
+        raise PlanError(f"{run.name} has not started on {cluster.name}")
     expected = revocations or weather_of(cluster)
     as_emulated = (
         not revocations
@@ -77,29 +89,28 @@ def forecast(run: RecordedRun, revocations: str | None = None) -> Forecast:
         lifetimes, _, risk = emulated()
     else:
         lifetimes, _, risk = foreseen(expected)
-    known = KnownRun(cluster.directory, found)
-    store = store_of(known)
+    recorded = KnownRun(cluster.directory, found)
+    store = store_of(recorded)
     for other in alike(known_runs(), store):
         if other.state.over:
             learn(store, other)
-    seen = record(known)
+    seen = record(recorded)
     closings = [
-        each.closing for each in store.records(source(known)).values() if each.closing is not None
+        other.closing
+        for other in store.records(source(recorded)).values()
+        if other.closing is not None
     ]
+    closing = CLOSING_SECONDS
     if closings:
         closing = statistics.median(closings)
-    else:
-        closing = CLOSING_SECONDS
-    told = foretell(state, now, found, seen, lifetimes, risk=risk, closing=closing)
+    predicted = foretell(state, now, found, seen, lifetimes, risk=risk, closing=closing)
     if as_emulated:
-        told = replace(told, stand_in=_stand_ins(state))
-    return replace(told, behind=_behind(known, state, store, seen))
+        predicted = replace(predicted, stand_in=_stand_ins(state))
+    return replace(predicted, behind=_behind(recorded, state, store, seen))
 
 
 def _stand_ins(state: ClusterState) -> str:
-    """What the emulator's weather uses where no lifetimes were published of a cluster's workers;
-    empty where they were.
-    """
+    """Return a clause about workers for which the weather uses lifetimes of other VMs, or ''."""
     kinds = {(vm.accelerator or "cpu", region(vm.zone)) for vm in state.living if vm.role == WORKER}
     clauses = ", ".join(filter(None, (stand_ins(*kind) for kind in sorted(kinds))))
     if clauses:
@@ -108,18 +119,15 @@ def _stand_ins(state: ClusterState) -> str:
 
 
 def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record) -> Behind | None:
-    """Where the run is slower, with the workers that it has had for long enough, than its like
-    were.
-    """
+    """Return by how much the run is slower than similar runs with the same workers, or None."""
     from ...planner.choices import Choice
     from ...planner.forecast import behind
 
     spec = run.state.spec
-    if seen.observations:
-        latest = seen.observations[-1]
-    else:
-        latest = None
-    if not spec.alarm_below or latest is None or latest.seconds < spec.alarm_after:
+    if not spec.alarm_below or not seen.observations:
+        return None
+    latest = seen.observations[-1]
+    if latest.seconds < spec.alarm_after:
         return None
     mine = [state.vms[name] for name in run.state.workers if name in state.vms]
     places = Counter((vm.accelerator or "cpu", vm.zone) for vm in mine)
@@ -136,10 +144,9 @@ def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record)
         if other.state.over and _is_like(run, other)
     }
     rows = metrics.sample(run.directory / layout.METRICS)
+    until = 0
     if rows:
         until = rows[-1]["time"]
-    else:
-        until = 0
     try:
         workload = store.workload(run.state.name, source(run), spec.wire, among=like)
         return behind(
@@ -149,9 +156,8 @@ def _behind(run: KnownRun, state: ClusterState, store: ModelStore, seen: Record)
             spec.alarm_below,
             [row for row in rows if row["time"] > until - latest.seconds * 1e9],
         )
-    except (
-        TransientError
-    ):  # no run like it has trained long enough, or the price or place of such a VM is not known
+    except TransientError:
+        # No similar run has trained long enough, or the price or place of such a VM is unknown.
         return None
 
 
@@ -170,7 +176,7 @@ _SAME = (
 
 
 def _is_like(run: KnownRun, other: KnownRun) -> bool:
-    """Whether what is declared of both would make them as fast on the same machines."""
+    """Return whether two runs have equal settings and machines, so that they should be as fast."""
     declared = all(
         getattr(run.state.spec, name) == getattr(other.state.spec, name) for name in _SAME
     )
@@ -178,50 +184,46 @@ def _is_like(run: KnownRun, other: KnownRun) -> bool:
 
 
 def _machines(run: KnownRun) -> tuple[bool, frozenset[tuple[str, str, str]]]:
-    """Whether its cluster is an emulated one, and what its VMs are, by role and GPU."""
+    """Return whether the cluster of a run is emulated, and the role, GPU and type of its VMs."""
     state = kept(run.cluster / layout.JOURNAL).read()
     kinds = frozenset((vm.role, vm.accelerator, vm.machine_type) for vm in state.vms.values())
     return bool(state.spec and state.spec.emulated), kinds
 
 
 def projected(cost: Cost, run: RecordedRun) -> Cost:
-    """Return the cost of a running run with its projection to the end, or with a note on why that
-    cannot be read; unchanged where the run is too young to tell.
+    """Add the projected cost at its end to the cost of a running run.
+
+    If the measurements are unreadable, add a note instead. If the run is too young, do nothing.
     """
     try:
         found = forecast(run)
         return replace(cost, projected=replace(found.cost, provided=found.provided))
     except StoreError as error:
         return replace(cost, note=no_forecast(error))
-    except (
-        TransientError,
-        ImportError,
-        OSError,
-    ):  # the files of a run on another machine may not be here yet
+    except (TransientError, ImportError, OSError):
+        # The files of a run on another machine may not have arrived yet.
         return cost
 
 
 def forecast_line(run: RecordedRun) -> str:
-    """`run-1 finishes in ...` for a run that goes on; nothing where that cannot be told."""
+    """Return `run-1 finishes in ...` for a running run; empty without a forecast."""
     if run.state.phase != "running":
         return ""
     try:
         return f"{run.name} {forecast(run)}."
     except StoreError as error:
         return f"{run.name}: {no_forecast(error)}"
-    except TransientError:  # too young, or NumPy is not installed: the status says enough without
+    except TransientError:  # the run is too young, or NumPy is not installed
         return ""
 
 
 def no_forecast(error: StoreError) -> str:
-    """Return why there is no forecast."""
+    """Return the reason why there is no forecast."""
     return f"no forecast: {error}"
 
 
 def weather_of(cluster: BaseCluster) -> str:
-    """Which revocations are foreseen of a cluster: `published`, or `none` where the emulator's
-    weather has others.
-    """
+    """Return the assumed revocations of a cluster: `published`, or `none` for other weather."""
     spec = cluster.state.spec
     if spec is None or not spec.emulated:
         return "published"
@@ -229,12 +231,27 @@ def weather_of(cluster: BaseCluster) -> str:
         set_to = weather(cluster, {}).settings.get("revocations")
     except (ClusterError, UnreachableError):
         return "none"
-    return "published" if set_to == "published" else "none"
+    if set_to == "published":
+        return "published"
+    return "none"
 
 
 def advice(run: RecordedRun, question: str) -> Advice:
-    """What to give up as many workers as `question` says means. Raises DeclarationError, or
-    PlanError where the run does not train or has as few workers.
+    """Predict the effect of releasing workers, beside earlier changes that were measured.
+
+    Parameters
+    ----------
+    run
+        The run.
+    question
+        `reclaim N`, with the number of workers, which may be a fraction.
+
+    Raises
+    ------
+    DeclarationError
+        The question is invalid.
+    PlanError
+        The run does not train, or has too few workers.
     """
     from ...planner.deflation import advise
 
@@ -243,34 +260,33 @@ def advice(run: RecordedRun, question: str) -> Advice:
         raise DeclarationError(
             f"Invalid question '{question}'", fix='For example: run.advice("reclaim 1").'
         )
-    wanted = float(match[1])
+    workers = float(match[1])
     state = run.cluster.state
     found = state.of(RunState).get(run.name)
     if found is None or found.phase != "running" or not found.steps_per_second:
-        raise PlanError(f"{run.name} does not train at this moment, so that its speed is not known")
+        raise PlanError(f"{run.name} does not train at present, so its speed is unknown")
     hourly = [vm.hourly for name, vm in state.vms.items() if name in found.workers]
-    if wanted >= len(hourly):
-        what = f"{run.name} has {len(hourly)} workers, of which {wanted:g} cannot be given up"
-        raise PlanError(what, fix="Ask for less.")
+    if workers >= len(hourly):
+        what = f"{run.name} has {len(hourly)} workers, so it cannot release {workers:g}"
+        raise PlanError(what, fix="Use a smaller number.")
     rest = sum(vm.hourly for vm in state.living if vm.role != WORKER)
     balanced = found.spec.batching == "dynamic"
-    told = advise(
-        1 / found.steps_per_second, hourly, rest, wanted, mode=found.spec.mode, balanced=balanced
+    effect = advise(
+        1 / found.steps_per_second, hourly, rest, workers, mode=found.spec.mode, balanced=balanced
     )
-    return replace(told, measured=tuple(_measured(run, run.cluster.events("vm"))))
+    return replace(effect, measured=tuple(_measured(run, run.cluster.events("vm"))))
 
 
 def _measured(run: RecordedRun, history: Sequence[Event]) -> Iterable[Measured]:
-    """What came of VMs that were shrunk or taken while it trained, where nothing else happened
-    around that.
-    """
+    """Yield the measured effect of VMs that were shrunk or revoked without other changes nearby."""
     from ...planner.deflation import Measured
 
-    restarted = {each.vm for each in history if isinstance(each, events.VmMachineAsked)}
+    restarted = {event.vm for event in history if isinstance(event, events.VmMachineAsked)}
     changes = [
-        each
-        for each in history
-        if isinstance(each, _CHANGES) or (isinstance(each, events.VmReady) and each.vm in restarted)
+        event
+        for event in history
+        if isinstance(event, _CHANGES)
+        or (isinstance(event, events.VmReady) and event.vm in restarted)
     ]
     moments = [0.0, *(change.at for change in changes), math.inf]
     rows = metrics.read(run.directory / layout.METRICS)
@@ -280,18 +296,19 @@ def _measured(run: RecordedRun, history: Sequence[Event]) -> Iterable[Measured]:
         if min(event.at - before, after - event.at) < _AROUND + _SETTLING:
             continue
         settled = event.at + _SETTLING
-        rates = _rate(rows, event.at - _AROUND, event.at), _rate(rows, settled, settled + _AROUND)
-        if all(rates):
+        rate_before = _rate(rows, event.at - _AROUND, event.at)
+        rate_after = _rate(rows, settled, settled + _AROUND)
+        if rate_before and rate_after:
+            change = "was revoked"
             if isinstance(event, events.VmDeflated):
-                became = f"shrank to {event.cpu:.0%}"
-            else:
-                became = "was revoked"
-            yield Measured(f"{event.vm} {became}", 1 / rates[0], 1 / rates[1])
+                change = f"shrank to {event.cpu:.0%}"
+            yield Measured(f"{event.vm} {change}", 1 / rate_before, 1 / rate_after)
 
 
 def _rate(rows: list[dict[str, int]], since: float, until: float) -> float:
-    """Steps per second of all workers, 0 where they were not measured."""
+    """Return the steps per second of all workers; 0 without measurements."""
     chosen = [row for row in rows if since <= row["time"] / 1e9 <= until]
     if len(chosen) < 2 or chosen[-1]["time"] == chosen[0]["time"]:
         return 0.0
-    return (chosen[-1]["step"] - chosen[0]["step"]) / (chosen[-1]["time"] - chosen[0]["time"]) * 1e9
+    steps = chosen[-1]["step"] - chosen[0]["step"]
+    return steps / (chosen[-1]["time"] - chosen[0]["time"]) * 1e9

@@ -1,7 +1,6 @@
-"""How long transient VMs live, for people to read: the answer of `transient lifetimes`.
+"""Lifetimes of transient VMs as tables and text: the answer of `transient lifetimes`.
 
-The answer is plain numbers and words. What computes them needs NumPy and SciPy and is loaded when
-it is asked.
+NumPy and SciPy are loaded only when the lifetimes are computed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from ...planner.lifetimes.study import Study
 
 LEVEL = 0.9
-"""Of the band around the survival that was observed."""
+"""The level of the band around the observed survival."""
 _AGES = (0, 1, 2, 4, 8, 12, 18, 24, 48, 96, 192, 384)
 _RISK = 0.1
 _HOUR = 3600.0
@@ -31,8 +30,18 @@ _WIDTH = 79
 
 @dataclass(frozen=True)
 class Job:
-    """Work that is lost with its VM: its length, the VM's age at its begin, what a checkpoint
-    takes, and what passes until it goes on elsewhere. Seconds.
+    """A job that is lost with its VM. All values are in seconds.
+
+    Attributes
+    ----------
+    work : float
+        The time that the job takes without interruptions.
+    age : float
+        The age of the VM on which it starts.
+    checkpoint_cost : float
+        The time of a checkpoint.
+    restart : float
+        The time until it continues on another VM.
     """
 
     work: float
@@ -43,21 +52,31 @@ class Job:
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """What is known about the lives of some VMs. `study` has the models themselves."""
+    """Observed lifetimes of VMs, and formulas fitted to them.
+
+    Attributes
+    ----------
+    study : Study
+        The observations and models.
+    job : Job or None
+        The job to plan.
+
+    Examples
+    --------
+    >>> tm.lifetimes("k80", source="published").rows
+    """
 
     study: Study
     job: Job | None = None
 
     @property
     def model(self) -> LifetimeModel:
-        """Survival as it was observed, to plan with; beyond that Spot VMs keep the hazard of their
-        later hours.
-        """
+        """The observed survival, for plans. Beyond it, Spot VMs keep the hazard of later hours."""
         return self.study.model
 
     @property
     def title(self) -> str:
-        """Whose lifetimes they are, and of when."""
+        """The source and the date of the lifetimes."""
         source = self.study.source
         if source.dated:
             return f"{source.title} ({source.dated})"
@@ -65,21 +84,23 @@ class Lifetimes:
 
     @property
     def counted(self) -> str:
-        """`156 VMs, 72 revoked, 84 not, watched up to 24 h`."""
+        """The numbers of VMs, such as `156 VMs, 72 revoked, 84 not; observed up to 24 h`."""
         vms, revoked = self.study.counts
+        watched = self.study.watched
         if self.study.question.capped:
-            watched = min(self.study.watched, 24)
-        else:
-            watched = self.study.watched
-        return f"{count(vms, 'VM')}, {revoked} revoked, {vms - revoked} not; watched up to {number(watched)} h"
+            watched = min(watched, 24)
+        kept = vms - revoked
+        return (
+            f"{count(vms, 'VM')}, {revoked} revoked, {kept} not; observed up to {number(watched)} h"
+        )
 
     @cached_property
     def rows(self) -> list[dict[str, float]]:
         """One dict per `age` in hours.
 
-        `alive`: the share of VMs that live longer; `low`, `high`: between which it lies with 90%;
-        `hazard`: revocations per hour of a VM's life since the age before; `trusted_hours`: for how
-        long a VM of that age may be trusted before the risk passes one in ten.
+        Its keys are `alive` (the share of VMs that live longer), `low` and `high` (the 90% band of
+        it), `hazard` (revocations per hour since the age before), and `trusted_hours` (the time in
+        which one in ten VMs of that age is revoked).
         """
         from ...planner.checkpoints import trusted_hours
 
@@ -105,30 +126,28 @@ class Lifetimes:
 
     @property
     def summary(self) -> str:
-        """What the table says, in a sentence or two."""
-        lived = [
-            f"{row['alive']:.0%} live {row['age']:g} h" for row in self.rows if row["age"] == 1
-        ]
-        lived += (
-            [f"{self.rows[-1]['alive']:.0%} live {self.rows[-1]['age']:g} h"]
-            if self.rows[-1]["age"] > 1
-            else []
-        )
-        known = [row for row in self.rows if math.isfinite(row["trusted_hours"])]
-        if lived:
-            said = f"Of fresh VMs {' or longer, '.join(lived)} or longer."
-        else:
-            said = ""
-        if known and (best := max(known, key=lambda row: row["trusted_hours"]))["age"]:
-            within = _hours(best["trusted_hours"])
-            said += f" Of those that have lived {best['age']:g} h, the safest, one in ten is gone within the next {within}."
-        return said.strip()
+        """The table in a sentence or two."""
+        shown = [row for row in self.rows if row["age"] == 1]
+        if self.rows[-1]["age"] > 1:
+            shown.append(self.rows[-1])
+        sentences: list[str] = []
+        if shown:
+            lived = [f"{row['alive']:.0%} live {row['age']:g} h or longer" for row in shown]
+            sentences.append(f"Of fresh VMs {', '.join(lived)}.")
+        finite = [row for row in self.rows if math.isfinite(row["trusted_hours"])]
+        if finite:
+            best = max(finite, key=lambda row: row["trusted_hours"])
+            if best["age"]:
+                within = _hours(best["trusted_hours"])
+                sentences.append(
+                    f"VMs of {best['age']:g} h are the safest: one in ten is revoked within the "
+                    f"next {within}."
+                )
+        return " ".join(sentences)
 
     @property
     def fits(self) -> list[dict[str, Any]]:
-        """One dict per formula, the likeliest first: its name, aic, distance (Kolmogorov-Smirnov),
-        parameters.
-        """
+        """One dict per formula, best first: name, aic, distance (Kolmogorov-Smirnov), parameters."""
         return [
             {
                 "name": fit.name,
@@ -141,49 +160,44 @@ class Lifetimes:
 
     @cached_property
     def notes(self) -> list[str]:
-        """What to bear in mind, a sentence each: of the source, of what Spot VMs are, of a change,
-        of the job.
-        """
+        """Sentences about the source, the time limit of VMs, a change of lifetimes, and the job."""
         study = self.study
         notes = [*study.source.caveats]
         if not study.question.capped:
             notes.append(
-                f"Spot VMs have no time limit; beyond {number(study.watched)} h nothing was observed."
+                "Spot VMs have no time limit; there are no observations beyond "
+                f"{number(study.watched)} h."
             )
         else:
             notes.append(
-                "Compute Engine ends preemptible VMs at 24 h, which counts as no revocation."
+                "Compute Engine ends preemptible VMs at 24 h, which does not count as a revocation."
             )
         if study.change:
             notes.append(_change_words(self))
-        return [*notes, *(self._job_words(self.job) if self.job else ())]
+        if self.job:
+            notes += self._job_words(self.job)
+        return notes
 
     @property
     def alarm(self) -> bool:
-        """Whether the latest VMs live otherwise than what was learned says."""
+        """Whether the lifetimes of the latest VMs differ from earlier ones."""
         return bool(self.study.change and self.study.change.alarm)
 
     @cached_property
     def drawing(self) -> Mapping[str, Any]:
-        """What a figure draws, as lists of (hours, share): `observed`, `low`, `high`, and by name
-        `fits`.
+        """The data of a figure.
 
-        `hazard`: (from hours, to hours, per hour); `end`: where the axis ends; `stepwise`: whether
-        the share falls in steps, because ages are known exactly.
+        Lists of (hours, share): `observed`, `low`, `high`, and `fits` by name. `hazard` has (from
+        hours, to hours, per hour). `end` is the end of the axis in hours, and `stepwise` whether
+        the share falls in steps, because ages are exact.
         """
         observed = self.study.observed
         end = self.study.watched
         ages, shares = (list(map(float, values)) for values in observed.steps)
-        if observed.observed.grouped:  # its band has a corner at both sides of each age
-            edges = _array(
-                [
-                    edge
-                    for age in ages
-                    for edge in (math.nextafter(age, 0.0), math.nextafter(age, math.inf))
-                ]
-            )
-        else:
-            edges = _array(ages)
+        edges = ages
+        if observed.observed.grouped:  # its band has a corner on both sides of each age
+            edges = [math.nextafter(age, side) for age in ages for side in (0.0, math.inf)]
+        edges = _array(edges)
         low, high = observed.band(edges, LEVEL)
         smooth = [end * place / _POINTS for place in range(_POINTS + 1)]
         curves = {fit.name: fit.model.survival(_array(smooth)) for fit in self.study.fits}
@@ -214,41 +228,36 @@ class Lifetimes:
         fixed = planner.every(usual, age)
         mine = risk(self.model, age, work)
         fresh = risk(self.model, 0.0, work)
+        within = f"is revoked within the {_hours(work)} of the job with a risk of {mine:.0%}"
+        sentences = [f"A fresh VM {within}."]
         if age:
-            whose = f"A VM of {_hours(age)}"
-        else:
-            whose = "A fresh VM"
-        said = [
-            f"{whose} is revoked within the {_hours(work)} of the job with a risk of {mine:.0%}."
-        ]
-        if age:
+            choice = "use a fresh VM"
             if keep(self.model, age, work):
-                what = "it is the one to trust"
-            else:
-                what = "take a fresh one"
-            said = [f"{said[0][:-1]}, a fresh one with {fresh:.0%}: {what}."]
+                choice = "use the old VM"
+            sentences = [f"A VM of {_hours(age)} {within}, a fresh one with {fresh:.0%}: {choice}."]
         if age + work > self.study.watched and not self.study.question.capped:
-            rests = f"it rests on {count(self.study.late_events, 'revocation')}"
-            said.append(
-                f"Beyond {number(self.study.watched)} h the hazard of the later hours is taken to go on; {rests}."
+            late = count(self.study.late_events, "revocation")
+            sentences.append(
+                f"Beyond {number(self.study.watched)} h, the hazard of the later hours is "
+                f"assumed, from {late}."
             )
-        when = ", ".join(_hours(after) for after in best.checkpoints[:8]) + (
-            ", ..." if len(best.checkpoints) > 8 else ""
-        )
+        plan = "No checkpoint is worth its time"
         if best.checkpoints:
-            plan = f"Checkpoints after {when} of work"
-        else:
-            plan = "No checkpoint is worth its time"
-        said.append(
-            f"{plan}: the job then takes {_hours(best.hours)} in the mean, {best.overhead:.1%} more than its work. "
-            f"With one every {_hours(usual)} (Young and Daly's rule) it takes {fixed.overhead:.1%} more, without any "
+            times = [_hours(after) for after in best.checkpoints[:8]]
+            if len(best.checkpoints) > 8:
+                times.append("...")
+            plan = f"Checkpoints after {', '.join(times)} of work"
+        sentences.append(
+            f"{plan}: the job then takes {_hours(best.hours)} on average, {best.overhead:.1%} "
+            f"more than its work. With one every {_hours(usual)} (Young and Daly's rule) it takes "
+            f"{fixed.overhead:.1%} more, without any "
             f"{none.overhead:.1%}."
         )
-        said.append(
-            "A run on a cluster needs none of this: its model lives on parameter servers on demand, and a revoked "
-            "worker takes a step with it at most."
+        sentences.append(
+            "A run on a cluster needs no such plan: its model is on on-demand parameter servers, "
+            "and a revoked worker loses one step at most."
         )
-        return said
+        return sentences
 
     def __str__(self) -> str:
         title = textwrap.wrap(self.title, _WIDTH)
@@ -281,23 +290,55 @@ def lifetimes(
     age: float = 0.0,
     checkpoint_cost: float = 60.0,
 ) -> Lifetimes:
-    """How long `spot` or `preemptible` VMs with a GPU (of all kinds) live in a region (in all).
+    """Return lifetimes of transient VMs.
 
-    `source`: `own` (your VMs on Compute Engine), `emulated`, `published`, or a CSV file; by default
-    your own where they are enough, else the published ones. `fit`: formulas to fit (all that make
-    sense). `job` and what follows, in seconds: plan work that is lost with its VM. Raises
-    PlanError, below 30 revocations or without NumPy and SciPy, and DeclarationError.
+    Parameters
+    ----------
+    gpu
+        The GPU of the VMs, or `cpu` (default: all).
+    region
+        The region (default: all).
+    source
+        `own` (your VMs on Compute Engine), `emulated`, `published`, or a CSV file (default: `own`
+        if there are enough, else `published`).
+    provisioning_model
+        `spot` or `preemptible`.
+    fit
+        The formulas to fit (default: all that are suitable).
+    job
+        The time of a job to plan, in seconds.
+    age
+        The age of the VM on which the job starts, in seconds.
+    checkpoint_cost
+        The time of a checkpoint of the job, in seconds.
+
+    Returns
+    -------
+    Lifetimes
+        The observed survival and the fitted formulas, shown as tables.
+
+    Raises
+    ------
+    PlanError
+        There are fewer than 30 revocations, or NumPy or SciPy is not installed.
+    DeclarationError
+        An option is invalid.
+
+    Examples
+    --------
+    >>> tm.lifetimes("k80", source="published", job=4 * 3600)
     """
     from ...planner.lifetimes.sources import Question
     from ...planner.lifetimes.study import study
 
-    question = Question(gpu.lower() if gpu else None, region, provisioning_model)
+    if gpu:
+        gpu = gpu.lower()
+    question = Question(gpu or None, region, provisioning_model)
+    planned = None
     if job:
-        asked = Job(job, age, checkpoint_cost)
-    else:
-        asked = None
-    answer = Lifetimes(study(question, source, tuple(fit)), asked)
-    _ = answer.notes  # a job that cannot be planned is said now, not when the answer is shown
+        planned = Job(job, age, checkpoint_cost)
+    answer = Lifetimes(study(question, source, tuple(fit)), planned)
+    _ = answer.notes  # computed now, so that a job that cannot be planned raises here
     return answer
 
 
@@ -308,7 +349,10 @@ def _array(values: Sequence[float]) -> Any:
 
 
 def _hours(hours: float) -> str:
-    return render_duration(round(hours * _HOUR / 60) * 60 if hours * _HOUR >= 60 else hours * _HOUR)
+    seconds = hours * _HOUR
+    if seconds >= 60:
+        seconds = round(seconds / 60) * 60
+    return render_duration(seconds)
 
 
 def _change_words(answer: Lifetimes) -> str:
@@ -316,17 +360,18 @@ def _change_words(answer: Lifetimes) -> str:
 
     change = answer.study.change
     assert change
-    seen = (
-        f"Of your latest {count(change.vms, 'VM')} {change.revoked} were revoked where {number(change.expected)} "
-        f"were to be expected"
+    latest = (
+        f"Of your latest {count(change.vms, 'VM')}, {change.revoked} were revoked; "
+        f"{number(change.expected)} "
+        f"were expected"
     )
     if change.alarm:
-        return f"CHANGED: {seen}; by accident that happens once in {VMS_PER_FALSE_ALARM:,} VMs."
-    return f"{seen}: no sign of a change."
+        return f"CHANGED: {latest}. By chance, this happens once in {VMS_PER_FALSE_ALARM:,} VMs."
+    return f"{latest}: no sign of a change."
 
 
 def _survival(rows: list[dict[str, float]]) -> list[str]:
-    header = ("AGE", "STILL ALIVE", "90% BAND", "REVOKED PER HOUR", "ONE IN TEN IS GONE WITHIN")
+    header = ("AGE", "STILL ALIVE", "90% BAND", "REVOKED PER HOUR", "ONE IN TEN IS REVOKED WITHIN")
     return table(
         header,
         [
@@ -343,26 +388,20 @@ def _survival(rows: list[dict[str, float]]) -> list[str]:
 
 
 def _trust(row: Mapping[str, float]) -> str:
-    """For how long a VM may be trusted; nothing where it was not watched long enough to say."""
+    """Return the time in which one in ten VMs is revoked; empty if it is longer than observed."""
     if math.isinf(row["trusted_hours"]):
         return ""
     return _hours(row["trusted_hours"])
 
 
 def _formulas(fits: list[dict[str, Any]]) -> list[str]:
+    """Return the table of formulas, with Akaike's criterion and Kolmogorov-Smirnov distances."""
     best = min((fit["aic"] for fit in fits), default=0.0)
-    """AIC: Akaike's criterion, the less the better. KS: Kolmogorov and Smirnov's, the largest gap
-    to the observed.
-    """
-    return table(
-        ("FORMULA", "AIC (LESS IS BETTER)", "LARGEST GAP (KS)", "PARAMETERS"),
-        [
-            (
-                each["name"],
-                f"best + {each['aic'] - best:.1f}" if each["aic"] > best else f"{best:.1f}",
-                f"{each['distance']:.1%}",
-                ", ".join(f"{name} {number(value)}" for name, value in each["parameters"].items()),
-            )
-            for each in fits
-        ],
-    )
+    rows: list[tuple[str, ...]] = []
+    for fit in fits:
+        aic = f"{best:.1f}"
+        if fit["aic"] > best:
+            aic = f"best + {fit['aic'] - best:.1f}"
+        parameters = [f"{name} {number(value)}" for name, value in fit["parameters"].items()]
+        rows.append((fit["name"], aic, f"{fit['distance']:.1%}", ", ".join(parameters)))
+    return table(("FORMULA", "AIC (LESS IS BETTER)", "LARGEST GAP (KS)", "PARAMETERS"), rows)

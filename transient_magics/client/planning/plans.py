@@ -1,4 +1,4 @@
-"""Plans: what a cluster that is not declared yet would take and cost for a run."""
+"""Plans: the time and the cost of a run on a cluster that is not declared yet."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _OWN = "the cell's model"
 _SERVER_CORES = 4
 WHAT_IF = ("cache", "link")
-"""What may be asked to be another than it was measured with, that no option of a cluster says."""
+"""Names of `what_if`: properties of a measurement of stalls that no other option changes."""
 
 
 def plan(
@@ -96,37 +96,103 @@ def plan(
     save_time: float | None = None,
     seed: int = 0,
 ) -> Plan | Search | Any:
-    """What the cluster SPEC would take for `train_steps` steps; without a SPEC, the best clusters
-    of the catalog, of one GPU or of two (of `gpus`, else of all with a known speed that Google
-    sells, at list prices).
+    """Estimate the time and the cost of a run; without a SPEC, find the best clusters.
 
-    `workload`: a published one (`icac19/resnet-32`: its speeds, its prices of 2019, counted from
-    the first step) or the name of a run (what its model's runs were measured at, today's prices);
-    or `model` and `problem` of such runs, or the `source` of a cell (in a file: `cell`) with a
-    model of its own. A model that never ran is counted (`planner.speeds.counted`), as it is with
-    `hparams`, `params` and what is to `include`, where the training stack is on this machine.
-    `project`: the plan is for VMs of that project, and takes seconds only from runs on Compute
-    Engine. Without one it is for VMs like those of the run that was named (of a `model` or cell: of
-    its newest run), which may be emulated ones; its first line says where they were measured.
-    `target` as `accuracy>=0.9` takes the steps from runs that got there (planner.efficiency).
-    `revocations`: `published` lifetimes, those of your `own` VMs, of a CSV file, `none`, or how
-    many workers are lost; `replace` them or not (default: yes, but not for a count, as the papers
-    count). `ps` (1; of a search: 1, 2 and 4) of 0: a single worker without a parameter server; each
-    has `ps_cores` (4). `mode` of `sync`: a step has a mini-batch of every worker, but for the
-    slowest `backup_workers`; of one SPEC only. `provisioning_model` (spot; of a search: spot and
-    standard). `machine_type`, `disk` and `ps_zone` are those of a declaration; a search looks at
-    larger machines by itself where measured steps waited for their mini-batches. `what_if`: another
-    `cache` (a share of the data) or `link` (how many times as fast) than a measure of stalls was
-    taken with. `max_cost` in US dollars. `finish_by`: what that deadline costs, and others, of one
-    SPEC; hours, `6h`, or `18:00`: the next one on this machine's clock. It is simulated on the
-    `availability` in a CSV file (catalog.traces), else on a market like the published ones. Of a
-    `bag`, `jobs` and what follows are those of `works.bags.plans.bag_plan`, whose plan it returns.
-    Raises DeclarationError, ClusterError or PlanError.
+    Nothing is created.
+
+    Parameters
+    ----------
+    spec
+        The workers, such as `k80x4`. Without it, clusters of one GPU or two from the catalog are
+        searched, at list prices.
+    workload
+        The name of a run, with the measured speeds of all runs of its model and today's prices; or
+        a published workload such as `icac19/resnet-32`, with its speeds and prices of 2019, counted
+        from the first step.
+    train_steps
+        The number of steps of all workers together.
+    target
+        Instead of `train_steps`, a goal such as `accuracy>=0.9`: the steps that runs of the model
+        took to reach it (`planner.efficiency`).
+    ps
+        The number of parameter servers (default: 1; a search tries 1, 2 and 4); 0: one worker
+        alone.
+    ps_cores
+        The vCPUs of each parameter server (default: 4).
+    ps_zone, machine_type, disk
+        As in `Declaration`. A search also tries larger machines if measured steps waited for their
+        mini-batches.
+    what_if
+        Changes of a measurement of stalls: `cache`, the cached share of the data; `link`, the
+        factor of the links' speed.
+    zone
+        The zone of groups without one; in a search, the zones to consider.
+    gpus
+        The GPUs to search (default: all that Google sells and whose speed is known).
+    provisioning_model
+        `spot`, `preemptible` or `standard` (default: `spot`; a search tries Spot and on demand).
+    revocations
+        `published` lifetimes, those of your `own` VMs, a CSV file, `none`, or the number of workers
+        that are lost.
+    replace
+        Whether lost workers are replaced (default: yes, but not for a number of revocations).
+    mode
+        `async`, or `sync`: a step has a mini-batch of each worker. Only with a SPEC.
+    backup_workers
+        The number of the slowest workers for which a synchronous step does not wait.
+    batch_size
+        The examples in a step of one worker (default: as measured).
+    max_hours, max_cost
+        Limits of the clusters, in hours and US dollars.
+    finish_by
+        A deadline whose cost is shown, with that of others: hours, `6h` or `18:00`. Only with a
+        SPEC.
+    availability
+        A CSV file with the measured availability on which deadlines are simulated
+        (`catalog.traces`; default: a market like published ones).
+    project
+        The project of the VMs. Only measurements on Compute Engine count then. Without it, VMs are
+        like those of the named or newest run, which may be on the emulator; the first line of the
+        plan shows the place.
+    objective
+        The cluster to mark in a search: `knee`, `time` or `cost`.
+    model, problem, hparams_set
+        Instead of `workload`, a model of Tensor2Tensor.
+    cell, source
+        Instead of `workload`, code that defines a model, in a file or as text. The operations of a
+        model that never ran are counted (`planner.speeds.counted`) if TensorFlow is installed.
+    hparams, params, include, line_offset
+        Hyper-parameters, parameters, files and the place of that code.
+    bag
+        Whether to plan a bag of jobs instead of a run.
+    jobs, job_time, spare, policy, save_time
+        The jobs of the bag, as in `bag_plan`.
+    seed
+        The seed of the simulations.
+
+    Returns
+    -------
+    Plan, Search or BagPlan
+        The estimate, shown as text.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid or missing.
+    PlanError
+        There are not enough data for a plan.
+    ClusterError
+        The operations of the model cannot be counted.
+
+    Examples
+    --------
+    >>> tm.plan("k80x4", workload="icac19/resnet-32", train_steps=64_000)
+    >>> tm.plan(workload="run-1", target="accuracy>=0.9", max_cost=20)
     """
     if bag:
         if workload or model or cell or source or train_steps is not None or target is not None:
             raise DeclarationError(
-                "A bag has jobs, and no workload", where="--bag", fix="Give --jobs and --job-time."
+                "A bag has no workload", where="--bag", fix="Use --jobs and --job-time instead."
             )
         return load("bag", "plans").bag_plan(
             spec,
@@ -143,7 +209,7 @@ def plan(
         )
     include = listed(include)
     if jobs is not None or job_time is not None:
-        raise DeclarationError("Jobs are those of a bag", fix="Add --bag.")
+        raise DeclarationError("--jobs and --job-time need --bag", fix="Add --bag.")
     from ...planner.efficiency import Accuracies
     from ...planner.plan import make_plan
     from ...planner.run_records import own_starts
@@ -153,12 +219,10 @@ def plan(
     if disk:
         parse_disk(disk)
     if ps_zone and not (spec and ps != 0):
-        what = "A zone for parameter servers needs a cluster with some"
-        raise DeclarationError(what, where="--ps-zone", fix="Name a SPEC, and --ps from 1 on.")
+        what = "--ps-zone needs a cluster with parameter servers"
+        raise DeclarationError(what, where="--ps-zone", fix="Give a SPEC and --ps 1 or more.")
     if cell:
         source = _file(cell, "--cell")[0]
-    else:
-        source = source
     named = {
         "model": model,
         "problem": problem,
@@ -183,20 +247,19 @@ def plan(
     if not spec:
         if lost:
             raise DeclarationError(
-                "A number of revocations needs a cluster to plan for",
+                "A number of revocations needs a SPEC",
                 where="--revocations",
-                fix="Name a SPEC, or use published or none.",
+                fix="Give a SPEC, or use published or none.",
             )
+        limits: dict[str, Any] = {}
         if ps is not None:
-            limits: dict[str, Any] = {"servers": (ps,)}
-        else:
-            limits = {}
-        limits |= {"models": (_model(provisioning_model),)} if provisioning_model else {}
+            limits["servers"] = (ps,)
+        if provisioning_model:
+            limits["models"] = (_model(provisioning_model),)
         refuse_on_demand(
             provisioning_model or "spot", None, [accelerator(gpu).name for gpu in gpus]
         )
         steps, chosen, notes = _steps(chosen, needed)
-        told = None if callable(steps) else steps
         found = search(
             chosen,
             steps,
@@ -224,8 +287,8 @@ def plan(
             "zone": zone,
             "project": project,
             "gpus": gpus,
-            "train_steps": told,
-            "target": None if told else target,
+            "train_steps": None if callable(steps) else steps,
+            "target": target if callable(steps) else None,
             "batch_size": batch_size,
             "max_hours": max_hours,
             "max_cost": max_cost,
@@ -241,12 +304,10 @@ def plan(
             "what_if": what_if,
         }
         return changed(found, asked=asked)
+    if ps is None:
+        ps = 1
     choice = _choice(
-        spec,
-        1 if ps is None else ps,
-        ps_cores or _SERVER_CORES,
-        zone,
-        _model(provisioning_model or "spot"),
+        spec, ps, ps_cores or _SERVER_CORES, zone, _model(provisioning_model or "spot")
     )
     machines = worker_machines(machine_type, [group.accelerator for group in choice.groups])
     refuse_far(ps_zone, [group.zone or "" for group in choice.placed])
@@ -255,10 +316,9 @@ def plan(
         lost = None
         risk = "on demand, no revocations"
     steps, chosen, notes = _steps(chosen, needed, choice.workers)
-    if replace is None:
+    replaced = replace
+    if replaced is None:  # as in the papers, which count revocations without replacement
         replaced = lost is None
-    else:
-        replaced = replace
     if lost and not replaced:
         risk += ", not replaced"
     found = make_plan(
@@ -276,28 +336,28 @@ def plan(
     if within is not None:
         from ...planner.deadlines.cost import deadline_cost
 
+        traces: Sequence[Trace] = ()
         if availability:
             traces = _traces(availability, seed)
-        else:
-            traces = ()
-        told = deadline_cost(choice, chosen, steps, within, traces, Path(availability).name, seed)
-        found = changed(found, deadline=told)
+        cost = deadline_cost(choice, chosen, steps, within, traces, Path(availability).name, seed)
+        found = changed(found, deadline=cost)
     if max_hours or max_cost:
         share = found.within(max_hours, max_cost)
         found = changed(
-            found, notes=(*found.notes, f"{share:.0%} of the courses keep within the limits.")
+            found, notes=(*found.notes, f"{share:.0%} of the simulations stay within the limits.")
         )
     return found
 
 
 def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
-    """Raises DeclarationError for what is no change, or where no stalls were measured that it would
-    change.
-    """
+    """Return the changes of `what_if`. Raises DeclarationError if one is unknown or not measured."""
     from ...planner.stalls.terms import Change
 
     if others := sorted({*what_if} - {*WHAT_IF}):
-        fix = f"Choose from {', '.join(WHAT_IF)}. Cores, disks and servers are those of --machine-type, --disk and --ps."
+        fix = (
+            f"Choose from {', '.join(WHAT_IF)}. For cores, disks and servers use "
+            "--machine-type, --disk and --ps."
+        )
         raise unknown("change", others[0], WHAT_IF, where="--what-if", otherwise=fix)
     if not workload.stalls:
         raise DeclarationError(
@@ -309,19 +369,17 @@ def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
 
 
 def _within(finish_by: float | str | None, spec: str, availability: str) -> float | None:
-    """The hours until a deadline. Raises DeclarationError."""
+    """Return the hours until a deadline. Raises DeclarationError."""
     if finish_by is None:
         if availability:
             raise DeclarationError("--availability needs --finish-by", fix="Add --finish-by 6h.")
         return None
     if not spec:
-        raise DeclarationError(
-            "--finish-by needs a cluster to plan for", fix="Name a SPEC, or use --max-hours."
-        )
+        raise DeclarationError("--finish-by needs a SPEC", fix="Give a SPEC, or use --max-hours.")
     if isinstance(finish_by, str):
         return parse_deadline(finish_by, "--finish-by", time.time()) / 3600
     if not 0 < finish_by < float("inf"):
-        raise DeclarationError("A deadline must be later than now", where="--finish-by")
+        raise DeclarationError("The deadline has already passed", where="--finish-by")
     return finish_by
 
 
@@ -348,9 +406,7 @@ def _workload(
     line_offset: int,
     project: str | None,
 ) -> tuple[Workload, dict[str, Record], str]:
-    """The workload, what its own runs tell, and the settings of the run that was named, else of the
-    newest.
-    """
+    """Return the workload, the records of its runs, and the settings of the named or newest run."""
     from ...planner.speeds.workloads import PUBLISHED, published
 
     if name and (found := published(name)):
@@ -359,7 +415,7 @@ def _workload(
         raise unknown("published workload", name.lower(), PUBLISHED, where="--workload")
     if not name and not named["model"] and not code:
         raise DeclarationError(
-            "A plan needs a workload", fix=f"--workload RUN, or {', '.join(PUBLISHED)}."
+            "A plan needs a workload", fix=f"Use --workload RUN, or one of {', '.join(PUBLISHED)}."
         )
     runs = known_runs()
     if name:
@@ -373,42 +429,39 @@ def _workload(
     store = store_for(spec, code.encode())
     for run in alike(runs, store):
         learn(store, run)
-    if project:
-        where = "own"
-    else:
+    where = "own"
+    if not project:
         where = store.newest_source or "own"
     records = store.records(where)
+    like = ""
     if records:
         like = list(records.values())[-1].settings
-    else:
-        like = ""
     if not store.has_seconds(where):
         return _never_run(spec, code, include), records, like
     return store.workload(spec.model or _OWN, where), records, like
 
 
 def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> Workload:
-    """Return the counted workload of a model that trained on the emulator only, for a plan for
-    Compute Engine.
-    """
+    """Return the counted workload for Compute Engine of a model that trained on the emulator only."""
     from ...planner.model_store import family_of
     from ...planner.speeds.workloads import counted_workload
 
     sizes = {
         "parameters": max((record.parameters for record in records.values()), default=0),
-        "gigaflops": max((each.gigaflops for each in records.values()), default=0.0),
-        "batch_size": max((each.batch_size for each in records.values()), default=0),
+        "gigaflops": max((record.gigaflops for record in records.values()), default=0.0),
+        "batch_size": max((record.batch_size for record in records.values()), default=0),
     }
     if not sizes["gigaflops"]:
         raise PlanError(
-            f"{name} was measured on the emulator alone, whose seconds say nothing about a project's VMs",
-            fix="Train it there for a minute, or leave out --project.",
+            f"{name} was measured on the emulator only, whose speed does not apply to VMs of a "
+            "project",
+            fix="Train it in the project for a minute, or leave out --project.",
         )
     return counted_workload(name, sizes, family_of(store.key["model"]))
 
 
 def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload:
-    """What its graph tells of a model that never ran on this machine for long enough."""
+    """Return the counted workload of a model without a long enough run on this machine."""
     from ...planner.model_store import family_of
     from ...planner.speeds.workloads import counted_workload
 
@@ -418,9 +471,7 @@ def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload
 
 
 def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str, Source]:
-    """The store of the model that the run trains, with all runs that this machine still has; how
-    its numbers cross; its settings; where it was measured.
-    """
+    """Return the store of a run's model, the wire format, the settings and the place of the run."""
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
         names = [run.state.name for run in runs]
@@ -435,8 +486,8 @@ def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str,
         )
     if is_synchronous(found):
         raise PlanError(
-            f"{name} took its steps together (--mode sync), which does not tell how fast each worker is",
-            fix="Name an asynchronous run; the plan itself may be of --mode sync.",
+            f"{name} was synchronous (--mode sync), so the speed of each worker is unknown",
+            fix="Name an asynchronous run. The plan itself may have --mode sync.",
         )
     store = store_of(found)
     for run in [*alike(runs, store), found]:
@@ -447,9 +498,7 @@ def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str,
 def _together(
     workload: Workload, mode: str, backup: int, *, searched: bool, target: str | None
 ) -> Workload:
-    """The workload with its steps taken together, where that is the `mode`. Raises
-    DeclarationError.
-    """
+    """Return the workload with synchronous steps if `mode` is `sync`. Raises DeclarationError."""
     if mode not in ("async", "sync"):
         raise DeclarationError(f"Invalid --mode '{mode}'", fix="Choose async or sync.")
     if mode == "async":
@@ -458,10 +507,10 @@ def _together(
         return workload
     if searched or target:
         raise DeclarationError(
-            "Synchronous clusters of different sizes cannot be compared by steps: a step has a "
-            "mini-batch of each worker",
+            "Synchronous clusters of different sizes cannot be compared by steps, because a step "
+            "has a mini-batch of each worker",
             where="--mode",
-            fix="Name a SPEC, and its --train-steps.",
+            fix="Give a SPEC and --train-steps.",
         )
     return changed(workload, synchronous=True, backup_workers=backup)
 
@@ -469,13 +518,14 @@ def _together(
 def _needed(
     workload: Workload, records: list[Record], train_steps: int | None, target: str | None
 ) -> int | TargetSteps:
-    """How many steps are to be made, or which of the records tell them. Raises DeclarationError or
-    PlanError.
+    """Return the number of steps, or the records that determine it.
+
+    Raises DeclarationError or PlanError.
     """
     if (train_steps is None) == (target is None):
         raise DeclarationError(
             "A plan needs either the steps or a target",
-            fix='--train-steps 64000, or --target "accuracy>=0.9".',
+            fix='For example: --train-steps 64000, or --target "accuracy>=0.9".',
         )
     if train_steps is not None:
         if train_steps < 1:
@@ -483,14 +533,15 @@ def _needed(
         return train_steps
     from ...planner.efficiency import Target, TargetSteps
 
-    wanted = Target.parse(target or "")
+    goal = Target.parse(target or "")
     if workload.from_first_step:
         raise PlanError(
-            f"When {workload.name} gets to {wanted} is not known: a published workload has no curve here",
-            fix="Plan with --train-steps, or with a run of yours that got there.",
+            f"The steps of {workload.name} to {goal} are unknown: a published workload has no "
+            "learning curve",
+            fix="Use --train-steps, or a run of yours that reached it.",
         )
     return TargetSteps(
-        [record for record in records if record.mode == "async"], wanted, workload.batch_size
+        [record for record in records if record.mode == "async"], goal, workload.batch_size
     )
 
 
@@ -509,17 +560,13 @@ def _steps(
 def _steps(
     workload: Workload, needed: int | TargetSteps, workers: int | None = None
 ) -> tuple[int | Callable[[int], int], Workload, list[str]]:
-    """The steps of so many workers (None: for any number), the workload with how far off they may
-    be, and where they come from.
-    """
+    """Return the steps for `workers` (None: any number), the workload with their error, and notes."""
     if isinstance(needed, int):
         return needed, workload, []
+    error = needed.error
     if workers:
         error = needed.need(workers).error
-    else:
-        error = needed.error
-    depends = workers is None and needed.depends_on_workers
-    if depends:
+    if workers is None and needed.depends_on_workers:
         steps = needed.steps
     else:
         steps = needed.steps(workers or 1)
@@ -534,13 +581,13 @@ def _model(name: str) -> str:
 
 
 def _like(machine_type: str, gpus: tuple[str, ...], disk: str) -> Any:
-    """What all clusters of a search are declared with. Raises DeclarationError."""
+    """Return the common properties of the clusters of a search. Raises DeclarationError."""
     from ...planner.choices import Choice
     from ...planner.run_records import own_starts
 
     if machine_type and not gpus:
-        what = "A search in one machine needs to know with which GPUs"
-        raise DeclarationError(what, where="--machine-type", fix="Name them: --gpus t4,v100.")
+        what = "A search with one machine type needs GPUs"
+        raise DeclarationError(what, where="--machine-type", fix="Add them: --gpus t4,v100.")
     return Choice((), machines=worker_machines(machine_type, gpus), disk=disk, starts=own_starts())
 
 
@@ -549,7 +596,7 @@ def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str
 
     groups = parse_groups(spec, ACCELERATORS, ZONES)
     if ps == 0 and sum(group.count for group in groups) > 1:
-        raise DeclarationError("Several workers need a parameter server", where="--ps")
+        raise DeclarationError("More than one worker needs a parameter server", where="--ps")
     if not 0 <= ps <= 16:
         raise DeclarationError("A cluster has up to 16 parameter servers", where="--ps")
     if zone:
@@ -559,8 +606,8 @@ def _choice(spec: str, ps: int, ps_cores: int, zone: tuple[str, ...], model: str
     refuse_on_demand(model, None, (group.accelerator for group in groups))
     for group in groups:
         check_zone(group.zone or home, group.accelerator)
+    first = next(iter(zone), None)
     placed = tuple(
-        WorkerGroup(each.accelerator, each.count, each.zone or (zone[0] if zone else None))
-        for each in groups
+        WorkerGroup(group.accelerator, group.count, group.zone or first) for group in groups
     )
     return Choice(placed, ps, ps_cores, model)

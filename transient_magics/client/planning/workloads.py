@@ -1,4 +1,4 @@
-"""What is recorded about a model: measured by its runs on this machine, or counted from its graph."""
+"""Records of a model: measured by its runs on this machine, or counted from its graph."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 _BATCHES = ("batch", "batch_size")
-"""What a parameter is called that sets the mini-batch, which is measured."""
+"""Names of parameters that set the mini-batch, which is measured."""
 
 _SECONDS = 300.0
 _OTHERWISE = "or train it for a minute on a cluster, then plan with that run."
 
 
 def store_of(run: KnownRun) -> ModelStore:
-    """Where what is learnt of the run's model is kept; of a cell's own model, by the cell's text."""
+    """Return the store of the model of a run; a model of a cell is identified by the cell's text."""
     if run.state.spec.model:
         cell = b""
     else:
@@ -46,61 +46,59 @@ def store_of(run: KnownRun) -> ModelStore:
 
 
 def store_for(spec: RunSpec, cell: bytes) -> ModelStore:
-    """The same, of a run that may not be declared yet."""
+    """Return the store of the model of a run that may not be declared yet."""
     from ...planner.model_store import ModelStore
 
     return ModelStore.of(spec, cell)
 
 
 def alike(runs: Iterable[KnownRun], store: ModelStore) -> list[KnownRun]:
-    """Those of `runs` that tell of the model of a store: how fast it is, or how accurate it
-    becomes.
-    """
+    """Return the runs of the model of a store."""
     return [run for run in runs if bool(run.state.spec.model) != store.own and _is_of(run, store)]
 
 
 def _is_of(run: KnownRun, store: ModelStore) -> bool:
     try:
         return store_of(run).key == store.key
-    except OSError:  # its cell is gone
+    except OSError:  # its cell is deleted
         return False
 
 
 def source(run: KnownRun) -> Source:
-    """Return where the run's VMs are: what its seconds hold for."""
+    """Return the place of the run's VMs, for which its speed holds."""
     spec = kept(run.cluster / layout.JOURNAL).read().spec
-    return spec.source if spec else "emulated"
+    if spec is None:
+        return "emulated"
+    return spec.source
 
 
 def is_synchronous(run: KnownRun) -> bool:
-    """Whether its steps are taken together: then their number per second does not grow with the
-    workers.
-    """
+    """Return whether the steps of a run are synchronous: their rate does not grow with workers."""
     return run.state.spec.mode == "sync"
 
 
 def learn(store: ModelStore, run: KnownRun) -> None:
-    """Keep what the run tells, unless it is known to its end; of one that measures stalls, what
-    these are.
+    """Store the measurements of a run, unless the store has them to its end.
+
+    For a measurement of stalls, store the stalls.
     """
     if run.state.spec.stalls:
         _learn_stalls(store, run)
         return
-    known = store.record(run.identity)
-    if known is None or not known.over:
+    stored = store.record(run.identity)
+    if stored is None or not stored.over:
         found = record(run, whole=True)
-        if (
-            run.state.spec.per_vm > 1
-        ):  # it had a part of its VM, and the more the fewer trained there
+        if run.state.spec.per_vm > 1:
+            # It shared its VM with a varying number of runs, so its speed says little.
             found = replace(found, observations=(), waits={})
-        if not _is_home(run):  # then it is looked at again
+        if not _is_home(run):  # incomplete, so it will be read again
             found = replace(found, over=False)
         if found.observations or found.evaluations:
             store.learn(run.identity, found)
 
 
 def _is_home(run: KnownRun) -> bool:
-    """Whether its metrics are here to their end, where they come from the VM of a controller."""
+    """Return whether all metrics are on this machine, if they come from a controller's VM."""
     return (run.directory / layout.HOME).exists() or not kept(
         run.cluster / layout.JOURNAL
     ).read().seat
@@ -114,7 +112,7 @@ def _learn_stalls(store: ModelStore, run: KnownRun) -> None:
 
 
 def _read_model(run: KnownRun) -> Mapping[str, Any] | None:
-    """What was counted of the run's model, once it is."""
+    """Return the counted size of the run's model, or None."""
     try:
         return json.loads((run.directory / layout.MODEL).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -122,32 +120,48 @@ def _read_model(run: KnownRun) -> Mapping[str, Any] | None:
 
 
 def record(run: KnownRun, *, whole: bool = False) -> Record:
-    """What the run was measured at, until now; `whole`: without what deflated VMs were."""
+    """Return the measurements of a run so far; with `whole`, without those of deflated VMs."""
     from ...planner import run_records
 
     rows = metrics.sample(run.directory / layout.METRICS)
-    told = run_records.record(run.events(), rows, run.state.name, _read_model(run), whole=whole)
-    return replace(told, mode=run.state.spec.mode, settings=settings(run))
+    found = run_records.record(run.events(), rows, run.state.name, _read_model(run), whole=whole)
+    return replace(found, mode=run.state.spec.mode, settings=settings(run))
 
 
 def settings(run: KnownRun) -> str:
-    """What else than model, workers and batch makes the run another experiment: hparams and params,
-    as text.
+    """Return the hyper-parameters and parameters of a run as text, without the mini-batch.
+
+    Runs with other settings are other experiments.
     """
-    said = [
-        *run.state.spec.hparams.split(","),
-        *(f"{name}={value_text(value)}" for name, value in run.state.spec.params.items()),
-    ]
+    pairs = run.state.spec.hparams.split(",")
+    pairs += [f"{name}={value_text(value)}" for name, value in run.state.spec.params.items()]
     return ",".join(
-        sorted(each for each in said if each and each.partition("=")[0] not in _BATCHES)
+        sorted(pair for pair in pairs if pair and pair.partition("=")[0] not in _BATCHES)
     )
 
 
 def planned_run(
     source: str, options: Mapping[str, Any], include: tuple[str, ...] = (), line_offset: int = 0
 ) -> RunSpec:
-    """The declaration of a run of the code in `source` with these options (fields of RunSpec),
-    checked as a cell of training is. Raises CellError or DeclarationError.
+    """Return the declaration of a run that is planned but not declared.
+
+    Parameters
+    ----------
+    source
+        The code, checked as the body of `%%train`.
+    options
+        Fields of RunSpec by name.
+    include
+        Files and folders that the code imports.
+    line_offset
+        The number of lines above the code in its cell.
+
+    Raises
+    ------
+    CellError
+        The code is invalid.
+    DeclarationError
+        An option is invalid.
     """
     named = {key: value for key, value in options.items() if value}
     paths = included(include)
@@ -167,15 +181,34 @@ def planned_run(
 
 
 def count_graph(source: str, spec: RunSpec, include: tuple[str, ...] = ()) -> Mapping[str, float]:
-    """What was counted of the model: `parameters`, `gigaflops` of an example, `batch_size`, and
-    whether that is in `tokens`; the size of a `vocabulary` that stands in. Takes some ten seconds
-    the first time that this process is asked about it. Raises CellError, TrainingError or
-    ClusterError.
+    """Count the size of a model in its graph.
+
+    A process of its own builds one training step, as the check of a run does: it imports TensorFlow
+    and runs the code. The first call for a model takes about ten seconds.
+
+    Parameters
+    ----------
+    source
+        The code.
+    spec
+        The declaration of the run.
+    include
+        Files and folders that the code imports.
+
+    Returns
+    -------
+    Mapping[str, float]
+        `parameters`, `gigaflops` of an example, `batch_size`, whether that counts `tokens`, and the
+        size of the assumed `vocabulary`.
+
+    Raises
+    ------
+    CellError, TrainingError or ClusterError
+        The graph cannot be built.
     """
     paths = included(include)
-    ages = tuple(
-        each.stat().st_mtime_ns for path in paths for each in (Path(path), *Path(path).rglob("*"))
-    )
+    files = [file for path in paths for file in (Path(path), *Path(path).rglob("*"))]
+    ages = tuple(file.stat().st_mtime_ns for file in files)
     return _count(
         source, json.dumps({**spec.to_dict(), "declared_at": 0.0}, sort_keys=True), paths, ages
     )
@@ -185,7 +218,7 @@ def count_graph(source: str, spec: RunSpec, include: tuple[str, ...] = ()) -> Ma
 def _count(
     source: str, declared: str, paths: tuple[str, ...], ages: tuple[int, ...]
 ) -> Mapping[str, float]:
-    what = "Counting what the model computes"
+    what = "Counting the operations of the model"
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         folder = Path(temporary) / "planned"
         try:
@@ -206,5 +239,5 @@ def _count(
             timeout=_SECONDS,
         )
     if not isinstance(model := found.get("model"), dict):
-        raise TrainingError(f"{what} failed: {found.get('note') or 'it says nothing'}")
+        raise TrainingError(f"{what} failed: {found.get('note') or 'no result'}")
     return {name: float(value) for name, value in model.items()}

@@ -1,4 +1,4 @@
-"""Runs beside each other: how far each came, how good it became, and what that took."""
+"""Runs side by side: progress, quality and cost; and tables of them as DataFrames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...journal import ClusterState, Cost, RunState, costs
-from ...protocol.measures.objective import Objective
+from ...protocol.objective import Objective
 from ...spec import WORKER
 from ...spec.cluster import places
 from .. import text
@@ -28,11 +28,11 @@ COLUMNS = ("run", "cluster", "steps", "best", "loss", "hours", "dollars", "revoc
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run. `best` is the `value` of `metric` at `best_step`, where it was evaluated; its
-    `direction` is max or min.
+    """A run in a comparison.
 
-    `hours` from its start on, by the clock of its bill; `dollars` are what it cost (`Run.cost`),
-    and `revocations` how many of its workers were revoked.
+    `value` of `metric` at `best_step` is its best evaluation, if any; `direction` is max or min.
+    `hours` is from its start on, by the clock of its bill. `dollars` is its cost (`Run.cost`), and
+    `revocations` the number of its workers that were revoked.
     """
 
     run: str
@@ -51,15 +51,13 @@ class Row:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """As text, under COLUMNS."""
+        """The text of the row, for COLUMNS."""
+        best = "-"
         if self.value is not None:
             best = f"{self.metric} {text.number(self.value)} at {self.best_step:,}"
-        else:
-            best = "-"
+        steps = f"{self.step:,}"
         if self.step < self.train_steps:
-            steps = f"{self.step:,} of {self.train_steps:,}"
-        else:
-            steps = f"{self.step:,}"
+            steps += f" of {self.train_steps:,}"
         return (
             self.run,
             self.cluster,
@@ -74,13 +72,11 @@ class Row:
 
 
 class Runs(list[AnyRun]):
-    """Runs in a list, which shows itself as a table; `rows` has its figures, `frame` makes a
-    DataFrame of them.
-    """
+    """A list of runs that shows itself as a table. `rows` has its figures, `frame` a DataFrame."""
 
     @property
     def rows(self) -> list[Row]:
-        """A row for each run, as its journal says now."""
+        """A row for each run, from the present state of its journal."""
         now = time.time()
         of_clusters = dict[int, tuple[ClusterState, Mapping[str, Cost], Mapping[str, int]]]()
         rows = list[Row]()
@@ -88,14 +84,13 @@ class Runs(list[AnyRun]):
             state = run.cluster.state
             if id(state) not in of_clusters:
                 of_clusters[id(state)] = state, costs(state, now), revocations(state)
-            _, by_name, taken = of_clusters[id(state)]
-            rows.append(
-                row_of(state, run.state, now, by_name[run.name].total, taken.get(run.name, 0))
-            )
+            _, by_name, lost = of_clusters[id(state)]
+            dollars = by_name[run.name].total
+            rows.append(row_of(state, run.state, now, dollars, lost.get(run.name, 0)))
         return rows
 
     def frame(self) -> pandas.DataFrame:
-        """The same as a DataFrame, a row for each run."""
+        """Return the rows as a DataFrame."""
         import pandas
 
         return pandas.DataFrame(
@@ -113,18 +108,14 @@ class Runs(list[AnyRun]):
 
 
 class Comparison(Runs[AnyRun]):
-    """Runs whose losses and evaluations are drawn over each other, too, where there is a page to
-    draw on.
-    """
+    """Runs whose losses and evaluations are also drawn over each other, in a notebook."""
 
     def __repr__(self) -> str:
         return "\n".join(filter(None, [super().__repr__(), best_words(self.rows)]))
 
 
 def best_row(rows: Sequence[Row]) -> Row | None:
-    """The best of several that are judged by the same metric, which is that of the first that was
-    evaluated.
-    """
+    """Return the best of the rows with the metric of the first evaluated one; None if unknown."""
     measured = [row for row in rows if row.value is not None]
     alike = [
         row
@@ -137,20 +128,30 @@ def best_row(rows: Sequence[Row]) -> Row | None:
 
 
 def best_words(rows: Sequence[Row]) -> str:
-    """`Best: run-2, accuracy 0.96 at step 600.`; empty where there is none."""
+    """Return `Best: run-2, accuracy 0.96 at step 600.`; empty if there is none."""
     best = best_row(rows)
     if best is None:
         return ""
+    name = best.run
     if sum(row.run == best.run for row in rows) > 1:
-        where = f" on {best.cluster}"
-    else:
-        where = ""
-    return f"Best: {best.run}{where}, {best.metric} {text.number(best.value)} at step {best.best_step:,}."
+        name += f" on {best.cluster}"
+    value = f"{best.metric} {text.number(best.value)}"
+    return f"Best: {name}, {value} at step {best.best_step:,}."
 
 
 def row_of(state: ClusterState, run: RunState, now: float, dollars: float, revocations: int) -> Row:
-    """The row of one run of the cluster in `state`, which has cost US dollars and lost workers to
-    revocations.
+    """Return the row of a run.
+
+    Parameters
+    ----------
+    state, run
+        The states of its cluster and of the run.
+    now
+        Seconds since 1970.
+    dollars
+        Its cost.
+    revocations
+        The number of its workers that were revoked.
     """
     end = run.ended_at or state.ended_at or now
     began = run.started_at or end
@@ -174,7 +175,7 @@ def row_of(state: ClusterState, run: RunState, now: float, dollars: float, revoc
 
 
 def judged_by(run: RunState) -> Objective | None:
-    """What its evaluations are compared by: what it was declared with, else accuracy, else loss."""
+    """Return what rates a run's evaluations: its declared objective, else accuracy, else loss."""
     if run.spec.objective:
         return run.spec.objective
     names: Sequence[str] = [name for _, _, metrics in run.evaluations for name in metrics]
@@ -182,11 +183,10 @@ def judged_by(run: RunState) -> Objective | None:
 
 
 def best_of(run: RunState, objective: Objective | None) -> tuple[int, float] | None:
-    """Step and value of the best evaluation; None where there is none."""
+    """Return the step and the value of the best evaluation; None without any."""
+    best = None
     if run.best and run.spec.objective == objective:
         best = (run.best.step, run.best.value)
-    else:
-        best = None
     for step, value in evaluated(run, objective):
         if objective and (best is None or objective.better(value, best[1])):
             best = step, value
@@ -194,35 +194,42 @@ def best_of(run: RunState, objective: Objective | None) -> tuple[int, float] | N
 
 
 def evaluated(run: RunState, objective: Objective | None) -> list[tuple[int, float]]:
-    """Steps and values of its evaluations that have one."""
+    """Return the steps and values of evaluations that have the metric."""
     name = objective.metric if objective else ""
-    found = ((step, metrics.get(name)) for _, step, metrics in run.evaluations)
-    return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
+    measured = ((step, metrics.get(name)) for _, step, metrics in run.evaluations)
+    return [(step, value) for step, value in measured if value is not None and math.isfinite(value)]
 
 
 def revocations(state: ClusterState) -> dict[str, int]:
-    """How many workers a run lost: their notice, or their end without one, came while it had them."""
-    had = defaultdict[int, list[tuple[float, float, str]]](list)
+    """Return how many workers each run lost to revocations or notices while it had them."""
+    tenures_of = defaultdict[int, list[tuple[float, float, str]]](list)
     for name, tenures in state.tenures.items():
         for place, begin, end in tenures:
-            had[place].append((begin, min(end, state.ended_of(name) or end), name))
+            tenures_of[place].append((begin, min(end, state.ended_of(name) or end), name))
     for place, name in state.leases.items():
-        had[place].append((state.leased_at.get(place, 0.0), state.ended_of(name) or math.inf, name))
-    for tenures in had.values():
+        tenures_of[place].append(
+            (state.leased_at.get(place, 0.0), state.ended_of(name) or math.inf, name)
+        )
+    for tenures in tenures_of.values():
         tenures.sort()
     counts = Counter[str]()
     for vm in state.vms.values():
         if vm.role == WORKER and vm.state in ("leaving", "revoked"):
             moment = vm.noticed_at or vm.ended_at
             counts.update(
-                {name for place in places(vm.slot) for name in _holders(had.get(place, ()), moment)}
+                {
+                    name
+                    for place in places(vm.slot)
+                    for name in _holders(tenures_of.get(place, ()), moment)
+                }
             )
     return dict(counts)
 
 
 def _holders(tenures: Sequence[tuple[float, float, str]], moment: float) -> Iterator[str]:
-    """The work that had a place at a moment: one, or two as it went from one to the other.
-    `tenures`: sorted.
+    """Yield the work that had a slot at a moment: one, or two at the moment of a change.
+
+    `tenures` must be sorted.
     """
     latest = bisect_right(tenures, (moment, math.inf, ""))
     for _, end, name in tenures[max(latest - 2, 0) : latest]:
@@ -231,9 +238,7 @@ def _holders(tenures: Sequence[tuple[float, float, str]], moment: float) -> Iter
 
 
 def parameter_columns(names: Iterable[str], others: Collection[str]) -> dict[str, str]:
-    """Return the column of each parameter beside these `others`: its name, or `params_NAME` where
-    they have that.
-    """
+    """Return the column of each parameter: its name, or `params_NAME` if that is taken."""
     columns: dict[str, str] = {}
     for name in names:
         column = name
@@ -246,14 +251,13 @@ def parameter_columns(names: Iterable[str], others: Collection[str]) -> dict[str
 def frame_of(
     rows: Sequence[Mapping[str, object]], columns: Sequence[str], parameters: Sequence[str]
 ) -> pandas.DataFrame:
-    """The rows as a DataFrame, in which the values of parameters are those of the declaration."""
+    """Return rows as a DataFrame in which parameters keep the values of the declaration."""
     import pandas
 
     frame = pandas.DataFrame(rows, columns=list(columns))
     for name in parameters:
         values = [row[name] for row in rows]
-        if any(
-            value is None for value in values
-        ):  # pandas makes NaN of None, and floats of whole numbers beside it
+        # pandas turns None into NaN, and whole numbers beside it into floats.
+        if any(value is None for value in values):
             frame[name] = pandas.Series(values, index=frame.index, dtype="object")
     return frame

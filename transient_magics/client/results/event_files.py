@@ -1,10 +1,9 @@
-"""TensorBoard's event files, written without TensorFlow: scalars and texts as framed protocol
-buffers.
+"""TensorBoard's event files, written without TensorFlow.
 
-A file is a sequence of records (length, its checksum, data, its checksum: the framing of TFRecord),
-each of which is one `Event` message. Only the few fields that TensorBoard reads for scalars and
-texts are encoded, by hand: the numbers of fields and wire types below are those of event.proto,
-summary.proto and tensor.proto, which never change.
+A file is a sequence of records in the framing of TFRecord: length, its checksum, data, its
+checksum. Each record is an `Event` message. Only the fields that TensorBoard reads for scalars and
+texts are encoded; the numbers of fields and wire types below are those of event.proto,
+summary.proto and tensor.proto.
 """
 
 from __future__ import annotations

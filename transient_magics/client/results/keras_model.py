@@ -1,11 +1,10 @@
-"""The Keras model of a run, in this process: built by the run's own cell, with the weights of a
-checkpoint.
+"""The Keras model of a run, in this process: built by its cell, with the weights of a checkpoint.
 
-Nothing that a VM wrote is taken for code or configuration. A process of its own (`runtime.serve`)
-reads the checkpoint and hands over arrays; this one runs the cell, as every server did, and puts
-the arrays in where paths, shapes and kinds are those of the model. The cell runs in a thread of its
-own, because Keras numbers layers in each: `dense` is `dense` again, whatever else the notebook
-made, and what the cell sets for Keras (its kind of numbers) ends with it.
+Nothing that a VM wrote is used as code or configuration. Another process (`runtime.serve`) reads
+the checkpoint and returns arrays. This one runs the cell, as each server did, and loads the arrays
+if paths, shapes and types are those of the model. The cell runs in its own thread, because Keras
+numbers layers in each thread: `dense` is `dense` again, whatever else the notebook has built.
+Settings that the cell makes for Keras, such as its float type, end with the thread.
 """
 
 from __future__ import annotations
@@ -36,14 +35,15 @@ _SUFFIX = ".keras"
 
 
 def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> Any:
-    """The compiled model; written to `file` too. Raises TrainingError, CellError or
-    DeclarationError.
+    """Return the compiled model, also written to `file`.
+
+    Raises TrainingError, CellError or DeclarationError.
     """
     target = file and _checked(file)
     if registered := RunFolder(run.directory).spec().model:
         fix = "run.predict and run.export use it."
         raise TrainingError(
-            f"{run.name} trains Tensor2Tensor's {registered}, which is no Keras model", fix=fix
+            f"{run.name} trains Tensor2Tensor's {registered}, which is not a Keras model", fix=fix
         )
     step, weights, example = _values(run, checkpoint)
     if "tensorflow" not in sys.modules:

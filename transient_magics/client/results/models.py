@@ -1,9 +1,8 @@
-"""What a run has learned, used: predictions in this process's arrays, texts for texts, and a
-SavedModel on disk.
+"""The trained model of a run: predictions, texts for texts, and a SavedModel.
 
-TensorFlow is imported in a process of its own (`runtime.serve`), which restores the run's last
-checkpoint on this machine; the cluster may be gone. Arrays go there and back as .npz files in a
-folder that this user alone can read.
+TensorFlow runs in its own process (`runtime.serve`), which restores a checkpoint of the run on this
+machine; the cluster may be gone. Arrays are passed as .npz files in a folder that only this user
+can read.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
 def predict(
     run: RecordedRun, inputs: Any, data_dir: str | Path | None, checkpoint: str | int
 ) -> ndarray | dict[str, ndarray]:
-    """What the model answers to `inputs`; one array, or one by name for a model with several
-    outputs.
-    """
+    """Return the predictions for `inputs`: one array, or one by name for several outputs."""
     answers = _ask(run, "predict", inputs, data_dir, checkpoint)
     if len(answers) == 1:
         return next(iter(answers.values()))
@@ -56,9 +53,7 @@ def decode(
     alpha: float,
     average: int,
 ) -> list[str]:
-    """The texts that the model, the mean of so many checkpoints, answers `inputs` with. Raises as
-    `Run.decode`.
-    """
+    """Return the answers of the mean of some checkpoints to texts. Raises as `Run.decode`."""
     for name, value in (("beam_size", beam_size), ("average", average)):
         if not isinstance(value, int) or value < 1:
             raise TrainingError(f"{name} is a whole number from 1 on, not {value!r}")
@@ -83,7 +78,7 @@ def _ask(
     checkpoint: str | int,
     how: Sequence[str] = (),
 ) -> dict[str, ndarray]:
-    """The arrays that the model answers with, by name."""
+    """Return the arrays of the model's answer, by name."""
     try:
         import numpy
     except ImportError:
@@ -130,15 +125,17 @@ def _is_structure(inputs: Any, *, own: bool) -> bool:
 def export(
     run: RecordedRun, target: Path, data_dir: str | Path | None, checkpoint: str | int
 ) -> Path:
-    """Write a SavedModel to `target`, all of it or nothing. Raises TrainingError where something is
-    there already.
+    """Write a SavedModel to `target`, completely or not at all.
+
+    Raises TrainingError if the target exists.
     """
     target = target.absolute()
     _refuse_full(target)
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         fresh.mkdir(parents=True)
-        fresh.rmdir()  # so much for the place: TensorFlow makes it anew
+        # Only its parent must exist: TensorFlow creates the folder.
+        fresh.rmdir()
         with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
             which = with_checkpoint(run, Path(temporary), checkpoint)
             run_model_program(
@@ -165,30 +162,28 @@ def _refuse_full(target: Path) -> None:
 
 
 def serving_words(which: tuple[Path, int], data_dir: str | Path | None) -> list[str]:
-    """What tells `runtime.serve` the run and the checkpoint."""
+    """Return the options of `runtime.serve` for a run and a checkpoint."""
     folder, step = which
+    words = ["--run", str(folder), "--step", str(step)]
     if data_dir:
-        data = ["--data", str(Path(data_dir).expanduser().absolute())]
-    else:
-        data = []
-    return ["--run", str(folder), "--step", str(step), *data]
+        words += ["--data", str(Path(data_dir).expanduser().absolute())]
+    return words
 
 
 def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) -> tuple[Path, int]:
-    """A folder with the run's declaration, cell and checkpoints, and the step of the one that is
-    wanted.
+    """Return a folder with a run's declaration, cell and checkpoints, and the checkpoint's step.
 
-    Its own, or one filled from its bucket. `checkpoint`: `last`, `best`, or the step of one that is
-    kept. Raises TrainingError where there is none such.
+    It is the run's own folder, or one filled from its bucket. Raises TrainingError without such a
+    checkpoint.
     """
     state = run.recorded
-    wanted = _wanted(run, checkpoint)
+    step = _step_of(run, checkpoint)
     here = Checkpoints(run.directory / layout.CHECKPOINTS).steps()
-    newest = wanted is None and (not state.shipped or here[:1] >= [state.shipped_step or 0])
-    if here and (newest or wanted in here):
-        return run.directory, here[0] if wanted is None else wanted
+    newest = step is None and (not state.shipped or here[:1] >= [state.shipped_step or 0])
+    if here and (newest or step in here):
+        return run.directory, here[0] if step is None else step
     if not state.shipped:
-        raise _no_checkpoint(run, wanted)
+        raise _no_checkpoint(run, step)
     folder = temporary / "run"
     folder.mkdir()
     for name in (layout.RUN, layout.CELL, layout.INCLUDE, layout.WHEELS):
@@ -199,13 +194,13 @@ def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) ->
         )
     fetch(*place, folder, results=False)
     there = Checkpoints(folder / layout.CHECKPOINTS).steps()
-    if not there or wanted not in (None, *there):
-        raise _no_checkpoint(run, wanted)
-    return folder, there[0] if wanted is None else wanted
+    if not there or step not in (None, *there):
+        raise _no_checkpoint(run, step)
+    return folder, there[0] if step is None else step
 
 
-def _wanted(run: RecordedRun, checkpoint: str | int) -> int | None:
-    """The step of the checkpoint; None: the last one, whichever that is."""
+def _step_of(run: RecordedRun, checkpoint: str | int) -> int | None:
+    """Return the step of a checkpoint; None: the last one, whichever it is."""
     if checkpoint == "last":
         return None
     if checkpoint == "best":

@@ -1,12 +1,10 @@
-"""A traced step as other programs read it: Chrome's trace format (Perfetto, chrome://tracing) and
-XPlane (TensorBoard).
+"""A traced step for other programs: Chrome's trace format (Perfetto, chrome://tracing) and XPlane.
 
-Two VMs have two clocks. What a device of another VM did is moved onto the worker's clock only where
-transfers say that it must be: a tensor never arrives before it was made. How far it was moved is
-told.
+XPlane is the format of TensorBoard. Two VMs have two clocks. Operations on another VM are moved to
+the worker's clock only as far as transfers require it: a tensor never arrives before it was made.
+The shift is part of the trace.
 
-Chrome's form is that of its Trace Event Format; the numbers of fields of an XSpace are those of
-TensorFlow's xplane.proto.
+The numbers of fields of an XSpace are those of TensorFlow's xplane.proto.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from ...errors import TrainingError
 from ...journal import ClusterState, RunState
 from ...protocol import layout
 from ...protocol.cluster_commands import Profile
-from ...protocol.measures.step_parts import MOST_BYTES, Operation, Trace, unpacked
+from ...protocol.step_parts import MOST_BYTES, Operation, Trace, unpacked
 from .. import commands
 from ..following.cluster import until_home
 from ..text import plain
@@ -39,7 +37,7 @@ _DEVICE = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)/device:(\w+:\d+)(.
 
 
 def profile(run: RecordedRun, file: Path, worker: str) -> Path:
-    """Have a step of the worker traced and write it. Raises TrainingError or ClusterError."""
+    """Trace a step of a worker and write it. Raises TrainingError or ClusterError."""
     before = run.state.traced
     had = _written(run)
     commands.send(run.cluster.directory, Profile(run=run.name, worker=worker))
@@ -74,14 +72,14 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
 
 
 def _written(run: RecordedRun) -> dict[Path, int]:
-    """When each trace of the run that is here was written."""
+    """Return when each trace of the run on this machine was written."""
     return {
         path: path.stat().st_mtime_ns for path in (run.directory / layout.TRACES).glob("*.json.gz")
     }
 
 
 def read(path: Path) -> Trace:
-    """The trace that came from a VM. Raises TrainingError where it is none."""
+    """Return a trace that came from a VM. Raises TrainingError for an invalid one."""
     try:
         with path.open("rb") as file:
             return unpacked(file.read(MOST_BYTES + 1))
@@ -94,8 +92,9 @@ def read(path: Path) -> Trace:
 
 
 def written(trace: Trace, name: str) -> bytes:
-    """The bytes of a file of that name: `.xplane.pb` for TensorBoard, else Chrome's JSON, gzipped
-    with `.gz`.
+    """Return the bytes of a file by its name: `.xplane.pb` for TensorBoard, else Chrome's JSON.
+
+    A name that ends in `.gz` is compressed.
     """
     if name.endswith(XPLANE):
         return xplane(trace)
@@ -106,7 +105,7 @@ def written(trace: Trace, name: str) -> bytes:
 
 
 def chrome(trace: Trace) -> dict[str, Any]:
-    """The trace in Chrome's Trace Event Format."""
+    """Return the trace in Chrome's Trace Event Format."""
     events: list[dict[str, Any]] = []
     moved = shifts(trace)
     for device, name, operations in _devices(trace):
@@ -144,7 +143,7 @@ def chrome(trace: Trace) -> dict[str, Any]:
 
 
 def xplane(trace: Trace) -> bytes:
-    """The trace as an XSpace: a plane for each device, a line for each lane."""
+    """Return the trace as an XSpace: a plane for each device, a line for each lane."""
     moved = shifts(trace)
     planes = list[bytes]()
     for device, name, operations in _devices(trace):
@@ -170,10 +169,10 @@ def xplane(trace: Trace) -> bytes:
 
 
 def shifts(trace: Trace) -> list[float]:
-    """For each device, by how many microseconds its clock is moved onto that of the worker.
+    """Return for each device by how many microseconds its clock is moved to that of the worker.
 
-    Each transfer between them bounds it from one side: the operation that made a tensor was over
-    when that arrived.
+    Each transfer between them limits the shift on one side: the operation that made a tensor was
+    over when it arrived.
     """
     places = {name: at for at, name in enumerate(trace.devices)}
     ends = {
@@ -248,9 +247,9 @@ def _named(trace: Trace, at: int) -> str:
 
 
 def _lanes(operations: Sequence[Operation]) -> Iterable[tuple[int, Operation]]:
-    """Each operation in the first lane that is free when it begins."""
+    """Yield each operation with the first lane that is free when it begins."""
     free: list[float] = []
-    for each in sorted(operations, key=lambda each: each.begin):
-        lane = next((at for at, until in enumerate(free) if until <= each.begin), len(free))
-        free[lane : lane + 1] = [each.end]
-        yield lane, each
+    for operation in sorted(operations, key=lambda operation: operation.begin):
+        lane = next((at for at, until in enumerate(free) if until <= operation.begin), len(free))
+        free[lane : lane + 1] = [operation.end]
+        yield lane, operation

@@ -1,13 +1,13 @@
 """A run's metrics and events for TensorBoard: `%tensorboard --logdir FOLDER`.
 
-Below the folder each curve's owner has an event file of its own: `cluster` (loss, steps and samples
-per second, workers, and what happened, as texts), each worker (every second: loss, steps and
-samples per second, seconds of computing and of waiting per step, batch size, staleness, the divisor
-of the learning rate; now and then its gradients' norms), and `evaluation`. Nothing is measured
-here: all of it is read from the run's metrics and the cluster's journal. `written.json` says how
-far they have been written, so that a further call appends what is new; it counts the bytes too, so
-that a call that was interrupted leaves nothing twice. (TensorBoard shows ten texts of a kind unless
-started with `--samples_per_plugin text=1000`.)
+The folder has an event file for each owner of curves. `cluster` has loss, steps and samples per
+second, workers, and events as texts. Each worker has, every second, loss, steps and samples per
+second, seconds of computing and waiting per step, batch size, staleness, the divisor of the
+learning rate, and now and then the norms of its gradients. `evaluation` has the metrics. All of it
+is read from the run's metrics and the cluster's journal. `written.json` has the progress, so that a
+second call appends what is new. It has the number of bytes, too, so that an interrupted call writes
+nothing twice. TensorBoard shows ten texts of a kind unless started with `--samples_per_plugin
+text=1000`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class _Written:
 
 
 def write(run: RecordedRun, folder: Path) -> Path:
-    """Bring `folder` up to date. Raises TrainingError where it holds another run's, or cannot be
-    written.
+    """Bring `folder` up to date.
+
+    Raises TrainingError if it has another run, or cannot be written.
     """
     state = run.recorded
     identity = f"{run.cluster.name}/{run.name} of {state.declared_at:.3f}"

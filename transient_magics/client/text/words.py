@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from ...protocol.literals import value_text
 from ...protocol.machines import Share
-from ...protocol.measures.step_parts import examples_words
 from ...protocol.run import Value
+from ...protocol.step_parts import examples_words
 
 _SOON_SECONDS = 600
 

@@ -21,8 +21,8 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
+from ...clock import counted, now
 from ...imports import uncollected
-from ...journal.steady import counted, now
 from .login import found_credentials
 
 BILLING_SCOPE = "https://www.googleapis.com/auth/cloud-billing.readonly"

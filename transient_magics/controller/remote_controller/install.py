@@ -20,9 +20,8 @@ from ...journal.declared import declared_below
 from ...journal.lock import LOCK
 from ...kinds import KINDS
 from ...protocol import layout
-from ...protocol.checks import clipped, parsed_object
+from ...protocol.checks import clipped, is_name, parsed_object
 from ...protocol.cluster_commands import Command, Ping
-from ...protocol.names import is_name
 from ...remote import Connection, push_bundle
 from ...spec import ClusterSpec
 from ..host import VM_VARIABLE

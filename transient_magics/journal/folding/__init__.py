@@ -5,7 +5,7 @@ all of them. An event that was folded already changes nothing: events carry thei
 ignores older ones.
 
 Each kind of event has one rule, a function of the state and the event. The rules for the cluster,
-its moves, its VMs and their power, reclaims, runs and deadlines are in the modules of these names.
+for VMs and for runs are in the modules of these names.
 `works` has the rules for events of work of every kind, and the module `fold` of each kind of work
 has those for its own events, as `rules`, and in `FREQUENT` the events that `recent` leaves out.
 """
@@ -22,7 +22,7 @@ from ...protocol.vm_events import TrainData, TrainMeasured, TrainProgress
 from .. import events as e
 from ..events import Event
 from ..state import ClusterState
-from . import clusters, deadlines, moves, power, reclaims, runs, vms, works
+from . import clusters, runs, vms, works
 from .rules import Rules, changed
 
 MOST_LOST = 1_000_000
@@ -44,7 +44,7 @@ _FREQUENT = (
 @cache
 def _rules() -> Rules:
     """Return all rules, those of each kind of work included."""
-    modules = [clusters, moves, vms, power, reclaims, works, runs, deadlines, *having("fold")]
+    modules = [clusters, vms, works, runs, *having("fold")]
     found = Rules()
     for module in modules:
         found |= module.rules

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from ...clock import Clock
 from ...spec import WORKER, ClusterSpec
 from .. import events as e
-from ..state import ClusterState, RunState
+from ..state import ClusterState, Reclaim, Relocation, RunState, VmState
 from .rules import Rules, changed
 from .runs import with_run
 
@@ -106,6 +107,78 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
         held=dict(event.held),
         ahead=ahead,
     )
+
+
+# Moves
+
+
+@rules.of(e.ClusterRelocating)
+def _(state: ClusterState, event: e.ClusterRelocating) -> ClusterState:
+    if state.relocation:
+        raise ValueError("it moves already")
+    relocation = Relocation(ClusterSpec.from_dict(event.spec), event.at)
+    return changed(state, relocation=relocation, failed_boots={}, unfit={})
+
+
+@rules.of(e.ClusterRelocated)
+def _(state: ClusterState, event: e.ClusterRelocated) -> ClusterState:
+    if state.relocation is None:
+        raise ValueError("it does not move")
+    vms = {
+        name: _left(state, vm, event.at) if name in event.leaves else _stays(vm, event.at)
+        for name, vm in state.vms.items()
+    }
+    dollars = state.transferred_dollars + event.dollars
+    return changed(_rested(state), spec=state.relocation.spec, vms=vms, transferred_dollars=dollars)
+
+
+@rules.of(e.ClusterStayed)
+def _(state: ClusterState, event: e.ClusterStayed) -> ClusterState:
+    vms = {
+        name: changed(_left(state, vm, event.at), arrived_at=math.inf) if vm.coming else vm
+        for name, vm in state.vms.items()
+    }
+    return changed(_rested(state), vms=vms)
+
+
+def _rested(state: ClusterState) -> ClusterState:
+    """What did not boot elsewhere says nothing of the VMs that are asked for from now on."""
+    return changed(state, relocation=None, failed_boots={}, unfit={})
+
+
+def _left(state: ClusterState, vm: VmState, at: float) -> VmState:
+    return changed(vm, coming=False, left=True, left_at=at, gib_price=state.byte_price(vm) * 2**30)
+
+
+def _stays(vm: VmState, at: float) -> VmState:
+    return changed(vm, coming=False, arrived_at=at if vm.coming else vm.arrived_at)
+
+
+# VMs that the provider wants back
+
+
+@rules.of(e.ReclaimWanted)
+def _(state: ClusterState, event: e.ReclaimWanted) -> ClusterState:
+    return changed(state, reclaim=Reclaim(event) if event.number else None)
+
+
+@rules.of(e.ReclaimProposed)
+def _(state: ClusterState, event: e.ReclaimProposed) -> ClusterState:
+    return changed(state, reclaim=replace(_reclaim_of(state), proposed=event))
+
+
+@rules.of(e.ReclaimAnswered)
+def _(state: ClusterState, event: e.ReclaimAnswered) -> ClusterState:
+    return changed(state, reclaim=replace(_reclaim_of(state), proposed=None, answered=event))
+
+
+def _reclaim_of(state: ClusterState) -> Reclaim:
+    if state.reclaim is None:
+        raise ValueError("no VM is wanted back")
+    return state.reclaim
+
+
+# The controller
 
 
 @rules.of(e.ControllerMoved)

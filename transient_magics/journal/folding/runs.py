@@ -37,6 +37,8 @@ from ..state import ClusterState, RunState, WorkerState, unknown_run
 from .rules import Rules, changed, put, with_work
 
 rules = Rules()
+
+
 SERIES = 720
 
 
@@ -302,6 +304,36 @@ def _(state: ClusterState, event: TrainFailed) -> ClusterState:
         slow=None,
         workers={},
     )
+
+
+# Deadlines
+
+
+@rules.of(e.DeadlineActed)
+def _(state: ClusterState, event: e.DeadlineActed) -> ClusterState:
+    return _with_deadline(state, event.run, acted=event, proposed=None)
+
+
+@rules.of(e.DeadlineProposed)
+def _(state: ClusterState, event: e.DeadlineProposed) -> ClusterState:
+    return _with_deadline(state, event.run, proposed=event if event.until else None)
+
+
+@rules.of(e.DeadlineOutlook)
+def _(state: ClusterState, event: e.DeadlineOutlook) -> ClusterState:
+    return _with_deadline(state, event.run, outlook=event)
+
+
+@rules.of(e.DeadlineLate)
+def _(state: ClusterState, event: e.DeadlineLate) -> ClusterState:
+    return _with_deadline(state, event.run, late=None if event.again else event)
+
+
+def _with_deadline(state: ClusterState, name: str, **changes: object) -> ClusterState:
+    run = state.of(RunState)[name]
+    if run.deadline is None:
+        raise ValueError(f"{name} has no deadline")
+    return with_run(state, name, deadline=replace(run.deadline, **changes))
 
 
 def with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterState:

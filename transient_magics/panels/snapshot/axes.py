@@ -1,5 +1,6 @@
-"""Axes: where on one a value lies, from 0 to 1, and which round values are named (as
-widgets/scale.js finds them).
+"""Axes and lines of charts: places of values, round values, and lines in fewer points.
+
+Round values are found as in widgets/scale.js.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from ...protocol.space import Dimension
 MANY = 4
 _MOST_NAMED = 8
 _MOST_WHOLE = 40
-"""Whole numbers up to which each has a place of its own."""
+"""The most whole numbers that have a place each."""
 
 _MOST_POINTS = 100
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """About MANY round values from `low` to `high`, which is above it."""
+    """Return about MANY round values from `low` to `high`, which is larger."""
     step = 10 ** math.floor(math.log10((high - low) / MANY))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= MANY + 1)
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
@@ -32,9 +33,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high`, evenly or (log) evenly in the logarithm; or `choices`, each with as
-    much room.
-    """
+    """An axis from `low` to `high`, even or logarithmic, or with a place for each choice."""
 
     name: str
     kind: Literal["even", "log", "choice"]
@@ -44,7 +43,7 @@ class Axis:
 
     @classmethod
     def of(cls, dimension: Dimension) -> Self:
-        """That of a parameter."""
+        """Return the axis of a parameter."""
         if dimension.kind == "choice":
             return cls(dimension.name, "choice", choices=dimension.choices)
         if dimension.kind == "int" and dimension.high - dimension.low < _MOST_WHOLE:
@@ -59,15 +58,16 @@ class Axis:
 
     @classmethod
     def over(cls, name: str, values: Sequence[float]) -> Self:
-        """One with room for all of the values, of which there is one at least."""
+        """Return an axis with room for all values, at least one."""
         low = min(values)
         high = max(values)
         margin = 0.05 * (high - low) or abs(0.05 * high) or 1.0
         return cls(name, "even", low - margin, high + margin)
 
     def place(self, value: Value) -> float:
-        """Where a value lies, from 0 to 1. Raises ValueError for one that is no choice, or has no
-        logarithm.
+        """Return the place of a value, from 0 to 1.
+
+        Raises ValueError for an unknown choice, or for a value without a logarithm.
         """
         if self.kind == "choice":
             place = next(
@@ -87,10 +87,10 @@ class Axis:
 
     @property
     def named(self) -> list[tuple[float, str]]:
-        """The places of some values, and these in words."""
+        """The places of some values, with the values in words."""
         if self.kind == "choice":
-            each = -(-len(self.choices) // _MOST_NAMED)
-            return [(self.place(value), text.value_words(value)) for value in self.choices[::each]]
+            step = -(-len(self.choices) // _MOST_NAMED)
+            return [(self.place(value), text.value_words(value)) for value in self.choices[::step]]
         if self.kind == "log":
             return [
                 (self.place(value), f"{value:.4g}")
@@ -100,13 +100,12 @@ class Axis:
 
 
 def _is_at(choice: Value, value: Value) -> bool:
-    return choice == value or same(choice, value)  # 1 lies where 1.0 does, and NaN where NaN does
+    # 1 is at the place of 1.0, and NaN at that of NaN.
+    return choice == value or same(choice, value)
 
 
 def _round_by_logarithm(low: float, high: float) -> list[float]:
-    """Powers of ten, with twice and five times these where there is room; where there is not one,
-    round values.
-    """
+    """Return powers of ten, with 2 and 5 times these if there is room, else round values."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1, 2, 5), (1,)):
         found = [
@@ -126,27 +125,33 @@ def _round_by_logarithm(low: float, high: float) -> list[float]:
 
 
 def thinned(line: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The line in fewer points, where it has many."""
-    return [each for thin in pieces(line, len(line)) for each in thin]
+    """Return a line in fewer points if it has many."""
+    return [point for thin in pieces(line, len(line)) for point in thin]
 
 
 def pieces(
     points: Sequence[tuple[float, float | None]], many: int
 ) -> list[list[tuple[float, float]]]:
-    """The lines that lie between missing values, of `many` points in all, each in fewer points
-    where they are many.
+    """Return the lines between missing values, with fewer points if there are many in all.
+
+    Parameters
+    ----------
+    points
+        Places and values; None: missing.
+    many
+        The number of points in all.
     """
     lines = [
         [(time, value) for time, value in line if value is not None]
-        for known, line in groupby(points, lambda point: point[1] is not None)
-        if known
+        for present, line in groupby(points, lambda point: point[1] is not None)
+        if present
     ]
     share = max(1.0, many / _MOST_POINTS)
     return [_mean(line, max(1, round(len(line) / share))) for line in lines]
 
 
 def _mean(line: list[tuple[float, float]], points: int) -> list[tuple[float, float]]:
-    """The line as so many means."""
+    """Return a line as a number of means."""
     step = len(line) / points
     groups = [line[int(index * step) : int((index + 1) * step)] for index in range(points)]
     return [

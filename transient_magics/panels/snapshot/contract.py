@@ -1,11 +1,11 @@
-"""What a kernel sends to the page of a cluster's panel: snapshots of these forms, and the number of
-their version.
+"""The forms of what a kernel sends to the page of a cluster's panel, and their version.
 
-The page's code is checked against them as `widgets/snapshot.d.ts`, which `tools/page_types.py`
-writes from this module. Whoever changes a form so that an older page would misread it raises
-VERSION here and in `widgets/contract.js`. Page and kernel are of one version as a rule, because the
-page gets its code from the kernel; where they are not (a page that was open while the package was
-renewed), it says so. A figure that is not known is None and never NaN, which is no JSON.
+The page's code is checked against `widgets/snapshot.d.ts`, which `tools/page_types.py` writes from
+this module and from the modules `snapshot` of kinds of work. Raise VERSION here and in
+`widgets/contract.js` when an older page would misread a changed form. Page and kernel usually have
+the same version, because the page gets its code from the kernel. If they differ, because a page was
+open while the package was upgraded, the page reports it. Unknown figures are None, never NaN, which
+JSON does not have.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from ...protocol import literals
 
 VERSION = 1
 Figure = float | None
-"""A measured or computed value, None where it is not known."""
+"""A measured or computed value; None: unknown."""
 Part = tuple[str, str, float, float]
-"""A part of a VM's life: its name, its state, from and to in seconds since 1970, to 0 for what goes
-on.
-"""
+"""A part of a VM's life: name, state, from and to in seconds since 1970 (to 0: until now)."""
 Mark = tuple[str, float, int | None, str] | tuple[str, float, int | None, str, Figure]
-"""On the curves: `revoked`, `checkpoint` or `evaluation`, when, at which step, in words; of an
-evaluation its loss.
+"""A mark on curves: `revoked`, `checkpoint` or `evaluation`, the time, the step, and words.
+
+An evaluation has its loss, too.
 """
 
 Parameter = float | str
-"""The value of a parameter: a finite number, whole ones among them, or the text of any other value.
-"""
+"""The value of a parameter: a finite number, or the text of any other value."""
 
 
 class Lane(TypedDict):
-    """A VM. `first`: it has a lane before all are asked for; `runs`: in which it trains, several
-    where trials share it; `leaves_at`: when it is taken, 0 without a notice.
+    """A VM.
+
+    `first` says whether its lane is shown before all are asked for. `runs` are the runs that it
+    trains. `leaves_at` is when it is revoked, 0 without a notice.
     """
 
     name: str
@@ -55,8 +55,9 @@ class Lane(TypedDict):
 
 
 class Cost(TypedDict):
-    """US dollars, per hour where it says so; `pace`: seconds of the bill's clock per second;
-    `limit_used`: 0 to 1.
+    """The cost of a cluster in US dollars, and per hour.
+
+    `pace` is the seconds of the bill's clock per second. `limit_used` is a share, 0 to 1.
     """
 
     limit_words: str
@@ -76,9 +77,7 @@ class Cost(TypedDict):
 
 
 class End(TypedDict):
-    """Where the curves of a run end by its figures: seconds since 1970, step, loss, steps per
-    second.
-    """
+    """The end of a run's curves: seconds since 1970, step, loss, and steps per second."""
 
     time: float
     step: int
@@ -87,9 +86,10 @@ class End(TypedDict):
 
 
 class Proposal(TypedDict):
-    """Other workers for a run with a deadline, or those that are to be given up: the `number` by
-    which it is agreed to, what and why, how it is agreed to in a cell, and until when it can be, in
-    seconds since 1970.
+    """Proposed workers for a run with a deadline, or workers to give up.
+
+    `number` identifies the proposal when the user agrees. `text` says what and why, `how` what to
+    type in a cell. `until` is when it expires, in seconds since 1970.
     """
 
     number: int
@@ -99,9 +99,10 @@ class Proposal(TypedDict):
 
 
 class Training(TypedDict):
-    """A run. `counted`: how far it is, in words; `facts`: names and values in words; `data`: how it
-    reads records that come in blocks, empty for others; `proposal`: what can be agreed to; `end`:
-    where the curves end (`curves.end_of`).
+    """The run that a panel shows.
+
+    `counted` is its progress in words. `facts` are names and values. `data` says how it reads
+    records in blocks; it is empty for other runs. `end` is the end of the curves (`curves.end_of`).
     """
 
     name: str
@@ -121,11 +122,10 @@ class Training(TypedDict):
 
 
 class WorkLine(TypedDict):
-    """A piece of work that has one line: a run beside the one whose curves are shown, a job, a Dask
-    cluster.
+    """Work that has one line: another run, a job, a Dask cluster.
 
-    `step` of `steps` is its progress (`steps` 0: none is shown). Without a `name` it counts further
-    work.
+    `step` of `steps` is its progress (`steps` 0: not shown). Without a `name` the line counts
+    further work.
     """
 
     name: str
@@ -137,7 +137,7 @@ class WorkLine(TypedDict):
 
 
 class WorkGroup(TypedDict):
-    """The lines of all work of one kind; `title` is what the list is called."""
+    """The lines of all work of one kind, and the title of their list."""
 
     kind: str
     title: str
@@ -155,10 +155,10 @@ class EventLine(TypedDict):
 
 
 class View(TypedDict):
-    """A snapshot; `at`, `since` and `until` in seconds since 1970, `until` 0 as long as the cluster
-    goes on.
+    """A snapshot.
 
-    `proposal`: which workers are to be given up, where that can be agreed to.
+    `at`, `since` and `until` are seconds since 1970; `until` is 0 while the cluster lives.
+    `proposal` has the workers to give up, if that can be agreed to.
     """
 
     version: int
@@ -186,30 +186,32 @@ class View(TypedDict):
 
 
 class Notice(TypedDict):
-    """What became of something that the page asked for."""
+    """The result of an action of the page."""
 
     text: NotRequired[str]
     tone: NotRequired[str]
 
 
 class Question(TypedDict):
-    """What a change of the workers means; empty where none is asked."""
+    """What a change of the workers means; empty without a question."""
 
     spec: NotRequired[str]
     text: NotRequired[str]
 
 
 class Frame(View):
-    """A snapshot as it is sent. `heard`: the name of the page's wish that was taken up last."""
+    """A snapshot as it is sent. `received`: the latest action that the kernel received."""
 
     notice: Notice
     question: Question
-    heard: str
+    received: str
 
 
 class OfWorker(TypedDict):
-    """Columns of one worker: steps per second; where a run is shown by itself also examples or
-    tokens per step, and steps of others meanwhile.
+    """The columns of one worker: steps per second.
+
+    A run that is shown alone also has examples or tokens per step, and steps of others during a
+    step.
     """
 
     speed: list[Figure]
@@ -218,8 +220,9 @@ class OfWorker(TypedDict):
 
 
 class Bar(TypedDict):
-    """A worker's step: seconds of its `parts`, in the order of their names; `step` and `words` say
-    it and its parts.
+    """The step of a worker: the seconds of its `parts`, in the order of their names.
+
+    `step` and `words` are the step and its parts in words.
     """
 
     worker: str
@@ -229,8 +232,10 @@ class Bar(TypedDict):
 
 
 class Split(TypedDict):
-    """Where the time of a step goes. `names` of the parts; `words`: of when it is; `more` workers
-    have no bar.
+    """The parts of a step.
+
+    `names` are the names of the parts. `words` says which time they are from. `more` workers have
+    no bar.
     """
 
     names: list[str]
@@ -240,9 +245,7 @@ class Split(TypedDict):
 
 
 class Columns(TypedDict):
-    """Rows over time: seconds since 1970, step, loss, steps per second, and how fast the workers
-    could be.
-    """
+    """Rows over time: seconds since 1970, step, loss, steps per second, and the possible speed."""
 
     time: list[float]
     step: list[float]
@@ -253,11 +256,11 @@ class Columns(TypedDict):
 
 
 class Curves(Columns):
-    """What the charts of `run` are drawn from.
+    """The data of a run's charts.
 
-    `below`: the share of the expected speed below which the run is called slow (0: never); `width`:
-    seconds of a row (0: not told); `unnamed`: there are more workers than are told apart; `split`:
-    None before a step was split.
+    Below the share `below` of the possible speed the run is called slow (0: never). `width` is the
+    seconds of a row (0: unknown). `unnamed` says that there are too many workers to show each.
+    `split` is None before a step was split.
     """
 
     run: str
@@ -276,11 +279,10 @@ class Base(Curves):
 
 
 class Tail(Columns):
-    """What came behind a base since: rows that take the place of those of the base of that number
-    from row `keep` on.
+    """Rows since a base, which replace its rows from row `keep` on.
 
-    `expected` has all rows and not those alone, `split` is that of now; `marks` are there if they
-    are others than the base's.
+    `expected` has all rows. `split` is the present one. `marks` are there if they differ from the
+    base's.
     """
 
     base: int
@@ -292,8 +294,9 @@ class Tail(Columns):
 
 
 class Speeds(TypedDict):
-    """Of a run whose curves are not drawn: steps per second of its workers, for their lanes;
-    `width`: seconds of a row.
+    """The speeds of a run whose curves are not drawn, for the lanes of its workers.
+
+    `width` is the seconds of a row.
     """
 
     run: str
@@ -303,35 +306,33 @@ class Speeds(TypedDict):
 
 
 class Log(TypedDict):
-    """The last lines that a worker wrote; empty before anybody asked."""
+    """The last lines of a worker's log; empty until the user asks for them."""
 
     worker: NotRequired[str]
     text: NotRequired[str]
 
 
 def parameter(value: literals.Value) -> Parameter:
-    """A parameter's value as a page sorts and shows it."""
+    """Return a parameter's value as a page sorts and shows it."""
     if isinstance(value, int | float) and math.isfinite(literals.as_number(value)):
         return value
     return text.value_words(value)
 
 
 def sound(value: Any) -> Any:
-    """The same without what a page cannot read: words are plain text, a figure that is none is
-    None.
-    """
+    """Return a value that a page can read: plain text, and None for figures that are not finite."""
     match value:
         case str():
             return text.plain(value)
         case float():
             return value if math.isfinite(value) else None
         case dict():
-            return {key: sound(each) for key, each in value.items()}
+            return {key: sound(item) for key, item in value.items()}
         case list() | tuple():
-            return [sound(each) for each in value]
+            return [sound(item) for item in value]
     return value
 
 
 def finite(values: Iterable[Any]) -> list[Any]:
-    """A column of figures, with None for each that is none."""
+    """Return a column of figures with None for each that is not finite."""
     return [value if value is None or math.isfinite(value) else None for value in values]

@@ -1,8 +1,9 @@
-"""What the curves of a training panel are drawn from: columns over time, and marks on the same
-axis.
+"""The curves of a training panel: columns over time, marks, the parts of a step, and their growth.
 
-They come from the run's per-second metrics where those are here, else from what the journal says of
-its progress.
+The columns come from the run's metrics of each second if they are on this machine, else from its
+progress in the journal. Now and then all curves are sent (a base), in between what has grown since
+then (a tail). A tail holds everything since its base, so any tail may be lost. A page with another
+base than that of a tail requests both again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from ...client import text
 from ...journal import ClusterState, RunSeries, RunState
 from ...journal.series import LATELY_SECONDS, Spent
-from ...protocol.measures.step_parts import EXPOSED
+from ...protocol.step_parts import EXPOSED
 from .contract import (
     Bar,
     Base,
@@ -37,8 +38,9 @@ _MOST_OF_A_LANE = 120
 _HOLE = 2.5  # times as long as between others: more than one span is missing
 
 _MOST_ROWS = 27
-"""Of a tail: of n rows in all, bases and tails together are least where a tail has at most the root
-of 2n.
+"""The most rows of a tail.
+
+Of n rows in all, bases and tails together are smallest if a tail has at most the root of 2n.
 """
 
 _MOST_BARS = 8
@@ -48,8 +50,16 @@ _WORTH_WORDS = 0.005
 def curves(
     state: ClusterState, run: RunState, series: RunSeries | None = None, *, whole: bool = True
 ) -> Curves:
-    """Everything that the charts of a run are drawn from; of workers no more than their speed,
-    unless `whole`.
+    """Return the data of a run's charts.
+
+    Parameters
+    ----------
+    state, run
+        The states of the cluster and of the run.
+    series
+        Its metrics, if they are here.
+    whole
+        Whether workers have all their columns, or only their speed.
     """
     found = apart(
         _finite_columns(
@@ -58,7 +68,7 @@ def curves(
     )
     workers: dict[str, OfWorker] = found["workers"]
     if not whole:
-        workers = {name: {"speed": each["speed"]} for name, each in workers.items()}
+        workers = {name: {"speed": columns["speed"]} for name, columns in workers.items()}
     return {
         "run": run.name,
         "below": run.spec.alarm_below,
@@ -77,7 +87,7 @@ def curves(
 
 
 def speeds(run: str, series: RunSeries) -> Speeds:
-    """How fast the workers of a run are, in no more rows than a lane can show."""
+    """Return the speeds of a run's workers, in at most as many rows as a lane can show."""
     found = apart(_finite_columns(series.columns()))
     by = -(-len(found["time"]) // _MOST_OF_A_LANE) or 1
     workers: dict[str, OfWorker] = found["workers"]
@@ -85,7 +95,7 @@ def speeds(run: str, series: RunSeries) -> Speeds:
         "run": run,
         "width": found["width"] * by,
         "time": found["time"][::by],
-        "workers": {name: _means(each["speed"], by) for name, each in workers.items()},
+        "workers": {name: _means(columns["speed"], by) for name, columns in workers.items()},
     }
 
 
@@ -98,15 +108,10 @@ def _means(values: list[Figure], by: int) -> list[Figure]:
 
 
 def apart(columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns with a row of nothing where spans are missing between two others, so that no line
-    is drawn there.
-    """
+    """Return the columns with an empty row where rows are missing: no line is drawn there."""
     time = columns["time"]
     lengths = [later - earlier for earlier, later in pairwise(time)]
-    if lengths:
-        usual = max(columns["width"], median(lengths))
-    else:
-        usual = 0.0
+    usual = max(columns["width"], median(lengths)) if lengths else 0.0
     holes = [
         at for at, length in enumerate(lengths, 1) if columns["width"] and length > _HOLE * usual
     ]
@@ -129,24 +134,21 @@ def apart(columns: dict[str, Any]) -> dict[str, Any]:
         **columns,
         **lists,
         "workers": {
-            name: {what: parted(values) for what, values in each.items()} for name, each in workers
+            name: {what: parted(values) for what, values in columns_of_worker.items()}
+            for name, columns_of_worker in workers
         },
     }
 
 
 def end_of(run: RunState) -> End | None:
-    """Where the drawn curves end, whatever was measured last: time, step, loss and speed as the
-    run's figures say.
-    """
+    """Return the end of the drawn curves by the run's own figures, whatever was measured last."""
     if not run.series:
         return None
     at, step, loss, speed = run.series[-1]
     if run.over:
         if run.step > step:
-            made = [time for time, saved in run.checkpoints if saved == run.step]
-        else:
-            made = []
-        at = max([at, *made[:1]])
+            saved = [time for time, saved_step in run.checkpoints if saved_step == run.step]
+            at = max([at, *saved[:1]])
         step = run.step
         loss = run.loss
         speed = None
@@ -167,7 +169,7 @@ def _progress(run: RunState) -> dict[str, Any]:
 
 
 def _finite_columns(columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns without figures that are none, of which a page could read nothing."""
+    """Return the columns with None for each figure that is not finite."""
     lists = {name: finite(values) for name, values in columns.items() if isinstance(values, list)}
     return {**columns, **lists}
 
@@ -179,7 +181,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _marks(state: ClusterState, run: RunState, workers: Set[str]) -> list[Mark]:
-    """Of revocations only those of the run's own `workers`, where they are known."""
+    """Return the marks of a run; of revocations only those of its `workers`, if these are known."""
     end = run.ended_at or float("inf")
     revoked = [
         ("revoked", vm.ended_at, None, f"{text.plain(vm.name)} was revoked")
@@ -211,7 +213,7 @@ def _marks(state: ClusterState, run: RunState, workers: Set[str]) -> list[Mark]:
 
 
 def tail(base: Base, now: Curves) -> Tail | None:
-    """What makes `now` of `base`; None where a new base is less, or they are of other things."""
+    """Return what turns `base` into `now`; None if a new base is smaller, or they do not match."""
     if base["run"] != now["run"] or base["below"] != now["below"] or base["width"] != now["width"]:
         return None
     if not base["workers"].keys() <= now["workers"].keys():
@@ -219,7 +221,7 @@ def tail(base: Base, now: Curves) -> Tail | None:
     keep = min(_alike(before, after) for before, after in _pairs(base, now))
     if len(now["time"]) - keep > _MOST_ROWS:
         return None
-    workers = {name: _of_worker(each, keep) for name, each in now["workers"].items()}
+    workers = {name: _of_worker(columns, keep) for name, columns in now["workers"].items()}
     found: Tail = {
         "base": base["number"],
         "keep": keep,
@@ -231,9 +233,8 @@ def tail(base: Base, now: Curves) -> Tail | None:
         "loss": now["loss"][keep:],
         "speed": now["speed"][keep:],
         "workers": workers,
-        "expected": now[
-            "expected"
-        ],  # is judged anew of old rows too, when a worker is faster than it ever was
+        # A worker that is faster than ever before changes the expected speed of old rows, too.
+        "expected": now["expected"],
     }
     if now["marks"] != base["marks"]:
         found["marks"] = now["marks"]
@@ -241,16 +242,16 @@ def tail(base: Base, now: Curves) -> Tail | None:
 
 
 def _pairs(base: Curves, now: Curves) -> Iterator[tuple[Sequence[Figure], Sequence[Figure]]]:
-    """The columns of both, each with what it was."""
+    """Yield each column of `now` with the same column of `base`."""
     yield base["time"], now["time"]
     yield base["step"], now["step"]
     yield base["loss"], now["loss"]
     yield base["speed"], now["speed"]
     nothing: list[Figure] = [None] * len(base["time"])
-    for name, each in now["workers"].items():
+    for name, columns in now["workers"].items():
         before = base["workers"].get(name)
         for after, was in zip(
-            _columns(each), _columns(before) if before else (nothing,) * 3, strict=False
+            _columns(columns), _columns(before) if before else (nothing,) * 3, strict=False
         ):
             yield was, after
 
@@ -273,7 +274,7 @@ def _of_worker(of: OfWorker, keep: int) -> OfWorker:
 
 
 def _alike(before: Sequence[Figure], after: Sequence[Figure]) -> int:
-    """How many values both begin with."""
+    """Return how many values both begin with."""
     most = min(len(before), len(after))
     if before[:most] == after[:most]:
         return most
@@ -284,13 +285,14 @@ def _alike(before: Sequence[Figure], after: Sequence[Figure]) -> int:
 
 
 def split(series: RunSeries, *, whole: bool = False) -> Split | None:
-    """The bars of those workers that made steps lately, the slowest first where there are many;
-    `whole`: since the run began. None where no step was split.
+    """Return the parts of a step of workers that made steps recently; None before a step was split.
+
+    Of many workers the slowest ones are shown. `whole`: since the start of the run.
     """
     spent = {
-        name: each
-        for name, each in series.spent(whole=whole).items()
-        if each.steps > 0 and each.parts.step > 0
+        name: worker
+        for name, worker in series.spent(whole=whole).items()
+        if worker.steps > 0 and worker.parts.step > 0
     }
     if not spent:
         return None
@@ -301,8 +303,8 @@ def split(series: RunSeries, *, whole: bool = False) -> Split | None:
         "names": list(EXPOSED),
         "words": " · ".join([_when(whole), *_served(spent)]),
         "bars": [
-            _bar(name, each)
-            for name, each in sorted(spent.items(), key=_counted)
+            _bar(name, worker)
+            for name, worker in sorted(spent.items(), key=_counted)
             if name in slowest
         ],
         "more": len(spent) - len(slowest),
@@ -310,7 +312,7 @@ def split(series: RunSeries, *, whole: bool = False) -> Split | None:
 
 
 def split_lines(split: Split | None) -> list[str]:
-    """The same for a terminal."""
+    """Return the parts of a step as lines for a terminal."""
     if not split:
         return []
     if split["more"]:
@@ -319,7 +321,7 @@ def split_lines(split: Split | None) -> list[str]:
         more = []
     return [
         f"where a step's time goes, {split['words']}",
-        *(f"  {bar_words(each)}" for each in split["bars"]),
+        *(f"  {bar_words(bar)}" for bar in split["bars"]),
         *more,
     ]
 
@@ -331,15 +333,12 @@ def _when(whole: bool) -> str:
 
 
 def _served(spent: Mapping[str, Spent]) -> list[str]:
-    """How busy the busiest parameter server was, where it is told."""
-    lines = sum(each.lines for each in spent.values())
-    if lines:
-        share = sum(each.shares for each in spent.values()) / lines
-    else:
-        share = 0.0
-    if lines:
-        return [f"the busiest parameter server took {share:.0%} of its cores"]
-    return []
+    """Return how busy the busiest parameter server was, if it is known."""
+    lines = sum(worker.lines for worker in spent.values())
+    if not lines:
+        return []
+    share = sum(worker.shares for worker in spent.values()) / lines
+    return [f"the busiest parameter server used {share:.0%} of its cores"]
 
 
 def _bar(worker: str, spent: Spent) -> Bar:
@@ -350,24 +349,29 @@ def _bar(worker: str, spent: Spent) -> Bar:
         for name, part in zip(EXPOSED, parts, strict=True)
         if part >= _WORTH_WORDS * step
     ]
-    told: list[Figure] = [float(f"{part:.4g}") for part in parts]
-    return {"worker": worker, "step": milliseconds(step), "parts": told, "words": ", ".join(shares)}
+    seconds: list[Figure] = [float(f"{part:.4g}") for part in parts]
+    return {
+        "worker": worker,
+        "step": milliseconds(step),
+        "parts": seconds,
+        "words": ", ".join(shares),
+    }
 
 
 def bar_words(bar: Mapping[str, Any]) -> str:
-    """All that a bar says."""
+    """Return a bar in words."""
     return f"{bar['worker']}: {bar['step']} a step: {bar['words']}"
 
 
 def milliseconds(seconds: float) -> str:
-    """`84 ms`, or seconds from one on."""
+    """Return a duration, such as `84 ms`, or in seconds from one on."""
     if seconds >= 1:
         return f"{text.number(seconds)} s"
     return f"{text.number(1000 * seconds)} ms"
 
 
 def _counted(item: tuple[str, Spent]) -> tuple[str, int]:
-    """Names as people count: worker-9 before worker-10."""
+    """Sort names as people count: worker-9 before worker-10."""
     name, _, number = item[0].rpartition("-")
     if number.isdecimal():
         return (name, int(number))

@@ -1,10 +1,8 @@
-"""The VMs of a panel, a lane each: what a VM is, how it is, and what became of it and of those
-before it in its place.
+"""The VMs of a panel, a lane each: what a VM is, its state, and its life with that of predecessors.
 
-There is a lane for each VM that lives, and for those that went of late, however many a cluster had.
-Whose place a VM took stays visible in its own lane. Of many lanes some are `first`: what is not
-simply at work, and as many others as there is room for; the page shows the rest when it is asked
-for them.
+There is a lane for each living VM and for recently lost ones. A lane also shows the lives of the
+VMs that its VM replaced. Of many lanes some are `first`: VMs that are not simply at work, and as
+many others as there is room for. The page shows the rest on request.
 """
 
 from __future__ import annotations
@@ -30,9 +28,7 @@ _TRANSIENT = ("worker", "prep")
 
 
 def lanes(state: ClusterState, now: float) -> list[Lane]:
-    """One dict per lane: the VM's name, role, machine, zone, price, state in words, life and what
-    may be done to it.
-    """
+    """Return a lane for each VM: what it is, its state and life, and whether it can be revoked."""
     living = sorted(state.living, key=_order)
     gone = [vm for vm in state.vms.values() if vm.state in ("revoked", "refused")]
     if state.over:
@@ -53,10 +49,9 @@ def lanes(state: ClusterState, now: float) -> list[Lane]:
 
 
 def life(vm: VmState) -> list[Part]:
-    """The parts of a VM's life: (its name, state, from, to), in seconds since 1970; to 0 for what
-    goes on.
+    """Return the parts of a VM's life in order; `to` is 0 for the present part.
 
-    The last part of one that is gone has no length: how it ended.
+    The last part of a VM that is gone has no length: it says how the VM ended.
     """
     moments = [
         (vm.requested_at, "requested"),
@@ -66,20 +61,20 @@ def life(vm: VmState) -> list[Part]:
         (vm.noticed_at, "leaving"),
         (vm.ended_at, vm.state),
     ]
-    known = _thinned([(at, what) for at, what in moments if at], vm)
-    ends = [at for at, _ in known[1:]] + [vm.ended_at]
-    return [(vm.name, what, at, end) for (at, what), end in zip(known, ends, strict=False)]
+    changes = _thinned([(at, what) for at, what in moments if at], vm)
+    ends = [at for at, _ in changes[1:]] + [vm.ended_at]
+    return [(vm.name, what, at, end) for (at, what), end in zip(changes, ends, strict=False)]
 
 
 def _restarts(vm: VmState) -> Iterator[tuple[float, str]]:
-    """The moments at which it was stopped, started again, and answered."""
+    """Yield the times at which a VM was stopped, was started again, and answered."""
     for stretch in vm.stretches[1:]:
         yield stretch.since, "booting" if stretch.runs else "stopped"
         yield stretch.ready_at, "ready"
 
 
 def _thinned(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[float, str]]:
-    """The same moments with those at which a VM that runs was left less, or given all of it back."""
+    """Return the same times with those at which a running VM was deflated or inflated."""
     found: list[tuple[float, str]] = []
     for (begin, what), (end, _) in itertools.pairwise([*moments, (math.inf, "")]):
         if what == "ready":
@@ -98,7 +93,7 @@ def _thinned(moments: list[tuple[float, str]], vm: VmState) -> list[tuple[float,
 
 
 def _is_less(vm: VmState, at: float) -> bool:
-    """Whether it had less than it was rented with at that moment."""
+    """Return whether a VM had less than it was rented with at a time."""
     share = next((share for since, share in reversed(vm.shares) if since <= at), WHOLE)
     return not share.whole or vm.ran_at(at).part < 1.0
 
@@ -128,11 +123,12 @@ def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
 
 
 def _before(state: ClusterState, vm: VmState) -> list[Part]:
-    """The lives of those whose place it took, each until the next was asked for, and how it ended."""
+    """Return the lives of the VMs that a VM replaced, each until its successor was requested."""
     found: list[list[Part]] = []
     before = state.vms.get(vm.replaces or "")
     while before and len(found) < _MOST_BEFORE:
-        if before.ended_at:  # until then it has a lane of its own
+        # A VM that lives has a lane of its own.
+        if before.ended_at:
             until = vm.requested_at
             cut = [
                 (name, what, at, min(end, until))
@@ -146,5 +142,5 @@ def _before(state: ClusterState, vm: VmState) -> list[Part]:
 
 
 def _order(vm: VmState) -> tuple[int, int, float]:
-    """Those on demand come first."""
+    """Return a sort key: parameter servers and the controller, which are on demand, come first."""
     return _FIRST.index(vm.role) if vm.role in _FIRST else len(_FIRST), vm.slot, vm.requested_at

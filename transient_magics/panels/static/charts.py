@@ -1,8 +1,7 @@
-"""Curves of several runs over each other as SVG: axes with units, a look for each line, the best
-value marked.
+"""Charts as SVG: curves of several runs, sparklines, and axes around a picture.
 
-Plain SVG as in the twins: no script, no style sheet, colours that read on light and dark. Whoever
-reads with keys or with a screen reader has the same values as a table, which opens below.
+Plain SVG: no script, no style sheet, colours that read on light and dark. For readers with a
+keyboard or a screen reader the values are a table, which opens below.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _COLOURS = (COLOURS["busy"], COLOURS["warn"], COLOURS["good"], COLOURS["bad"], "
 _DASHES = ("", "6 3")
 _MOST_ROWS = 24
 _FEW = 6
-"""Points that are seen one by one."""
-LOOKS = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
-"""Colour and dashes of so many lines that are told apart."""
+"""The most points that are drawn one by one."""
+STYLES = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
+"""The colours and dashes of lines that can be told apart."""
 OTHER = COLOURS["quiet"], ""
-"""How lines look that are not."""
+"""The style of all other lines."""
 
 Point = tuple[float, float]
 
@@ -41,25 +40,25 @@ Named = Iterable[tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve: its points (place, value), its colour and dashes, and the point that is marked.
+    """A curve.
 
-    `faint`: it is one of many; `points_only`: its points are not joined; `held`: it keeps each
-    value until the next.
+    `best` is the marked point. `faint`: one of many lines. `points_only`: points are not joined.
+    `stepped`: each value remains until the next one.
     """
 
     name: str
     points: Sequence[Point]
-    look: tuple[str, str] = OTHER
+    style: tuple[str, str] = OTHER
     best: Point | None = None
     faint: bool = False
     points_only: bool = False
-    held: bool = False
+    stepped: bool = False
 
 
-def sample(look: tuple[str, str]) -> str:
-    """A piece of line with that look, for legends and tables."""
+def sample(style: tuple[str, str]) -> str:
+    """Return a piece of line in a style, for legends and tables."""
     return (
-        f"<svg width='22' height='8' aria-hidden='true'><path d='M1 4H21' {_stroke(look)}/></svg>"
+        f"<svg width='22' height='8' aria-hidden='true'><path d='M1 4H21' {_stroke(style)}/></svg>"
     )
 
 
@@ -69,13 +68,16 @@ def figure(
     lines: Sequence[Line],
     legend: Sequence[tuple[str, tuple[str, str]]] = (),
 ) -> str:
-    """The lines on axes that are called `title` and `across`, and what the looks of `legend` mean;
-    empty where no line has a point.
+    """Return the lines on axes called `title` and `across`; empty without a point.
+
+    `legend` has names and styles.
     """
     points = [point for line in lines for point in line.points]
     if not points:
         return ""
-    (first, last), (low, high) = ((min(each), max(each)) for each in zip(*points, strict=True))
+    (first, last), (low, high) = (
+        (min(values), max(values)) for values in zip(*points, strict=True)
+    )
     margin = 0.05 * (high - low) or abs(0.05 * high) or 1.0
     low = low - margin
     high = high + margin
@@ -84,7 +86,7 @@ def figure(
         x = (point[0] - first) / ((last - first) or 1.0) * (WIDTH - _LEFT - _RIGHT) + _LEFT
         return x, HEIGHT - _BOTTOM - (point[1] - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
 
-    said = f"{title}, {number(low + margin)} to {number(high - margin)}, {across} {first:,.0f} to {last:,.0f}"
+    label = f"{title}, {number(low + margin)} to {number(high - margin)}, {across} {first:,.0f} to {last:,.0f}"
     faint_first = sorted(lines, key=lambda line: not line.faint)
     drawn = "".join(
         [
@@ -94,8 +96,8 @@ def figure(
         ]
     )
     means = "".join(
-        f"<span style='white-space:nowrap'>{sample(look)} {escape(name)}</span> "
-        for name, look in legend
+        f"<span style='white-space:nowrap'>{sample(style)} {escape(name)}</span> "
+        for name, style in legend
     )
     if any(line.best for line in lines):
         marked = "<span style='white-space:nowrap'>◎ best</span>"
@@ -105,21 +107,23 @@ def figure(
         f"<span style='display:inline-block;vertical-align:top;margin:6px 16px 2px 0'>"
         f"<span style='{FAINT};font-size:12px;display:block'>{escape(title)}</span>"
         f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' style='display:block;max-width:100%;height:auto' "
-        f"role='img' font-size='11' fill='currentColor' aria-label='{attribute(said)}'>{drawn}"
+        f"role='img' font-size='11' fill='currentColor' aria-label='{attribute(label)}'>{drawn}"
         f"<text x='{WIDTH - _RIGHT}' y='{HEIGHT - 4}' text-anchor='end' opacity='.7'>{escape(across)}</text></svg>"
         f"<span style='font-size:12px;display:block;max-width:{WIDTH}px'>{means}{marked}</span></span>"
     )
 
 
 def values(across: str, lines: Sequence[Line]) -> str:
-    """The points of the lines as a table that opens: a row for each place, of many some, a column
-    for each line.
+    """Return the points of the lines as a table that opens, with a column for each line.
+
+    Of many places some have a row.
     """
     places = sorted({place for line in lines for place, _ in line.points})
     if not places:
         return ""
     step = -(-len(places) // _MOST_ROWS)
-    shown = places[::-1][::step][::-1]  # the last is among them
+    # Counted from the end, so that the last place is among them.
+    shown = places[::-1][::step][::-1]
     columns = [dict(line.points) for line in lines]
     rows = [row(map(escape, (across, *(line.name for line in lines))), "th")]
     rows += [
@@ -134,8 +138,8 @@ def values(across: str, lines: Sequence[Line]) -> str:
     return f"<details><summary style='{FAINT};font-size:12px'>values</summary>{table(rows, 'font-size:12px')}</details>"
 
 
-def _stroke(look: tuple[str, str]) -> str:
-    colour, dashes = look
+def _stroke(style: tuple[str, str]) -> str:
+    colour, dashes = style
     if dashes:
         dashed = f" stroke-dasharray='{dashes}'"
     else:
@@ -171,38 +175,38 @@ def _axes(place: Callable[[Point], Point], across: Point, up: Point) -> str:
 
 
 def _line(line: Line, place: Callable[[Point], Point], last: float) -> str:
-    if line.points_only or line.held:
+    if line.points_only or line.stepped:
         points = line.points
     else:
         points = thinned(line.points)
     if not points:
         return ""
     places = [place(point) for point in points]
-    said = f"<title>{escape(line.name)}</title>"
+    title = f"<title>{escape(line.name)}</title>"
     opacity = " opacity='.4'" if line.faint else ""
-    if line.points_only or (len(places) == 1 and not line.held):
+    if line.points_only or (len(places) == 1 and not line.stepped):
         dots = "".join(f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2'/>" for x, y in places)
-        return f"<g fill='{line.look[0]}'{opacity}>{said}{dots}</g>"
-    if line.held:
+        return f"<g fill='{line.style[0]}'{opacity}>{title}{dots}</g>"
+    if line.stepped:
         stairs = "".join(f"H{x:.1f}V{y:.1f}" for x, y in places[1:])
         end, _ = place((last, 0.0))
         path = f"M{places[0][0]:.1f} {places[0][1]:.1f}{stairs}H{end:.1f}"
-        return f"<g{opacity}>{said}<path d='{path}' {_stroke(line.look)}/></g>"
+        return f"<g{opacity}>{title}<path d='{path}' {_stroke(line.style)}/></g>"
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
     few = places if len(places) <= _FEW and not line.faint else []
     dots = "".join(
-        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2' fill='{line.look[0]}'/>" for x, y in few
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.2' fill='{line.style[0]}'/>" for x, y in few
     )
-    return f"<g{opacity}>{said}<path d='M{path}' {_stroke(line.look)}/>{dots}</g>"
+    return f"<g{opacity}>{title}<path d='M{path}' {_stroke(line.style)}/>{dots}</g>"
 
 
 def _best(line: Line, place: Callable[[Point], Point]) -> str:
     assert line.best is not None
     x, y = place(line.best)
-    said = f"<title>{escape(line.name)}: {number(line.best[1])} at {line.best[0]:,.0f}</title>"
+    title = f"<title>{escape(line.name)}: {number(line.best[1])} at {line.best[0]:,.0f}</title>"
     return (
-        f"<g>{said}<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{line.look[0]}'/>"
-        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='none' stroke='{line.look[0]}' stroke-width='1.4'/></g>"
+        f"<g>{title}<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{line.style[0]}'/>"
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='none' stroke='{line.style[0]}' stroke-width='1.4'/></g>"
     )
 
 

@@ -1,7 +1,6 @@
-"""The few pieces of HTML that everything static is made of: text, tables, and colours that read on
-light and dark.
+"""HTML of static pictures: text, tables, and colours that read on light and dark.
 
-All of it is well-formed XML too, so that a mistake is found by a parser and not by a reader.
+All of it is well-formed XML, too, so that tests can parse it.
 """
 
 from __future__ import annotations
@@ -24,15 +23,13 @@ FONT = "font:13px/1.5 system-ui,sans-serif;max-width:760px"
 FAINT = "opacity:.7"
 
 
-def attribute(said: str) -> str:
-    """As the value of an attribute, between quotes of either kind."""
-    return _escape(said)
+def attribute(text: str) -> str:
+    """Return text as the value of an attribute, between quotes of either kind."""
+    return _escape(text)
 
 
 def row(cells: Iterable[str], tag: str = "td") -> str:
-    """A table's row of cells that are HTML already; JupyterLab and nbconvert align cells to the
-    right by themselves.
-    """
+    """Return a row of a table with HTML cells, which JupyterLab and nbconvert would align right."""
     return (
         "<tr>"
         + "".join(f"<{tag} style='text-align:left'>{cell}</{tag}>" for cell in cells)
@@ -41,10 +38,10 @@ def row(cells: Iterable[str], tag: str = "td") -> str:
 
 
 def table(rows: Iterable[str], style: str = "font-size:13px;margin:4px 0") -> str:
-    """A table of such rows."""
+    """Return a table of rows."""
     return f"<table cellpadding='3' style='{style}'>{''.join(rows)}</table>"
 
 
 def picture(drawn: str, place: str) -> str:
-    """The static picture of the panel that a page draws at `place`."""
+    """Return the static picture of the panel that a page draws at `place`."""
     return f"<div class='transient-picture {attribute(place)}'>{drawn}</div>"

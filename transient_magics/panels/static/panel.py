@@ -1,7 +1,6 @@
-"""The static twin of a panel: the same snapshot as plain HTML, for stored notebooks, exports and
-mail.
+"""The static picture of a panel: a snapshot as plain HTML, for stored notebooks, exports and mail.
 
-No script, no style sheet, nothing from the network; colours that read on light and dark. Everything
+No script, no style sheet, nothing from the network; colours that read on light and dark. All text
 is escaped.
 """
 
@@ -52,7 +51,8 @@ _HEIGHTS = {
 _FULL = "fill"
 _OUTLINE = "fill='none' stroke"
 _CALM = ("ready", "training")
-_SAID = ("steps/s", "workers", "loss")  # by the run's sentence
+_IN_SENTENCE = ("steps/s", "workers", "loss")
+"""Facts that the run's sentence has already."""
 
 PART_COLOURS = {
     "input": "#d98e04",
@@ -72,7 +72,7 @@ def html(
     curves: Mapping[str, Any] | None = None,
     sections: Sections | None = None,
 ) -> str:
-    """The twin of a snapshot, of the curves of the run that it shows, and of its sections."""
+    """Return the picture of a snapshot, the curves of its run, and its sections."""
     parts = [_head(view), f"<div style='{FAINT};font-size:12px'>{escape(view['as_of'])}</div>"]
     if view["trouble"]:
         parts.append(f"<div>{_dot('refused')}{escape(view['trouble'])}</div>")
@@ -95,10 +95,10 @@ def _work_lines(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def offer_html(offered: Mapping[str, Any]) -> str:
-    """The twin of the declare panel: one offer, by the line that makes it."""
-    rows = [row(map(escape, each)) for each in offered["rows"]]
+    """Return the picture of the declare panel: an offer with the line that makes it."""
+    rows = [row(map(escape, cells)) for cells in offered["rows"]]
     facts = " · ".join(f"{escape(name)} {escape(value)}" for name, value in offered["facts"])
-    notes = "".join(f"<div>{escape(each)}</div>" for each in offered["notes"])
+    notes = "".join(f"<div>{escape(note)}</div>" for note in offered["notes"])
     return (
         f"<div style='{FONT}'><code>{escape(offered['line'])}</code>{table(rows)}"
         f"<div>{facts}</div><div style='{FAINT};font-size:12px'>{notes}</div></div>"
@@ -119,29 +119,23 @@ def _head(view: Mapping[str, Any]) -> str:
 
 
 def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
-    if training["steps"]:
-        share = min(1.0, training["step"] / training["steps"])
-    else:
-        share = 0.0
+    share = min(1.0, training["step"] / training["steps"]) if training["steps"] else 0.0
     bar = (
         f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
         f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
     facts = " · ".join(
-        f"{escape(name)} {escape(value)}" for name, value in training["facts"] if name not in _SAID
+        f"{escape(name)} {escape(value)}"
+        for name, value in training["facts"]
+        if name not in _IN_SENTENCE
     )
-    if training["forecast"]:
-        ends = f"; {escape(training['forecast'])}"
-    else:
-        ends = ""
+    ends = f"; {escape(training['forecast'])}" if training["forecast"] else ""
+    data = ""
     if training["data"]:
         data = f"<div style='{FAINT}'>data: {escape(training['data'])}</div>"
-    else:
-        data = ""
+    proposed = ""
     if training["proposal"]:
         proposed = _proposal(training["proposal"], "Proposed for ")
-    else:
-        proposed = ""
     return (
         f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
         f"{escape(training['words'])}{ends}{bar}{proposed}<div style='{FAINT}'>{facts}</div>"
@@ -155,11 +149,8 @@ def _proposal(proposal: Mapping[str, Any], of: str = "") -> str:
 
 
 def _beside(work: Mapping[str, Any]) -> str:
-    """A run beside the one that is drawn, a job, or a Dask cluster."""
-    if work["name"]:
-        name = f"{escape(work['name'])}: "
-    else:
-        name = ""
+    """Return the line of another run, a job, or a Dask cluster."""
+    name = f"{escape(work['name'])}: " if work["name"] else ""
     return f"<div>{_dot(work['phase'])}{name}{escape(work['words'])}</div>"
 
 
@@ -178,7 +169,7 @@ def _curves(curves: Mapping[str, Any]) -> str:
 
 
 def _end(curves: Mapping[str, Any], name: str) -> list[tuple[float, Any]]:
-    """The last point of a curve, where it is behind what was measured."""
+    """Return the last point of a curve, if it is later than the measured ones."""
     end = curves["end"]
     if end and end["time"] > max(curves["time"], default=0.0):
         return [(end["time"], end[name])]
@@ -216,18 +207,18 @@ def _vms(vms: Sequence[Mapping[str, Any]], since: float, until: float) -> str:
         for vm in sorted(chosen, key=vms.index)
     ]
     head = row(["VM", "Machine", "Zone", "Life", "State"], "th")
+    if not lines:
+        return ""
+    more = ""
     if len(vms) > len(lines):
         more = f"<div style='{FAINT}'>and {len(vms) - len(lines)} more</div>"
-    else:
-        more = ""
-    if lines:
-        return table([head, *lines]) + more
-    return ""
+    return table([head, *lines]) + more
 
 
 def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
-    """A VM's life as bars, the higher the further it is, and in outline that of those before it in
-    its place; a stroke where one was taken.
+    """Return a VM's life as bars, higher for later states, with its predecessors' in outline.
+
+    A stroke marks where one was revoked.
     """
     scale = _LANE / max(until - since, 1.0)
     paths: dict[tuple[str, bool], str] = {}
@@ -235,10 +226,7 @@ def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
         x = (begin - since) * scale
         gone = what in ("revoked", "refused")
         if height := _HEIGHTS.get(what):
-            if gone:
-                width = 2
-            else:
-                width = max(1, ((end or until) - begin) * scale)
+            width = 2 if gone else max(1, ((end or until) - begin) * scale)
             bar = f"M{x:.0f} {7 - height // 2}h{width:.0f}v{height}h-{width:.0f}z"
             key = what, gone or vm == lane["name"]
             paths[key] = paths.get(key, "") + bar
@@ -251,28 +239,23 @@ def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
 
 def _cost(view: Mapping[str, Any]) -> str:
     cost = view["cost"]
-    if view["phase"] in ("unknown", "provisioning"):
-        now = ""
-    else:
-        now = " now"
-    if not view["over"]:
-        rate = f", cluster{now} {cost['hourly_words']}"
-    else:
-        rate = ""
+    now = "" if view["phase"] in ("unknown", "provisioning") else " now"
+    rate = "" if view["over"] else f", cluster{now} {cost['hourly_words']}"
     spent = f"{cost['total_words']}{rate}; on demand so far {cost['on_demand_words']}."
-    said = [
+    sentences = [
         spent[0].upper() + spent[1:],
         cost["saved_words"],
         cost["lines_words"],
         cost["transfer_words"],
     ]
+    notes = []
     if view["emulated"]:
-        notes = ["Emulated, nothing is billed."]
-    else:
-        notes = []
-    notes += [f"Prices: {cost['source']}."] if cost["source"] else []
-    notes += [view["ending"]] if view["ending"] else []
-    words = escape(" ".join(filter(None, said)))
+        notes.append("Emulated, nothing is billed.")
+    if cost["source"]:
+        notes.append(f"Prices: {cost['source']}.")
+    if view["ending"]:
+        notes.append(view["ending"])
+    words = escape(" ".join(filter(None, sentences)))
     return f"<div style='margin:4px 0'>{words} <span style='{FAINT}'>{escape(' '.join(notes))}</span></div>"
 
 
@@ -287,9 +270,7 @@ def _events(events: Iterable[Mapping[str, Any]]) -> str:
 
 
 def split_html(split: Mapping[str, Any] | None) -> str:
-    """The bars of `snapshot.split`, all by one scale, with a key of the parts that are seen; empty
-    for none.
-    """
+    """Return the bars of a step's parts on one scale, with a key; empty for none."""
     if not split:
         return ""
     longest = max(sum(bar["parts"]) for bar in split["bars"])

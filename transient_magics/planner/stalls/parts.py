@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from scipy import special
 
-from ...protocol.measures.stalls import MEASURES, Measure
+from ...protocol.step_parts import MEASURES, Measure
 from ...protocol.vm_events import TrainMeasured
 
 COMPUTE = "compute"

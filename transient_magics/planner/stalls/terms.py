@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from ...errors import DeclarationError
-from ...protocol.measures.stalls import MEASURES, Measure
+from ...protocol.step_parts import MEASURES, Measure
 from ...spec import Source
 from ..ranges import next_run_error
 from .parts import LEAST_REPEATS, LEAST_SECONDS, STALLS, Estimate, Repeat, Stalls

@@ -161,7 +161,7 @@ class Agent:
             if (record.assignment.run, record.assignment.name) not in self._roles:
                 self._start(record.assignment, record)
 
-    # --- the fork server -----------------------------------------------------------------------------
+    # --- the fork server --------------------------------------------------------------------------
     def _server_for(self, assignment: Assignment) -> ForkServer | None:
         """Return the fork server for a role that starts now; None: it starts as a plain program.
 
@@ -232,7 +232,7 @@ class Agent:
         except TransientError:
             return None
 
-    # --- commands ------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection.
 
@@ -301,7 +301,7 @@ class Agent:
             self._start_fork_server(command.own)
 
     async def _fork(self, command: Fork) -> int | None:
-        """Fork a program beside a run; return its pid, or None without a fork server for its model."""
+        """Fork a program beside a run; return its pid, None without a fork server for its model."""
         server = self._fork_server
         if server is None or server.own != self._is_own(command.run) or not await server.ready():
             return None
@@ -412,7 +412,7 @@ class Agent:
         await self._processes.begin(command)
 
     def _start_input(self, part: Assignment, folder: RunFolder) -> None:
-        """Start the process that reads for the trials of a study, with the declaration of the first."""
+        """Start the process that reads for a study's trials, with the first one's declaration."""
         own = RunFolder(self._root / layout.RUNS / part.run)
         own.path.mkdir(exist_ok=True, mode=0o700)
         write_atomically(own.path / layout.RUN, (folder.path / layout.RUN).read_bytes())

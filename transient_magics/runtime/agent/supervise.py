@@ -2,7 +2,7 @@
 
 Each role has a record with its assignment and its process (process_record.py). So an agent that
 replaces a killed one finds the processes that run, and continues to watch them; a pidfd reports the
-end of any process, whoever its parent is. The input are assignments. The output are
+end of any process, also of another parent's child. The input are assignments. The output are
 `process.started`, `process.exited` and, if a role is not restarted, `process.gave_up` (it ended too
 often) or `process.unfit` (it cannot run on this VM).
 """

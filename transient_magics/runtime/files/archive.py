@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Self, cast
 
 from ...protocol import layout
-from ...protocol.names import checked_file, is_path
+from ...protocol.checks import checked_file, is_path
 
 MOST_KEPT_BYTES = 8 * 2**30
 MOST_KEPT_FILES = 10_000

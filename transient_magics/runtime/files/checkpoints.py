@@ -28,7 +28,7 @@ from ...errors import TrainingError
 from ...files import write_atomically
 from ...protocol import checks, layout
 from ...protocol.chief_messages import Checkpoint, File
-from ...protocol.measures.objective import Best
+from ...protocol.objective import Best
 from ..role import decode, host_and_port
 from .blocks import is_shard
 from .data_files import described

@@ -24,9 +24,9 @@ from typing import Any
 from ...errors import TrainingError
 from ...files import write_atomically
 from ...protocol.backoff import backoff
+from ...protocol.checks import checked_file
 from ...protocol.chief_messages import Fetch, Files, Grant, What
 from ...protocol.messages import encode
-from ...protocol.names import checked_file
 from ..role import decode, host_and_port
 from . import blocks
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ...errors import TrainingError
 from ...protocol import checks, layout
-from ...protocol.measures.objective import Best
+from ...protocol.objective import Best
 
 NAME = f"{layout.CHECKPOINTS}/manifest.json"
 """Name of the manifest, relative to the run's place in the bucket."""

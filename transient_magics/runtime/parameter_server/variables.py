@@ -32,7 +32,7 @@ from ..training.usercode import sentence
 _RETRY_SECONDS = 600.0
 """Time that another parameter server has to come back, in seconds: its VM may have to start."""
 _RETRY_SAVING_SECONDS = 20.0
-"""The same while saving: a full disk may look like a lost server, and saves are tried again later."""
+"""Its limit while saving: a full disk may look like a lost server, and saves are repeated later."""
 _CHUNK = 256 << 20
 """Bytes restored with one call: a message must have less than 2 GB."""
 

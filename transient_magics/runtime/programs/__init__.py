@@ -1,8 +1,7 @@
-"""Programs that run beside a run or apart from it, each in a process of its own: `python -m
-...runtime.programs.NAME`.
+"""Programs beside a run or apart from it, each a process: `python -m ...runtime.programs.NAME`.
 
-Some do work for the chief (`evaluate`, `shipping`, `shared_graph`, `shared_records`), whose side of
-them is `running`; others for whoever declared the run (`check`, `serve`).
+`evaluate`, `shipping`, `shared_graph` and `shared_records` work for the chief, which starts them
+(`parameter_server/chief/programs.py`). `check` and `serve` work for clients.
 """
 
 from __future__ import annotations

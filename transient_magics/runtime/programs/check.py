@@ -1,13 +1,14 @@
-"""Build one training step of a run and throw it away: `python -m
-transient_magics.runtime.programs.check --run FOLDER`.
+"""Build one training step of a run and drop it.
 
-FOLDER holds run.json and cell.py (and include/). Prints one line of JSON, `{"ok": true, "model":
-{"parameters": N, "gigaflops": X, "batch_size": B}}` (`model_size` in graph/step.py) or `{"ok":
-false, "error": "sentence", "line": N}`, where N is the cell's line as the notebook counts it, or
-null. No data is needed and nothing is trained; a problem whose vocabulary is only made with its
-data passes with a note. With `--planned`, for plans of models that never ran, a vocabulary of the
-size that the problem declares stands in: `vocabulary` in the answer's `model` is that size.
-`tokens` there means that the mini-batch is counted in tokens.
+`python -m transient_magics.runtime.programs.check --run FOLDER`, where FOLDER has run.json and
+cell.py (and include/). Prints one line of JSON: `{"ok": true, "model": {"parameters": N,
+"gigaflops": X, "batch_size": B}}` (`model_size` in graph/step.py), or `{"ok": false, "error":
+"sentence", "line": N}`, where N is the line of the cell as the notebook counts it, or null.
+
+No data is needed, and nothing is trained. If a problem makes its vocabulary with its data, the
+answer has a note instead of the model. With `--planned`, for plans of models that never ran, a
+vocabulary of the size that the problem declares is assumed: `vocabulary` in the answer's `model` is
+that size. `tokens` there means that the mini-batch is counted in tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import DeclarationError
-from ...protocol.measures.objective import Objective
+from ...protocol.objective import Objective
 from ...protocol.run import RunSpec
 from ..folder import RunFolder
 from ..role import take_environment
@@ -38,68 +39,80 @@ from ..training.usercode import cell_line, reason
 
 
 def check(folder: RunFolder, spec: RunSpec, *, planned: bool = False) -> dict[str, Any]:
-    """Raise what is wrong with the run; the answer has a `note` on what could not be checked, or
-    the `model`'s size.
+    """Check a run by building its step.
+
+    Parameters
+    ----------
+    folder, spec
+        Folder and declaration of the run.
+    planned
+        Whether a vocabulary may be assumed.
+
+    Returns
+    -------
+    dict
+        The `model` with its size, or a `note` about what could not be checked.
+
+    Raises
+    ------
+    Exception
+        Whatever is wrong with the run.
     """
     assumed: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as nothing:
-        directory = spec.data_folder or nothing
+    with tempfile.TemporaryDirectory() as empty:
+        directory = spec.data_folder or empty
         trainable = load_model(folder, spec, directory)
         try:
             trainable.prepare()
         except Exception as error:
             if directory not in str(error):
                 raise
+            size = 0
             if planned and isinstance(trainable, RegisteredModel):
                 size = trainable.assume_vocabulary()
-            else:
-                size = 0
             if not size:
-                what = f"{spec.problem} needs a vocabulary that is made with its data: the model was not built"
-                return {"note": what}
+                needs = f"{spec.problem} needs a vocabulary that is made with its data"
+                return {"note": f"{needs}: the model was not built"}
             assumed["vocabulary"] = size
     if planned and isinstance(trainable, RegisteredModel) and trainable.counts_tokens:
         assumed["tokens"] = 1
-    found = {
-        "model": {
-            **check_graph(trainable, spec.ps_shards),
-            "batch_size": trainable.batch,
-            **assumed,
-        }
-    }
+    size_of_graph = check_graph(trainable, spec.ps_shards)
+    result: dict[str, Any] = {"model": {**size_of_graph, "batch_size": trainable.batch, **assumed}}
     if isinstance(trainable, OwnModel):
         if trainable.fit:
-            found["fit"] = asdict(trainable.fit.declaration())
+            result["fit"] = asdict(trainable.fit.declaration())
         trainable.check_data()
     if spec.objective or spec.judged_by:
         _check_metrics(trainable, spec)
-    return found
+    return result
 
 
 def _check_metrics(trainable: Trainable, spec: RunSpec) -> None:
-    """Raise DeclarationError where evaluations will not have what the run is judged by."""
+    """Raise DeclarationError if evaluations lack a metric by which the run is judged."""
     tf = tensorflow()
     with tf.Graph().as_default():
-        has = {*trainable.evaluation_graph(trainable.placeholders()).values, "loss"}
+        metrics = {*trainable.evaluation_graph(trainable.placeholders()).values, "loss"}
     judging = {
         "--keep-best": spec.keep_best and spec.objective,
         "--stop-when": spec.patience and spec.patience.objective,
         "--objective": spec.judged_by and Objective.parse(spec.judged_by),
     }
     for option, objective in judging.items():
-        if objective and objective.metric not in has:
+        if objective and objective.metric not in metrics:
             what = f"evaluations of this model have no '{objective.metric}'"
-            raise DeclarationError(what, where=option, fix=f"They have {', '.join(sorted(has))}.")
+            raise DeclarationError(
+                what, where=option, fix=f"They have {', '.join(sorted(metrics))}."
+            )
 
 
 def answer(folder: RunFolder, *, planned: bool = False) -> dict[str, Any]:
-    """What is printed."""
+    """Return the answer that is printed."""
     offset = 0
     try:
         spec = folder.spec()
         offset = spec.line_offset
-        found = check(folder, spec, planned=planned)
-    except BaseException as error:  # noqa: BLE001 - whatever user code raises is the answer
+        result = check(folder, spec, planned=planned)
+    except BaseException as error:  # noqa: BLE001 - anything that user code raises is the answer
         traceback.print_exc()
         cause: BaseException = error.__cause__ or error
         return {
@@ -107,28 +120,25 @@ def answer(folder: RunFolder, *, planned: bool = False) -> dict[str, Any]:
             "error": reason(error, offset),
             "line": cell_line(cause, offset),
         }
-    return {"ok": True, **found}
+    return {"ok": True, **result}
 
 
 def main() -> None:
     """Print the answer; exit with 0 if the run can be built."""
-    parser = argparse.ArgumentParser(
-        description="Build one training step of a run and throw it away."
-    )
+    parser = argparse.ArgumentParser(description="Build one training step of a run and drop it.")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument(
-        "--planned", action="store_true", help="count with stand-ins for what only data tell"
+        "--planned", action="store_true", help="assume the vocabulary that data would give"
     )
-    asked = parser.parse_args()
-    folder = RunFolder(asked.run)
+    arguments = parser.parse_args()
+    folder = RunFolder(arguments.run)
     take_environment()
-    # A GPU of this machine may be busy, and TensorFlow counts operations in the layout of a CPU
-    # alone.
+    # A GPU of this machine may be busy, and TensorFlow counts operations only in a CPU's layout.
     os.environ.update({"CUDA_VISIBLE_DEVICES": "-1", GPU: "0"})
-    with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
-        found = answer(folder, planned=asked.planned)
-    print(json.dumps(found), flush=True)
-    sys.exit(not found["ok"])
+    with contextlib.redirect_stdout(sys.stderr):  # the cell may print, and only the answer counts
+        result = answer(folder, planned=arguments.planned)
+    print(json.dumps(result), flush=True)
+    sys.exit(not result["ok"])
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Evaluate one checkpoint of a run: `python -m transient_magics.runtime.programs.evaluate --run
-FOLDER [--step N]`.
+"""Evaluate one checkpoint of a run.
 
-A process of its own, because it has its own graph and needs its memory only for a moment. The dev
-split goes once through the model, or a part of it, the same one at every step of a run: so many
-batches as the declaration says, or, where the whole takes too long, what is drawn. Its metrics, of
-a T2T model the problem's own, are printed as one line of JSON, `{"step": N, "metrics": {...},
-"undefined": [...], "batches": N, "examples": N, "complete": true, "program": "..."}`, with a
-fingerprint of the program (training/reproducibility.py) and, where a part was taken, what is known of
-it (TrainEvaluated), or `{"error": "sentence"}` with exit code 1.
+`python -m transient_magics.runtime.programs.evaluate --run FOLDER [--step N]` is a process of its
+own, because it has its own graph, and needs its memory only for a moment. The dev split goes once
+through the model, or a part of it, the same part at every step of a run: as many batches as
+declared, or a drawn part if the whole split takes too long.
+
+It prints one line of JSON: `{"step": N, "metrics": {...}, "undefined": [...], "batches": N,
+"examples": N, "complete": true, "program": "..."}`, with the fingerprint of the program
+(training/reproducibility.py) and, for a part, the fields of TrainEvaluated about it; or `{"error":
+"sentence"}`, with exit code 1. The metrics of a Tensor2Tensor model are those of its problem.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,61 +42,58 @@ from ..training.user_model.trainable import OwnModel
 from ..training.usercode import reason
 
 _NICE = 10
-"""What steps want of the parameter server's cores comes first; a tenth of one is left where they
-want all. Not of an evaluation that is awaited: on a full machine it would take minutes, and hold up
-what follows.
+"""Priority: training comes first on the cores, and leaves a tenth of one if it needs all of them.
+
+An awaited evaluation has the usual priority. On a busy VM it would take minutes otherwise.
 """
 
 _SECONDS = 60.0
-"""What the whole split of a cell's own model may take, unless the chief allows more."""
-_LOOK_AFTER = 3.0
-"""Seconds after which it is estimated how long the whole split takes: the first batches take longer
-than others.
-"""
+"""Time that the whole split of a cell's model may take, unless the chief allows more."""
+_ESTIMATE_AFTER = 3.0
+"""Seconds before the time of the whole split is estimated; the first batches take longer."""
 _LONGEST = 800.0
-"""Seconds for a split of which all is asked for. What has no end by then may have none."""
+"""Time limit, in seconds, if the whole split is declared: one without an end may be endless."""
 _COUNTING = 2
-"""A split that turned out to be too long is counted for this part of the time that it may take."""
+"""A split that is too long is counted for its time limit divided by this."""
 _BATCHES = 100
-"""Of a split of Tensor2Tensor's, and of one whose end was not found, unless the declaration says
-how many.
-"""
+"""Batches of a Tensor2Tensor split, or of one without a known end, unless declared."""
 _ENDLESS = -1
 
 _DIGITS = 6
-"""Of a metric: those that are small differ, too, as of two trials that are both good."""
+"""Significant digits of a metric: two good trials may have small values that differ little."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which part of the dev split is evaluated.
-
-    The first `batches` (0: all); or those that are `drawn` of the first elements; or nothing more,
-    once it is clear that all of it would take longer than `seconds`.
-    """
+    """The part of the dev split that is evaluated."""
 
     batches: int = 0
+    """First batches; 0: all."""
     drawn: Sample | None = None
+    """Elements drawn from the first ones."""
     seconds: float = math.inf
+    """Stop once the whole split is estimated to take longer."""
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What one pass came to. Its `seconds` are those since the first batch, in which it had so many
-    `elements`.
-    """
+class _Pass:
+    """The result of one pass over the split."""
 
     metrics: Mapping[str, float]
     batches: int
     examples: int
     complete: bool
+    """Whether it was the whole split."""
     size: int
-    """How many elements the split has (trainable.Pipeline)."""
+    """Elements of the split (trainable.Pipeline)."""
     single: bool
+    """Whether an element is an example, and not a batch."""
     elements: int
+    """Elements of the pass."""
     seconds: float
+    """Seconds since the first batch."""
     program: Mapping[str, str]
-    """The fingerprint of the run's program."""
+    """Fingerprint of the run's program."""
 
 
 def evaluate(
@@ -104,115 +103,116 @@ def evaluate(
     seconds: float = _SECONDS,
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Metrics of the checkpoint at `step` (or of the newest) on the dev split.
+    """Evaluate a checkpoint on the dev split.
 
-    Of a model of the cell's own, it may take so many `seconds`, unless the declaration says how
-    many batches it has. `before`: what the run's latest evaluation said of its part of the split
-    (protocol's TrainEvaluated).
+    Parameters
+    ----------
+    folder, spec
+        Folder and declaration of the run.
+    step
+        Step of the checkpoint; None: the newest.
+    seconds
+        Time that the split of a cell's model may take, unless the number of batches is declared.
+    before
+        Fields of the run's last evaluation about its part of the split (TrainEvaluated).
+
+    Returns
+    -------
+    dict
+        The answer as printed.
     """
     trainable = load_model(folder, spec, folder.data_directory(spec))
-    seed_process(
-        spec.program_seed, "evaluation"
-    )  # what the examples draw is the same in every evaluation
+    # Random examples are the same in each evaluation.
+    seed_process(spec.program_seed, "evaluation")
     checkpoints = Checkpoints(folder.checkpoints)
-    known = checkpoints.steps()
-    if not known or (step is not None and step not in known):
+    steps = checkpoints.steps()
+    if not steps or (step is not None and step not in steps):
         raise TrainingError("there is no checkpoint to evaluate", where=str(folder.checkpoints))
     if step is None:
-        step = known[0]
-    else:
-        step = step
-    judge = partial(_pass, trainable, spec, checkpoints, step)
+        step = steps[0]
+    run_pass = partial(_run_pass, trainable, spec, checkpoints, step)
+    part: dict[str, Any] = {}
     if isinstance(trainable, OwnModel):
-        seen, part = _of_own(trainable, spec, before or {}, judge, seconds)
+        result, part = _evaluate_own(trainable, spec, before or {}, run_pass, seconds)
     else:
-        seen = judge(Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches))
-        part = {}
+        result = run_pass(Plan(_BATCHES if spec.eval_batches is None else spec.eval_batches))
     finite = {
         name: float(f"{value:.{_DIGITS}g}")
-        for name, value in seen.metrics.items()
+        for name, value in result.metrics.items()
         if math.isfinite(value)
     }
-    undefined = sorted(set(seen.metrics) - set(finite))
-    counted = {
-        "batches": seen.batches,
-        "examples": seen.examples,
-        "complete": seen.complete and not part,
-    }
-    program = json.dumps(seen.program)
     return {
         "step": step,
         "metrics": finite,
-        "undefined": undefined,
-        "program": program,
-        **counted,
+        "undefined": sorted(set(result.metrics) - set(finite)),
+        "program": json.dumps(result.program),
+        "batches": result.batches,
+        "examples": result.examples,
+        "complete": result.complete and not part,
         **part,
     }
 
 
-def _of_own(
+def _evaluate_own(
     trainable: OwnModel,
     spec: RunSpec,
     before: Mapping[str, Any],
-    judge: Callable[[Plan], _Seen],
+    run_pass: Callable[[Plan], _Pass],
     seconds: float,
-) -> tuple[_Seen, dict[str, Any]]:
-    """The evaluation of a model of the cell's own, and which part of its split that was, if it was
-    one.
+) -> tuple[_Pass, dict[str, Any]]:
+    """Evaluate a model of the cell; return the result, and the part of the split if it was one.
 
-    It is the whole split, or a part of it that is drawn once for all evaluations of the run, so
-    that they compare: the first examples may be all of one class.
+    A part is drawn once for all evaluations of the run, so that they compare. The first examples
+    may all be of one class.
     """
     if spec.eval_batches:
-        seen = judge(Plan(spec.eval_batches))
-        return seen, {} if seen.complete else _first(seen)
-    if many := before.get("drawn"):
-        seen = judge(Plan(drawn=Sample(many, before["among"], _seed(spec))))
-        return seen, {
-            name: before[name] for name in ("of", "endless", "drawn", "among") if name in before
-        }
+        result = run_pass(Plan(spec.eval_batches))
+        return result, {} if result.complete else _describe_split(result)
+    if drawn := before.get("drawn"):
+        result = run_pass(Plan(drawn=Sample(drawn, before["among"], spec.program_seed)))
+        names = ("of", "endless", "drawn", "among")
+        return result, {name: before[name] for name in names if name in before}
     whole = spec.eval_batches == 0
     limit = _LONGEST if whole else seconds
-    seen = judge(Plan(seconds=math.inf if before.get("complete") else limit))
-    if seen.complete:
-        return seen, {}
-    if seen.size == _ENDLESS or whole:
-        return seen, {**_first(seen), "drawn": seen.elements, "among": seen.elements}
-    if seen.seconds:
-        many = max(1, int(seconds * seen.elements / seen.seconds))
-    else:
-        many = seen.elements
-    if seen.size > 0 and seen.single:  # it knows how many there are
-        elements = seen.size
-        examples = seen.size
+    result = run_pass(Plan(seconds=math.inf if before.get("complete") else limit))
+    if result.complete:
+        return result, {}
+    if result.size == _ENDLESS or whole:
+        first = {"drawn": result.elements, "among": result.elements}
+        return result, {**_describe_split(result), **first}
+    count = result.elements
+    if result.seconds:
+        count = max(1, int(seconds * result.elements / result.seconds))
+    if result.size > 0 and result.single:
+        elements = result.size
+        examples = result.size
         ended = True
     else:
         elements, examples, ended = trainable.counted_evaluation(seconds / _COUNTING)
     if not ended:
-        elements = max(elements, seen.elements)
-        many = min(many, _BATCHES * math.ceil(seen.elements / seen.batches))
-    many = min(many, elements)
-    part = {"drawn": many, "among": elements, **({"of": examples} if ended else {"endless": True})}
-    return judge(Plan(drawn=Sample(many, elements, _seed(spec)))), part
+        elements = max(elements, result.elements)
+        count = min(count, _BATCHES * math.ceil(result.elements / result.batches))
+    count = min(count, elements)
+    part: dict[str, Any] = {"drawn": count, "among": elements}
+    if ended:
+        part["of"] = examples
+    else:
+        part["endless"] = True
+    return run_pass(Plan(drawn=Sample(count, elements, spec.program_seed))), part
 
 
-def _first(seen: _Seen) -> dict[str, Any]:
-    """What is known of a split of which the first batches were taken."""
-    if seen.size == _ENDLESS:
+def _describe_split(result: _Pass) -> dict[str, Any]:
+    """Return what is known about the size of a split of which the first batches were evaluated."""
+    if result.size == _ENDLESS:
         return {"endless": True}
-    if seen.size > 0 and seen.single:
-        return {"of": seen.size}
+    if result.size > 0 and result.single:
+        return {"of": result.size}
     return {}
 
 
-def _seed(spec: RunSpec) -> int:
-    """From which a part of the split is drawn, the same one at every step."""
-    return spec.program_seed
-
-
-def _pass(
+def _run_pass(
     trainable: Trainable, spec: RunSpec, checkpoints: Checkpoints, step: int, plan: Plan
-) -> _Seen:
+) -> _Pass:
     """Evaluate one checkpoint on a part of the split."""
     tf = tensorflow()
     with tf.Graph().as_default():
@@ -231,69 +231,74 @@ def _pass(
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
-            loss, batches, examples, complete, taken = all_batches(
+            loss, batches, examples, complete, seconds = all_batches(
                 session, built, batch, pipeline, plan
             )
             metrics = {
                 name: float(value) for name, value in session.run(dict(built.values)).items()
             }
     if not loss and "neg_log_perplexity" in metrics:
-        loss = -metrics[
-            "neg_log_perplexity"
-        ]  # some models (resnet) compute no loss when they are not training
-    elements = examples if pipeline.single else batches
-    return _Seen(
-        {**metrics, "loss": loss},
-        batches,
-        examples,
-        complete,
-        pipeline.elements,
-        pipeline.single,
-        elements,
-        taken,
-        program,
+        # Some models (resnet) compute no loss when they do not train.
+        loss = -metrics["neg_log_perplexity"]
+    return _Pass(
+        metrics={**metrics, "loss": loss},
+        batches=batches,
+        examples=examples,
+        complete=complete,
+        size=pipeline.elements,
+        single=pipeline.single,
+        elements=examples if pipeline.single else batches,
+        seconds=seconds,
+        program=program,
     )
 
 
 def all_batches(
     session: Any, built: Any, batch: Any, pipeline: Pipeline, plan: Plan | None = None
 ) -> tuple[float, int, int, bool, float]:
-    """The mean loss, batches and examples, whether that was the whole split, and the seconds that
-    they took.
+    """Run batches through the model.
+
+    Returns
+    -------
+    tuple
+        Mean loss, number of batches and examples, whether that was the whole split, and the seconds
+        that it took.
     """
     tf = tensorflow()
     plan = plan or Plan()
+    limit = plan.batches
+    if not limit and pipeline.elements == _ENDLESS and not plan.drawn:
+        limit = _BATCHES
     total = 0.0
     batches = 0
     examples = 0
     complete = False
-    most = plan.batches or (_BATCHES if pipeline.elements == _ENDLESS and not plan.drawn else 0)
     began = time.monotonic()
-    while not complete and (not most or batches < most):
+    while not complete and (not limit or batches < limit):
         try:
-            loss, seen, _ = session.run([built.loss, built.examples, built.updates])
+            loss, count, _ = session.run([built.loss, built.examples, built.updates])
         except tf.errors.OutOfRangeError:
             complete = True
-        else:
-            total = total + float(loss) * int(seen)
-            batches = batches + 1
-            examples = examples + int(seen)
-            if pipeline.elements > 0:
-                share = (examples if pipeline.single else batches) / pipeline.elements
-            else:
-                share = 1.0
-            taken = time.monotonic() - began
-            if taken > min(_LOOK_AFTER, plan.seconds) and taken / share > plan.seconds:
-                break
-    taken = time.monotonic() - began
+            continue
+        total += float(loss) * int(count)
+        batches += 1
+        examples += int(count)
+        share = 1.0
+        if pipeline.elements > 0:
+            share = (examples if pipeline.single else batches) / pipeline.elements
+        seconds = time.monotonic() - began
+        if seconds > min(_ESTIMATE_AFTER, plan.seconds) and seconds / share > plan.seconds:
+            break
+    seconds = time.monotonic() - began
     if not examples:
         raise TrainingError("the dev split is empty")
-    if not complete:  # the last one may have been taken
+    if not complete:
+        # The batch before may have been the last one.
         try:
             session.run(next(iter(batch.values())))
         except tf.errors.OutOfRangeError:
             complete = True
-    return total / examples, batches, examples, complete, taken
+    return total / examples, batches, examples, complete, seconds
 
 
 def main() -> None:
@@ -301,27 +306,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Evaluate a checkpoint of a run.")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--step", type=int)
-    parser.add_argument("--answer", type=Path, help="a file for the line, too")
+    parser.add_argument("--answer", type=Path, help="file that gets the line, too")
     parser.add_argument(
-        "--seconds", type=float, default=_SECONDS, help="that the whole split may take"
+        "--seconds", type=float, default=_SECONDS, help="time that the whole split may take"
     )
     parser.add_argument(
         "--before",
         default="{}",
-        help="what the run's latest evaluation said of its part of the split",
+        help="fields of the run's last evaluation about its part of the split, JSON",
     )
-    parser.add_argument(
-        "--awaited", action="store_true", help="at once, and not behind what steps want"
-    )
+    parser.add_argument("--awaited", action="store_true", help="do not yield to training")
     given = parser.parse_args()
     os.nice(0 if given.awaited else _NICE)
     folder = RunFolder(given.run)
     spec = folder.spec()
     try:
         answer = evaluate(folder, spec, given.step, given.seconds, json.loads(given.before))
-    except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
-        import traceback
-
+    except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything
         traceback.print_exc()
         answer = {"error": reason(error, spec.line_offset)}
     line = json.dumps(answer)

@@ -1,13 +1,13 @@
-"""Use the trained model of a run: `python -m ...programs.serve --run FOLDER
-predict|decode|export|weights ...`.
+"""Use the trained model of a run: `python -m ...programs.serve --run FOLDER COMMAND ...`.
 
-`predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file and writes the model's
-answers to another; `decode INPUTS OUTPUTS` does the same with the texts that the model writes;
-`export TARGET` writes a SavedModel; `weights OUTPUTS` writes the weights of a Keras model as
-arrays. All restore the newest checkpoint in FOLDER (or that of `--step`; or, to decode, the mean of
-the newest), on the CPU, without any cluster. Prints one line of JSON: `{"step": N, ...}`, or
-`{"error": sentence, "kind": class, ...}` with exit code 1, where the class is one of this package's
-errors.
+`predict INPUTS OUTPUTS` reads arrays by feature name from one .npz file, and writes the model's
+outputs to another. `decode INPUTS OUTPUTS` does the same with texts. `export TARGET` writes a
+SavedModel. `weights OUTPUTS` writes the weights of a Keras model as arrays.
+
+All of them restore the newest checkpoint in FOLDER, or that of `--step`, or for `decode` the mean
+of the newest ones. They run on the CPU, without a cluster. Prints one line of JSON: `{"step": N,
+...}`, or `{"error": sentence, "kind": class, ...}` with exit code 1, where the class is one of this
+package's errors.
 """
 
 from __future__ import annotations
@@ -57,8 +57,18 @@ def restored(
     data: str | None,
     build: Callable[[Trainable], ServingGraph],
 ) -> Iterator[tuple[Session, Trainable, ServingGraph]]:
-    """A session in which what `build` builds has the mean values of the checkpoints at `steps`.
-    `data`: where vocabularies are, if not beside the checkpoint.
+    """Yield a session with the mean values of checkpoints, the model, and its graph.
+
+    Parameters
+    ----------
+    folder, spec
+        Folder and declaration of the run.
+    steps
+        Steps of the checkpoints.
+    data
+        Folder of the vocabularies, if they are not beside the checkpoint.
+    build
+        Builds the graph.
     """
     checkpoints = Checkpoints(folder.checkpoints)
     with tempfile.TemporaryDirectory() as own:
@@ -85,7 +95,7 @@ def restored(
 
 
 def _restore_mean(tf: Any, session: Session, saver: Any, prefixes: Sequence[str]) -> None:
-    """Numbers that are no fractions (counters) are those of the last one."""
+    """Restore the mean of checkpoints; whole numbers (counters) are those of the last one."""
     variables = [
         variable for variable in tf.global_variables() if variable.dtype.base_dtype.is_floating
     ]
@@ -105,22 +115,20 @@ def _restore_mean(tf: Any, session: Session, saver: Any, prefixes: Sequence[str]
 def predict(
     folder: RunFolder, spec: RunSpec, step: int, data: str | None, inputs: Path, outputs: Path
 ) -> None:
-    """Write the model's answers to the arrays of `inputs`, in their order."""
+    """Write the model's outputs for the arrays in `inputs`, in their order."""
     import numpy
 
-    given = read_arrays(inputs)
-    with restored(
-        folder, spec, [step], data, lambda trainable: trainable.serving_graph(given)
-    ) as found:
-        session, trainable, built = found
-        fed = _fed(trainable, built, given)
-        answers = [
-            session.run(
-                dict(built.outputs),
-                {key: array[begin : begin + _BATCH] for key, array in fed.items()},
-            )
-            for begin in range(0, _count(given), _BATCH)
-        ]
+    features = read_arrays(inputs)
+
+    def build(trainable: Trainable) -> ServingGraph:
+        return trainable.serving_graph(features)
+
+    answers: list[Any] = []
+    with restored(folder, spec, [step], data, build) as (session, trainable, built):
+        feeds = _feeds(trainable, built, features)
+        for begin in range(0, _count(features), _BATCH):
+            part = {key: array[begin : begin + _BATCH] for key, array in feeds.items()}
+            answers.append(session.run(dict(built.outputs), part))
     whole: dict[str, Any] = {
         name: numpy.concatenate([answer[name] for answer in answers]) for name in answers[0]
     }
@@ -139,36 +147,48 @@ def decode(
     alpha: float,
     average: int,
 ) -> None:
-    """Write the texts with which the model answers those of `inputs`, in their order, as `texts`.
+    """Write the texts that the model outputs for those in `inputs`, in their order, as `texts`.
 
-    The model is the mean of so many checkpoints up to `step`.
+    Parameters
+    ----------
+    folder, spec, step, data
+        The run, the step of the checkpoint, and the folder of the vocabularies, if any.
+    inputs, outputs
+        Files of arrays.
+    beam_size, alpha
+        Width of the beam search, and its penalty of length.
+    average
+        Number of checkpoints, up to `step`, whose mean is used.
     """
     import numpy
 
-    steps = [each for each in Checkpoints(folder.checkpoints).steps() if each <= step][:average]
+    kept = Checkpoints(folder.checkpoints).steps()
+    steps = [older for older in kept if older <= step][:average]
     if len(steps) < average:
-        what = f"{len(steps)} of the {average} checkpoints are here whose mean is wanted"
+        what = f"only {len(steps)} of the {average} checkpoints to average are here"
         raise TrainingError(what, where="average", fix="A run keeps as many as --keep says.")
-    given = read_arrays(inputs)
+    features = read_arrays(inputs)
+
+    def build(trainable: Trainable) -> ServingGraph:
+        return trainable.texts().graph(features, beam_size, alpha)
+
     decoded = list[str]()
-    build = lambda trainable: trainable.texts().graph(given, beam_size, alpha)  # noqa: E731
-    with restored(folder, spec, steps[::-1], data, build) as found:
-        session, trainable, built = found
+    with restored(folder, spec, steps[::-1], data, build) as (session, trainable, built):
         texts = trainable.texts()
-        for begin in range(0, _count(given), texts.batch):
-            part = {name: array[begin : begin + texts.batch] for name, array in given.items()}
-            tokens = session.run(built.outputs["tokens"], _fed(trainable, built, part))
+        for begin in range(0, _count(features), texts.batch):
+            part = {name: array[begin : begin + texts.batch] for name, array in features.items()}
+            tokens = session.run(built.outputs["tokens"], _feeds(trainable, built, part))
             decoded += map(texts.decode, tokens)
     write_arrays(outputs, {"texts": numpy.array(decoded)})
 
 
 def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target: Path) -> None:
     """Write a SavedModel with the signature `serving_default` to `target`, which must not exist."""
-    with restored(folder, spec, [step], data, lambda trainable: trainable.serving_graph()) as (
-        session,
-        _,
-        built,
-    ):
+
+    def build(trainable: Trainable) -> ServingGraph:
+        return trainable.serving_graph()
+
+    with restored(folder, spec, [step], data, build) as (session, _, built):
         tf = tensorflow()
         saved_model = tf.saved_model
         signature = saved_model.predict_signature_def(dict(built.inputs), dict(built.outputs))
@@ -185,52 +205,56 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
 
 
 def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[str, Any]:
-    """Write a Keras model's weights by their names, and features of two examples, all zeros, by
-    their keys.
+    """Write a Keras model's weights by name, and the features of two examples (zeros) by key.
 
-    Returns the names, those of weights in order, and how the keys make up the features
-    (structure.py).
+    Returns
+    -------
+    dict
+        The names of the weights in order, the keys, and how the keys make up the features
+        (structure.py).
     """
     trainable = load_model(folder, spec, "")
-    if not isinstance(trainable, OwnModel) or not (built := trainable.keras_model):
+    built = trainable.keras_model if isinstance(trainable, OwnModel) else None
+    if not isinstance(trainable, OwnModel) or not built:
         raise TrainingError(
             "the cell defines model_fn, and no Keras model",
             fix="run.predict and run.export use it.",
         )
     values = Checkpoints(folder.checkpoints).read(step)
     names = weight_names(built.model.weights)
-    if missing := [name for name in names if name not in values]:
-        raise TrainingError(
-            f"the checkpoint does not hold the model's {missing[0]}", where=f"step {step:,}"
-        )
+    missing = [name for name in names if name not in values]
+    if missing:
+        what = f"the checkpoint does not have the model's {missing[0]}"
+        raise TrainingError(what, where=f"step {step:,}")
     keys = [key for _, key in leaves(trainable.features)]
     features = dict(zip(keys, (value for _, value in leaves(built.example)), strict=True))
-    write_arrays(
-        outputs, {**features, **{f"weight {name}": _as_numpy_knows(values[name]) for name in names}}
-    )
+    arrays = {f"weight {name}": _as_float32(values[name]) for name in names}
+    write_arrays(outputs, {**features, **arrays})
     return {"weights": names, "features": keys, "given": described(trainable.features)}
 
 
-def _as_numpy_knows(value: Any) -> Any:
-    """bfloat16, a kind that its files cannot name, as float32, which holds it exactly."""
+def _as_float32(value: Any) -> Any:
+    """Convert bfloat16 to float32, without loss, because NumPy's files have no name for it."""
     if value.dtype.name == "bfloat16":
         return value.astype("float32")
     return value
 
 
-def _count(given: Mapping[str, Any]) -> int:
-    return len(next(iter(given.values())))
+def _count(features: Mapping[str, Any]) -> int:
+    return len(next(iter(features.values())))
 
 
-def _fed(trainable: Trainable, built: ServingGraph, given: Mapping[str, Any]) -> dict[Any, Any]:
-    """What to feed: arrays as the model takes them, texts as token numbers."""
-    fed: dict[Any, Any] = {}
-    for name, array in given.items():
+def _feeds(
+    trainable: Trainable, built: ServingGraph, features: Mapping[str, Any]
+) -> dict[Any, Any]:
+    """Return what to feed: arrays as the model takes them, texts as token numbers."""
+    feeds: dict[Any, Any] = {}
+    for name, array in features.items():
         placeholder = built.inputs[name]
         if array.dtype.kind == "U" and placeholder.dtype.is_integer:
             array = trainable.texts().encode(name, list(array))
-        fed[placeholder] = _fitting(name, array, placeholder)
-    return fed
+        feeds[placeholder] = _fit(name, array, placeholder)
+    return feeds
 
 
 def _prepare(trainable: Trainable, spec: RunSpec, own: str) -> None:
@@ -240,54 +264,54 @@ def _prepare(trainable: Trainable, spec: RunSpec, own: str) -> None:
         if own not in str(error):
             raise
         what = f"{spec.problem} needs a vocabulary that was made with its data"
-        raise TrainingError(
-            what, fix="Say where it is on this machine: data_dir=FOLDER."
-        ) from error
+        fix = "Give its folder on this machine: data_dir=FOLDER."
+        raise TrainingError(what, fix=fix) from error
 
 
 def _refuse_other_model(tf: Any, prefix: Path) -> None:
-    """What the checkpoint does not hold would be random numbers, and nobody would see it in the
-    answers.
+    """Raise TrainingError if the checkpoint lacks a variable of the model.
+
+    It would have random values, which the outputs would not show.
     """
-    known = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
+    saved = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
     names = (placement.place_in_checkpoint(variable)[0] for variable in tf.trainable_variables())
-    missing = [name for name in names if name not in known]
+    missing = [name for name in names if name not in saved]
     if missing:
-        what = f"the checkpoint does not hold the model's {missing[0]}"
-        raise TrainingError(
-            what + (f" and {len(missing) - 1} more" if missing[1:] else ""), where=prefix.name
-        )
+        what = f"the checkpoint does not have the model's {missing[0]}"
+        if missing[1:]:
+            what += f" and {len(missing) - 1} more"
+        raise TrainingError(what, where=prefix.name)
 
 
-def _fitting(name: str, array: Any, placeholder: Any) -> Any:
-    """`array` as the model takes it; whole numbers stay what they are, or it is an error."""
-    wanted = placeholder.shape.as_list()
+def _fit(name: str, array: Any, placeholder: Any) -> Any:
+    """Return `array` in the shape and type that the model takes.
+
+    Raises TrainingError if the shape differs, or values would change.
+    """
+    shape = placeholder.shape.as_list()
     kind = placeholder.dtype
-    if array.ndim == len(wanted) - 1 and wanted[-1] == 1:
+    if array.ndim == len(shape) - 1 and shape[-1] == 1:
         array = array[..., None]  # grey images, single labels
-    fits = array.ndim == len(wanted) and all(
-        size in (None, there) for size, there in zip(wanted, array.shape, strict=True)
+    fits = array.ndim == len(shape) and all(
+        size in (None, actual) for size, actual in zip(shape, array.shape, strict=True)
     )
     if not fits:
-        shape = ", ".join("any" if size is None else str(size) for size in wanted[1:])
-        what = f"{name} has the shape {array.shape}, where a batch of ({shape}) is needed"
+        sizes = ", ".join("any" if size is None else str(size) for size in shape[1:])
+        what = f"{name} has the shape {array.shape}, where a batch of ({sizes}) is needed"
         raise TrainingError(what, fix="The first dimension counts the examples.")
-    if kind.is_integer or kind.is_bool:
-        cast = array.astype(kind.as_numpy_dtype)
-        if not (cast == array).all():
-            what = f"{name} holds values that are no {kind.name}"
-            raise TrainingError(
-                what, fix="Give examples as the problem's generator does; the model scales them."
-            )
-        return cast
-    return array.astype(kind.as_numpy_dtype)
+    cast = array.astype(kind.as_numpy_dtype)
+    if (kind.is_integer or kind.is_bool) and not (cast == array).all():
+        what = f"{name} has values that are not {kind.name}"
+        fix = "Give examples as the problem's generator does; the model scales them."
+        raise TrainingError(what, fix=fix)
+    return cast
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Use the trained model of a run.")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--step", type=int)
-    parser.add_argument("--data", help="folder with the problem's vocabularies")
+    parser.add_argument("--data", help="folder of the problem's vocabularies")
     what = parser.add_subparsers(dest="what", required=True)
     for name in ("predict", "decode"):
         asking = what.add_parser(name)
@@ -312,16 +336,11 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
         steps = Checkpoints(folder.checkpoints).steps()
         if not steps or given.step not in (None, *steps):
             raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
-        if given.step is None:
-            step = steps[0]
-        else:
-            step = given.step
-        # it was the VMs' place
-        if spec.data_folder and Path(spec.data_folder).is_dir():
-            there = spec.data_folder
-        else:
-            there = None
-        data = given.data or (None if kept_vocabularies(folder.checkpoints) else there)
+        step = steps[0] if given.step is None else given.step
+        data = given.data
+        if not data and not kept_vocabularies(folder.checkpoints) and spec.data_folder:
+            # A folder of the VMs, which this machine may have too.
+            data = spec.data_folder if Path(spec.data_folder).is_dir() else None
         if given.what == "weights":
             more = weights(folder, spec, step, given.outputs)
         elif given.what == "export":
@@ -331,20 +350,19 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
         else:
             search = {"beam_size": given.beam_size, "alpha": given.alpha, "average": given.average}
             decode(folder, spec, step, data, given.inputs, given.outputs, **search)
-    except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything; it is told in one line
+    except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything
         traceback.print_exc()
         return errors.to_message(to_transient_error(error, offset))
     return {"step": step, **more}
 
 
 def main() -> None:
-    """Print the answer; exit with 0 if all is written."""
+    """Print the answer; exit with 1 if it is an error."""
     given = _arguments()
     take_environment()
-    os.environ["CUDA_VISIBLE_DEVICES"] = (
-        "-1"  # a GPU of this machine may be busy, and one pass needs none
-    )
-    with contextlib.redirect_stdout(sys.stderr):  # whatever the cell prints is not the answer
+    # A GPU of this machine may be busy, and one pass needs none.
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    with contextlib.redirect_stdout(sys.stderr):  # the cell may print, and only the answer counts
         answer = _answer(given)
     print(json.dumps(answer), flush=True)
     sys.exit("error" in answer)

@@ -1,12 +1,12 @@
-"""Write a worker's graph into a file, for workers that join later: `python -m
-...programs.shared_graph`.
+"""Write a worker's graph into a file, for workers that join later.
 
-The chief starts it once a run has trained for a while, as a process of its own and of the lowest
-priority, at which it takes no time from anybody; where nobody leaves it any, another tries at a low
-one. Workers copy the file before the records (data_files.py). There is one for machines with a GPU
-and one for those without: models differ in them. A worker that finds none, or none that fits,
-builds its graph itself: with a GPU also that of a model that looks for one as it is built, because
-there is none here.
+`python -m ...programs.shared_graph` is started by the chief once a run has trained for a while, as
+a process with the lowest priority, which takes no time from others. If it gets no time at all,
+another one tries with a low priority. Workers copy the file before the records (data_files.py).
+
+There is one file for VMs with a GPU and one for VMs without, because models may differ. A worker
+without a fitting file builds its graph itself. So does a worker with a GPU whose model checks for
+one while it is built, because there is none here.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ _NICE = 10
 
 
 def main() -> None:
-    """Write the file whole or not at all; exit with 1, and a traceback, where that cannot be."""
+    """Write the whole file, or exit with 1 and a traceback."""
     parser = argparse.ArgumentParser(description="Write a worker's graph into a file.")
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument(
-        "--servers", type=int, required=True, help="how many parameter servers the run has"
+        "--servers", type=int, required=True, help="number of the run's parameter servers"
     )
     parser.add_argument("--gpu", action="store_true", help="for workers with a GPU")
-    parser.add_argument(
-        "--idle", action="store_true", help="take only the time that nobody else wants"
-    )
+    parser.add_argument("--idle", action="store_true", help="use only cores that are idle")
     given = parser.parse_args()
     if given.idle:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -49,21 +47,22 @@ def main() -> None:
     folder = RunFolder(given.run)
     spec = folder.spec()
     if given.gpu and not spec.model:
-        _refuse_to_look()
+        _refuse_gpu_checks()
     content = written(load_model(folder, spec, folder.data_directory(spec)), spec, given.servers)
     folder.graphs.mkdir(exist_ok=True, mode=0o700)
     write_atomically(folder.graph_file(given.gpu, given.servers), content, durable=False)
 
 
-def _refuse_to_look() -> None:
-    """Have TrainingError raised where a model looks for a GPU: Keras's recurrent layers take
-    cuDNN's kernels where they see one, and others in the graph that is built here.
+def _refuse_gpu_checks() -> None:
+    """Raise TrainingError when the model checks for a GPU while it is built.
+
+    Keras's recurrent layers use cuDNN's kernels if they find one, and others here.
     """
     from ..tf.graph_mode import everything
 
     def refuse(*_: object) -> NoReturn:
         raise TrainingError(
-            "the model looks for a GPU, and here is none: workers build its graph themselves"
+            "the model checks for a GPU, and this VM has none: workers build its graph themselves"
         )
 
     everything()

@@ -1,10 +1,10 @@
-"""A problem's records in a bucket, shared by all clusters: `python -m ...programs.shared_records
-get ...`.
+"""A problem's records in a bucket, shared by all clusters.
 
-`get` brings them into a folder: those that `put` left there, else whatever lies in the place itself
-(a folder of the problem's own, filled by somebody). `put` uploads a folder under a name never used
-before and then names it in a small manifest; of several that do so at once one wins, and the
-others' uploads go. Prints one line of JSON, `{"files": N}` or `{"error": "sentence"}`.
+`python -m ...programs.shared_records get ...` copies them into a folder: those that `put` left
+there, or else all files of the place (a folder of the problem's own, which someone else filled).
+`put` uploads a folder under a new name, and then names it in a small manifest. If several do so at
+the same time, one wins, and the uploads of the others are deleted. Prints one line of JSON,
+`{"files": N}` or `{"error": "sentence"}`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def get(bucket: Bucket, problem: str, directory: Path) -> int:
-    """How many files there are now in `directory`; 0: nobody has made them yet."""
+    """Copy the records into `directory`; return the number of files, 0 if there are no records."""
     values, _ = bucket.read_json(_manifest(problem))
     if values is None:
         files = [file for file in bucket.files() if not file.name.endswith(".records.json")]
@@ -42,9 +42,7 @@ def get(bucket: Bucket, problem: str, directory: Path) -> int:
 
 
 def folder(bucket: Bucket, problem: str) -> str:
-    """Where in the place the records lie that `get` would bring: a folder of it, or the place
-    itself (empty).
-    """
+    """Return the folder of the bucket's place from which `get` copies; "" for the place itself."""
     values, _ = bucket.read_json(_manifest(problem))
     if values is None:
         return ""
@@ -52,7 +50,7 @@ def folder(bucket: Bucket, problem: str) -> str:
 
 
 def put(bucket: Bucket, problem: str, directory: Path) -> int:
-    """How many files were uploaded; 0: somebody else was faster."""
+    """Upload the records; return the number of files, 0 if another cluster was faster."""
     folder = f"{problem}-{secrets.token_hex(6)}/"
     paths = sorted(
         path for path in directory.iterdir() if path.is_file() and _NAME.fullmatch(path.name)
@@ -63,21 +61,21 @@ def put(bucket: Bucket, problem: str, directory: Path) -> int:
             _manifest(problem), {"folder": folder, "files": [asdict(file) for file in files]}, 0
         )
     except OvertakenError:
-        with contextlib.suppress(
-            TrainingError
-        ):  # the VM's token may make objects there and not delete any
+        # The VM's token may be allowed to create objects there, and not to delete them.
+        with contextlib.suppress(TrainingError):
             for file in files:
                 bucket.delete(f"{folder}{file.name}")
         return 0
     return len(files)
 
 
-def run(do: str, place: str, problem: str, directory: Path, token: Path) -> int:
-    """Have a process of its own do it, which has Google's client in its memory instead of us.
-    Raises TrainingError.
+def run(action: str, place: str, problem: str, directory: Path, token: Path) -> int:
+    """Run `get` or `put` in another process, which has Google's client in its memory.
+
+    Returns the number of files. Raises TrainingError.
     """
-    words = [do, place, problem, str(directory), "--token", str(token)]
-    command = [sys.executable, "-m", f"{__package__}.{Path(__file__).stem}", *words]
+    arguments = [action, place, problem, str(directory), "--token", str(token)]
+    command = [sys.executable, "-m", f"{__package__}.{Path(__file__).stem}", *arguments]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
     answer: dict[str, Any] = {"error": f"the records' program ended with code {ended.returncode}"}
     with contextlib.suppress(IndexError, ValueError):
@@ -95,20 +93,19 @@ def _read(values: Any) -> tuple[str, list[File]]:
     try:
         folder = str(values["folder"])
         files = [
-            File(str(each["name"]), int(each["size"]), str(each["crc32c"]))
-            for each in values["files"]
+            File(str(file["name"]), int(file["size"]), str(file["crc32c"]))
+            for file in values["files"]
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise TrainingError(f"the manifest of the records cannot be read: {error!r}") from error
-    if not _PART.fullmatch(folder.removesuffix("/")) or not all(
-        _NAME.fullmatch(file.name) for file in files
-    ):
+    is_valid = _PART.fullmatch(folder.removesuffix("/"))
+    if not is_valid or not all(_NAME.fullmatch(file.name) for file in files):
         raise TrainingError("the manifest of the records names files that lead elsewhere")
     return folder, files
 
 
 def main() -> None:
-    """Exit code 0, or 1 with the reason in the output."""
+    """Print the answer; exit with 1 if it is an error."""
     parser = argparse.ArgumentParser(
         description="Get a problem's records from a bucket, or put them there."
     )
@@ -116,7 +113,7 @@ def main() -> None:
     parser.add_argument("place", help="gs://bucket/folder")
     parser.add_argument("problem")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--token", type=Path, help="the file with the token for the bucket")
+    parser.add_argument("--token", type=Path, help="file with the token for the bucket")
     given = parser.parse_args()
     answer: dict[str, Any]
     try:

@@ -1,12 +1,13 @@
-"""Bring a run's newest checkpoint into its bucket, or back: `python -m ...programs.shipping ship
---run F`.
+"""Copy a run's newest checkpoint to its bucket, or back.
 
-`ship` uploads the newest checkpoint of the run's folder (and the best, where that is not there
-yet), then names it in the manifest, then deletes what the manifest names no longer. `restore`
-downloads the newest checkpoint whose files are what the manifest says, if none as new lies in the
-folder, and the best. A process of its own, and when it ships of low priority: training must not
-wait for it. It can be killed at any moment; what is half there counts for nothing. Prints one line
-of JSON, `{"step": N or null, ...}` or `{"error": "sentence"}`.
+`python -m ...programs.shipping ship --run F` uploads the newest checkpoint of the run's folder (and
+the best, if the bucket does not have it), then names it in the manifest, then deletes what the
+manifest no longer names. `restore` downloads the newest checkpoint whose files match the manifest,
+if none as new is in the folder, and the best one.
+
+It is a process of its own, and `ship` has a low priority, because training must not wait for it. It
+may be killed at any moment: incomplete uploads do not count. Prints one line of JSON, `{"step": N
+or null, ...}` or `{"error": "sentence"}`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from ...errors import TrainingError, TransientError
 from ...files import write_atomically
 from ...protocol import layout
-from ...protocol.measures.objective import Best
+from ...protocol.objective import Best
 from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints, kept_vocabularies
@@ -34,15 +35,26 @@ from ..folder import RunFolder
 
 _NICE = 10
 _LEFT_OVER_SECONDS = 3600.0
-"""An upload that was not finished within so long never will be."""
+"""Age in seconds of an incomplete upload that is deleted."""
 
 
 def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
-    """Upload the newest checkpoint in `folder`, with the vocabularies beside it, which without it
-    mean nothing.
+    """Upload the newest checkpoint with its vocabularies, and the best one if it is missing.
 
-    The best one too, where the bucket does not have it. The answer has step, path, seconds and
-    bytes of the newest, and `best` with its path; or only `step: null` if there is none.
+    Parameters
+    ----------
+    bucket
+        The run's bucket.
+    folder
+        Folder of the checkpoints.
+    keep
+        Number of checkpoints to keep in the bucket.
+
+    Returns
+    -------
+    dict
+        Step, path, seconds and bytes of the newest, and `best` with its path; or only `step: null`
+        if there is no checkpoint.
     """
     started = time.monotonic()
     local = Checkpoints(folder)
@@ -52,30 +64,18 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
         return {"step": None}
     best = local.best()
     uploaded: list[str] = []
-    with local.locked(
-        step
-    ):  # where few are kept, the next ones may be written faster than this is uploaded
-        # The index comes last: whoever finds it there, finds all of it, though no manifest should
-        # tell.
-        paths = sorted(
-            [*kept_vocabularies(folder), *local.files(step)],
-            key=lambda path: path.suffix == ".index",
-        )
+    # If few are kept, newer checkpoints may be written, and this one dropped, during the upload.
+    with local.locked(step):
+        paths = _paths(folder, step)
         newest = manifest.newest
         after = manifest
         try:
-            if (
-                newest is None
-                or newest.step != step
-                or set(newest.files) != {described(path) for path in paths}
-            ):
-                after = manifest.adding(
-                    Checkpoint(step, "", ()), keep
-                )  # refused before anything is uploaded
-                after = manifest.with_best(best).adding(
-                    newest := _upload(bucket, step, paths, uploaded), keep
-                )
-            after = after.with_best(best, _best_one(bucket, folder, best, after, uploaded))
+            if newest is None or not _is_same(newest, step, paths):
+                # An empty one first: if the manifest refuses it, nothing has been uploaded.
+                manifest.adding(Checkpoint(step, "", ()), keep)
+                newest = _upload(bucket, step, paths, uploaded)
+                after = manifest.with_best(best).adding(newest, keep)
+            after = after.with_best(best, _upload_best(bucket, folder, best, after, uploaded))
             if after != manifest:
                 bucket.write_json(NAME, after.to_dict(), generation)
         except (TransientError, OSError):
@@ -84,51 +84,62 @@ def ship(bucket: Bucket, folder: Path, keep: int = 5) -> dict[str, Any]:
             raise
     if after != manifest:
         _clean(bucket, manifest, after)
-    if after.best:
-        judged = after.of(after.best.step)
-    else:
-        judged = None
-    if after.best and judged:
-        told = {**asdict(after.best), "path": f"{bucket.place}/{judged.prefix}"}
-    else:
-        told = None
-    return _shipped(bucket, newest, started) | ({"best": told} if told else {})
+    answer = _describe(bucket, newest, started)
+    best_shipped = after.of(after.best.step) if after.best else None
+    if after.best and best_shipped:
+        answer["best"] = {**asdict(after.best), "path": f"{bucket.place}/{best_shipped.prefix}"}
+    return answer
 
 
-def _best_one(
+def _paths(folder: Path, step: int) -> list[Path]:
+    """Return the files of a checkpoint and its vocabularies, in the order of their upload.
+
+    The index is the last one: with it, all files are there, even if no manifest names them.
+    """
+    paths = [*kept_vocabularies(folder), *Checkpoints(folder).files(step)]
+    return sorted(paths, key=lambda path: path.suffix == ".index")
+
+
+def _is_same(checkpoint: Checkpoint, step: int, paths: Sequence[Path]) -> bool:
+    """Return whether the bucket's checkpoint has the same files."""
+    return checkpoint.step == step and set(checkpoint.files) == {described(path) for path in paths}
+
+
+def _upload_best(
     bucket: Bucket, folder: Path, best: Best | None, manifest: Manifest, uploaded: list[str]
 ) -> Checkpoint | None:
-    """The best checkpoint, uploaded just now; None where there is none, or it is in the bucket
-    already.
-    """
+    """Upload the best checkpoint; None if there is none, or the bucket has it."""
     if best is None or manifest.of(best.step):
         return None
-    local = Checkpoints(folder)
-    with local.locked(best.step):
-        paths = sorted(
-            [*kept_vocabularies(folder), *local.files(best.step)],
-            key=lambda path: path.suffix == ".index",
-        )
-        return _upload(bucket, best.step, paths, uploaded)
+    with Checkpoints(folder).locked(best.step):
+        return _upload(bucket, best.step, _paths(folder, best.step), uploaded)
 
 
 def _upload(bucket: Bucket, step: int, paths: Sequence[Path], uploaded: list[str]) -> Checkpoint:
-    """Upload the files of a checkpoint into a folder of its own; `uploaded` notes the names of what
-    is there.
-    """
+    """Upload the files of a checkpoint into a new folder, and add their names to `uploaded`."""
     place = f"{layout.CHECKPOINTS}/{step}-{secrets.token_hex(6)}"
     files = list[File]()
     for path in paths:
-        files.append(bucket.upload(path, name := f"{place}/{path.name}"))
+        name = f"{place}/{path.name}"
+        files.append(bucket.upload(path, name))
         uploaded.append(name)
     return Checkpoint(step, place, tuple(files))
 
 
 def restore(bucket: Bucket, folder: Path, *, own: bool = True) -> dict[str, Any]:
-    """Have the newest good checkpoint in `folder`, and the best; its step, and `refused`: why newer
-    ones were passed over.
+    """Download the newest good checkpoint into `folder`, and the best one.
 
-    `own`: it is the run's own place, and not one that it only resumes from.
+    Parameters
+    ----------
+    bucket, folder
+        The bucket, and the folder of the checkpoints.
+    own
+        Whether it is the run's own bucket, and not one from which it only resumes.
+
+    Returns
+    -------
+    dict
+        The `step`, and `refused`: why newer checkpoints were not used.
     """
     manifest, generation = read_manifest(bucket)
     answer = _restore_newest(bucket, manifest, generation, folder, own=own)
@@ -136,13 +147,10 @@ def restore(bucket: Bucket, folder: Path, *, own: bool = True) -> dict[str, Any]
 
 
 def _restore_best(bucket: Bucket, manifest: Manifest, folder: Path) -> list[str]:
-    """Have the best one too, unless another is here; why that could not be."""
+    """Download the best checkpoint, unless there is one; return why not, if it is damaged."""
     local = Checkpoints(folder)
     best = manifest.best
-    if best:
-        checkpoint = manifest.of(best.step)
-    else:
-        checkpoint = None
+    checkpoint = manifest.of(best.step) if best else None
     if best is None or checkpoint is None or local.best():
         return []
     try:
@@ -168,10 +176,9 @@ def _restore_newest(
         except DamagedError as error:
             refused.append(f"step {checkpoint.step}: {error}")
             continue
-        if (
-            refused and own
-        ):  # what is passed over must not stand in the way of the run's next checkpoints
-            left = tuple(each for each in manifest.checkpoints if each.step <= checkpoint.step)
+        if refused and own:
+            # Drop the refused ones: the run's next checkpoints may have smaller steps.
+            left = tuple(older for older in manifest.checkpoints if older.step <= checkpoint.step)
             bucket.write_json(NAME, Manifest(left).with_best(manifest.best).to_dict(), generation)
         write_atomically(folder / "checkpoint", state_file(reversed(local.steps())))
         return {"step": checkpoint.step, "refused": refused}
@@ -183,10 +190,11 @@ def _restore_newest(
 
 
 def read_manifest(bucket: Bucket) -> tuple[Manifest, int]:
-    """The manifest and its generation; an empty one and 0 where there is none yet.
+    """Return the manifest and its generation; an empty one and 0 if there is none yet.
 
-    Where it is lost or damaged it is what lies there whole: a run never starts from nothing beside
-    its checkpoints. Raises TrainingError for a damaged one beside which nothing is whole.
+    If it is lost or damaged, it is made from the complete checkpoints in the bucket: a run never
+    starts from the beginning beside its checkpoints. Raises TrainingError if it is damaged and no
+    checkpoint is complete.
     """
     content, generation = bucket.read(NAME)
     damage: TrainingError | None = None
@@ -195,43 +203,43 @@ def read_manifest(bucket: Bucket) -> tuple[Manifest, int]:
             return Manifest.read(content), generation
         except TrainingError as error:
             damage = error
-    found = Manifest.from_objects(each[:3] for each in bucket.list(f"{layout.CHECKPOINTS}/"))
-    if found.newest:
-        if damage:
-            what = damage.what
-        else:
-            what = "the manifest of the checkpoints is lost"
-        steps = ", ".join(f"{checkpoint.step}" for checkpoint in found.checkpoints)
-        print(f"{what}; whole in {bucket.place} are the steps {steps}", file=sys.stderr, flush=True)
+    objects = bucket.list(f"{layout.CHECKPOINTS}/")
+    manifest = Manifest.from_objects(listed[:3] for listed in objects)
+    if manifest.newest:
+        what = damage.what if damage else "the manifest of the checkpoints is lost"
+        steps = ", ".join(f"{checkpoint.step}" for checkpoint in manifest.checkpoints)
+        text = f"{what}; complete in {bucket.place} are the steps {steps}"
+        print(text, file=sys.stderr, flush=True)
     elif damage:
         raise damage
-    return found, generation
+    return manifest, generation
 
 
 def _download(bucket: Bucket, checkpoint: Checkpoint, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for file in sorted(
-        checkpoint.files, key=lambda file: file.name.endswith(".index")
-    ):  # the index makes it one
+    # The index is the last one, because with it the checkpoint counts as complete.
+    for file in sorted(checkpoint.files, key=lambda file: file.name.endswith(".index")):
         path = folder / file.name
         if not path.exists() or described(path) != file:
             bucket.download(file, f"{checkpoint.folder}/{file.name}", path)
 
 
 def _clean(bucket: Bucket, before: Manifest, after: Manifest) -> None:
-    """Delete what the manifest names no longer, and what unfinished uploads left; others may be
-    uploading just now.
+    """Delete what the manifest no longer names, and the rest of old incomplete uploads.
+
+    Newer ones are kept, because another process may be uploading them.
     """
     named = _objects(after)
     dropped = _objects(before) - _objects(after)
-    found = [
-        (each.name, each.made)
-        for each in bucket.list(f"{layout.CHECKPOINTS}/")
-        if each.name not in named
+    unnamed = [
+        (listed.name, listed.made)
+        for listed in bucket.list(f"{layout.CHECKPOINTS}/")
+        if listed.name not in named
     ]
-    written = max((made for name, made in found if name == NAME), default=0.0)
-    for name, made in found:
-        if name in dropped or (name.count("/") == 2 and written - made > _LEFT_OVER_SECONDS):
+    written = max((made for name, made in unnamed if name == NAME), default=0.0)
+    for name, made in unnamed:
+        is_old = name.count("/") == 2 and written - made > _LEFT_OVER_SECONDS
+        if name in dropped or is_old:
             bucket.delete(name)
 
 
@@ -243,7 +251,7 @@ def _objects(manifest: Manifest) -> set[str]:
     }
 
 
-def _shipped(bucket: Bucket, checkpoint: Checkpoint, started: float) -> dict[str, Any]:
+def _describe(bucket: Bucket, checkpoint: Checkpoint, started: float) -> dict[str, Any]:
     return {
         "step": checkpoint.step,
         "path": f"{bucket.place}/{checkpoint.prefix}",
@@ -253,14 +261,14 @@ def _shipped(bucket: Bucket, checkpoint: Checkpoint, started: float) -> dict[str
 
 
 def main() -> None:
-    """Exit code 0, or 1 with the reason in the output."""
+    """Print the answer; exit with 1 if it is an error."""
     parser = argparse.ArgumentParser(
-        description="Bring a run's newest checkpoint into its bucket, or back."
+        description="Copy a run's newest checkpoint to its bucket, or back."
     )
     parser.add_argument("do", choices=("ship", "restore"))
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument(
-        "--beside", action="store_true", help="the one before stays too, however few are kept"
+        "--beside", action="store_true", help="keep one more, so that the one before stays"
     )
     given = parser.parse_args()
     folder = RunFolder(given.run)

@@ -1,7 +1,7 @@
-"""The process of one worker: it copies the data, builds its graph, and steps until it is told to
-leave.
+"""The process of one worker: it copies the data, builds its graph, and steps until it is stopped.
 
-`session` is its training, `chief_link` its connection with the chief, `meter` what it measures.
+`session` has the loop of its training, `steps` a single step, `chief_link` its connection to the
+chief, and `meter` its measurements.
 """
 
 from __future__ import annotations

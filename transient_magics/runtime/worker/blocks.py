@@ -1,10 +1,10 @@
-"""A worker's blocks of the records: leased from the chief, copied by several connections at once,
-read chunk by chunk.
+"""A worker's record blocks: leased from the chief, copied by several connections, read in chunks.
 
-A chunk is what the pipeline of examples reads at a time, from its first record to its last: the
-first is one block, so that the first step waits for no more; later ones are some, whose records are
-mixed. Once steps have had all examples of a chunk its blocks are told as done. What is leased and
-not done is what a death costs; it is bounded.
+A chunk is what the pipeline of examples reads at a time, from its first record to its last. The
+first chunk is one block, so that the first step need not wait for more. Later chunks have several
+blocks, whose records are mixed. Once steps have had all examples of a chunk, its blocks are
+reported as done. A worker that dies costs the blocks that it leases and has not done, whose number
+is limited.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import TrainingError
 from ...protocol import checks
+from ...protocol.checks import is_path
 from ...protocol.chief_messages import Fetch, Files, Grant, Lease, LeasedBlock
-from ...protocol.names import is_path
 from ...protocol.run import Cache
 from ..files.blocks import BlockCache, Content
 from ..files.data_files import ask
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from ..files.bucket import Bucket
 
 CONNECTIONS = 4
-"""On which blocks are copied at once."""
+"""Connections that copy blocks at the same time."""
 CHUNK = 8
-"""Blocks that are read together, from the fourth time on; before, 1, 2 and 4."""
+"""Blocks of a chunk, from the fourth one on; before it, 1, 2 and 4."""
 BOUND = 3 * CHUNK
-"""Blocks that a worker holds at least: those that are read, those that come next, those whose
-examples wait.
+"""Blocks that a worker leases at least: those that are read, those that come next, and those whose
+examples wait for a step.
 """
 MOST_BOUND = 512
 _LARGEST = 64 << 20
-"""Bytes of a block, of which the chief makes none so large."""
+"""Limit on the size of a block, in bytes; the chief makes smaller ones."""
 _PIECE = 1 << 18
 _SILENT = 60.0
 _PAUSE = 5.0
 _TRIES = 5
-_PATIENCE = 900.0
-"""Seconds for which the chief may be away, as where its VM starts anew."""
+_CHIEF_AWAY = 900.0
+"""Time that the chief may be away, in seconds: its VM may have to start."""
 _ASK_AGAIN = 0.5
 _STARVED = 5.0
-_MOST_TOLD = 256
-"""Of the blocks in a cache, in one message."""
+_MOST_CACHED = 256
+"""Most cached blocks that one message reports."""
 
 _SLOWER = 4.0
-"""A block may take so many times as long as one from the chief does, ..."""
+"""A block from the bucket may take this many times as long as one from the chief, ..."""
 _LEAST = 2.0
 _MOST = 60.0
 _UNKNOWN = 10.0
-"""... between so many seconds; these many where none has come from the chief yet."""
+"""... within these limits, in seconds; the last is the limit before any came from the chief."""
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 300.0
 _CHIEF_SECONDS = 10.0
@@ -67,15 +67,27 @@ _CHIEF_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Chunk:
-    """Blocks that are read together, and the files in which they are."""
+    """Blocks that are read together, and their files."""
 
     numbers: tuple[int, ...]
     paths: tuple[str, ...]
 
 
 class Blocks:
-    """The blocks of one worker. `say` sends a Lease to the chief, whose answer comes in by
-    `leased`.
+    """The record blocks of one worker.
+
+    Parameters
+    ----------
+    chief, token
+        Address of the chief, and the run's token.
+    run
+        Folder of the run on this VM.
+    cache
+        Declared cache; "" for none. Raises DeclarationError if this VM has no room for it.
+    send
+        Sends a Lease to the chief, whose answer is passed to `leased`.
+    bucket
+        The bucket that has the records too, if any.
     """
 
     def __init__(
@@ -84,57 +96,67 @@ class Blocks:
         token: str,
         run: Path,
         cache: str,
-        say: Callable[[Lease], None],
+        send: Callable[[Lease], None],
         bucket: BucketBlocks | None = None,
     ) -> None:
-        """`bucket`: where the records lie, too. Raises DeclarationError for a cache that this VM
-        has no room for.
-        """
         self._chief = chief
         self._token = token
-        self._say = say
+        self._send = send
         self._bucket = bucket
         self._cache = BlockCache(Cache.parse(cache) if cache else None, run)
         self._changed = threading.Condition()
+        # Blocks, from their lease to their last step:
         self._coming: deque[LeasedBlock] = deque()
-        self._ready: deque[tuple[int, str]] = deque()
-        self._held: dict[int, int] = {}
-        """Blocks under lease that are not done, and their records."""
-        self._out: list[Chunk] = []
-        self._again: deque[Chunk] = deque()
-        self._done: list[int] = []
-        self._telling: list[int] = []
-        """Of those, what the chief was told in the message that it has not answered yet, of this
-        serial number.
-        """
-        self._serial = 1
+        """Leased blocks that are not copied yet."""
         self._copying = 0
-        self._untold = sorted(self._cache.numbers)
-        self._asked_at = 0.0
-        """When the chief was asked and has not answered; 0: it owes nothing."""
+        self._ready: deque[tuple[int, str]] = deque()
+        """Blocks that are copied, with their files."""
+        self._out: list[Chunk] = []
+        """Chunks that the pipeline reads."""
+        self._again: deque[Chunk] = deque()
+        """Chunks of a lost session, which are read again."""
+        self._done: list[int] = []
+        """Blocks that are done and not reported yet."""
+        self._leased: dict[int, int] = {}
+        """Leased blocks that are not done, with the number of their records."""
+        # The request to the chief:
+        self._reporting: list[int] = []
+        """Blocks that the unanswered request reports as done."""
+        self._serial = 1
+        """Number of the request. It is sent again under the same number if it is not answered."""
+        self._requested_at = 0.0
+        """When the request was sent; 0 if it has been answered."""
         self._refused_at = 0.0
+        """When the chief last had no block; 0 if it has."""
+        self._unreported = sorted(self._cache.numbers)
+        """Cached blocks that are not reported yet."""
         self._size = 1
+        """Blocks of the next chunk."""
         self._bound = BOUND
-        self._hits = self._misses = self._saved = self._fetched = self._straight = 0
+        """Most blocks to lease."""
+        # Counters for the chief:
+        self._hits = 0
+        self._misses = 0
+        self._saved = 0
+        self._fetched = 0
+        self._straight = 0
         self._waited = 0.0
         self._moved_at = time.monotonic()
         self._ended = False
         self._failure: BaseException | None = None
         self.moved: Callable[[], object] = lambda: None
-        """Called when something has arrived: a slow source is no standstill."""
+        """Called when bytes have arrived: waiting for a slow source is not being stuck."""
 
     def start(self) -> None:
-        """Lease and copy, on threads of their own."""
+        """Lease and copy blocks, on other threads."""
         if self._bucket is not None:
             self._bucket.open()
         for _ in range(CONNECTIONS):
             threading.Thread(target=self._copy, daemon=True, name="blocks").start()
-        self._ask()
+        self._request()
 
     def close(self, *, leaving: bool) -> None:
-        """No more is read; with `leaving`, no other process of this VM goes on with what the cache
-        has.
-        """
+        """Stop reading; `leaving`: no other process of this VM will use the cache."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -143,23 +165,21 @@ class Blocks:
             if leaving:
                 self._cache.close()
 
-    # --- read by the pipeline ----------------------------------------------------------------------------------------
+    # --- read by the pipeline ---------------------------------------------------------------------
     def expect(self, examples: int) -> None:
-        """A step takes so many examples: so many records are held at least, besides what is being
-        read.
-        """
+        """Lease enough blocks for steps of `examples` examples, besides the chunks being read."""
         with self._changed:
-            records = sum(self._held.values()) / max(1, len(self._held))
+            records = sum(self._leased.values()) / max(1, len(self._leased))
+            more = 0
             if records:
                 more = -(-examples // max(1, int(records)))
-            else:
-                more = 0
             self._bound = min(MOST_BOUND, max(self._bound, BOUND + more))
 
     def next(self, wait: float, ended: threading.Event) -> Chunk | None:
-        """The next chunk, or None if none is there within `wait` seconds, or who asks has `ended`.
+        """Return the next chunk.
 
-        Raises TrainingError where the records cannot be copied.
+        None if there is none within `wait` seconds, or the reader has `ended`. Raises TrainingError
+        if the records cannot be copied.
         """
         began = time.monotonic()
         with self._changed:
@@ -169,38 +189,40 @@ class Blocks:
                 raise self._failure
             if self._ended or ended.is_set():
                 return None
-            if not self._has_chunk():
-                starved = (
-                    time.monotonic() - self._moved_at > _STARVED
-                    and not self._coming
-                    and not self._copying
-                )
-                if starved and len(self._held) >= self._bound < MOST_BOUND:
-                    self._bound = min(2 * self._bound, MOST_BOUND)
-                    self._moved_at = time.monotonic()
-                    log(
-                        f"a step takes more records than {len(self._held)} blocks: up to {self._bound} are held now"
-                    )
-            else:
-                return self._take()
-        self._ask()
+            if self._has_chunk():
+                return self._next_chunk()
+            self._raise_bound_if_starved()
+        self._request()
         return None
 
+    def _raise_bound_if_starved(self) -> None:
+        """Lease more blocks if a step needs more records than all leased blocks have."""
+        nothing_comes = (
+            time.monotonic() - self._moved_at > _STARVED and not self._coming and not self._copying
+        )
+        if nothing_comes and len(self._leased) >= self._bound < MOST_BOUND:
+            self._bound = min(2 * self._bound, MOST_BOUND)
+            self._moved_at = time.monotonic()
+            log(
+                f"a step takes more records than {len(self._leased)} blocks have: "
+                f"up to {self._bound} are leased now"
+            )
+
     def used(self, chunk: Chunk) -> None:
-        """Steps have had all examples of this chunk."""
+        """Mark a chunk as done: steps have had all of its examples."""
         with self._changed:
-            if chunk not in self._out:  # it comes again, for another session
+            if chunk not in self._out:  # it is read again, for another session
                 return
             self._out.remove(chunk)
             for number in chunk.numbers:
                 self._cache.release(number)
-                self._held.pop(number, None)
+                self._leased.pop(number, None)
                 self._done.append(number)
             self._moved_at = time.monotonic()
-        self._ask()
+        self._request()
 
     def rewind(self) -> None:
-        """The session is lost: chunks that are not used come again."""
+        """Read chunks again that are not done: their session is lost."""
         with self._changed:
             self._again.extendleft(reversed(self._out))
             self._out.clear()
@@ -211,77 +233,72 @@ class Blocks:
             return True
         if not self._ready:
             return False
-        underway = self._coming or self._copying or (self._asked_at and not self._refused_at)
-        return len(self._ready) >= self._size or not underway
+        more_comes = self._coming or self._copying or (self._requested_at and not self._refused_at)
+        return len(self._ready) >= self._size or not more_comes
 
-    def _take(self) -> Chunk:
+    def _next_chunk(self) -> Chunk:
         if self._again:
             chunk = self._again.popleft()
         else:
-            taken = [self._ready.popleft() for _ in range(min(self._size, len(self._ready)))]
-            chunk = Chunk(tuple(number for number, _ in taken), tuple(path for _, path in taken))
+            count = min(self._size, len(self._ready))
+            blocks = [self._ready.popleft() for _ in range(count)]
+            chunk = Chunk(tuple(number for number, _ in blocks), tuple(path for _, path in blocks))
             self._size = min(2 * self._size, CHUNK)
         self._out.append(chunk)
         return chunk
 
-    # --- leased from the chief ---------------------------------------------------------------------------------------
+    # --- leased from the chief --------------------------------------------------------------------
     def leased(self, blocks: Sequence[LeasedBlock]) -> None:
-        """The chief's answer."""
+        """Add the blocks of the chief's answer."""
         with self._changed:
-            self._asked_at = 0.0
-            if blocks:
-                self._refused_at = 0.0
-            else:
-                self._refused_at = time.monotonic()
-            self._telling = []
-            self._serial = self._serial + 1
+            self._requested_at = 0.0
+            self._refused_at = 0.0 if blocks else time.monotonic()
+            self._reporting = []
+            self._serial += 1
             for block in blocks:
-                if block.number in self._held:
+                if block.number in self._leased:
                     continue
                 if not 0 < block.size <= _LARGEST:
-                    self._failure = TrainingError(
-                        f"the chief leases a block of {block.size} bytes", where=self._chief
-                    )
+                    what = f"the chief leases a block of {block.size} bytes"
+                    self._failure = TrainingError(what, where=self._chief)
                     break
-                self._held[block.number] = block.records
+                self._leased[block.number] = block.records
                 self._coming.append(block)
             self._moved_at = time.monotonic()
             self._changed.notify_all()
-        self._ask()
+        self._request()
 
     def joined(self) -> None:
-        """This worker's line to the chief is a new one: what was asked for on the last is not
-        answered any more.
+        """Send the request again: the connection to the chief is a new one.
 
-        The chief may be a new one too, which knows of no cache.
+        The chief may be a new one too, and not know the cache.
         """
         with self._changed:
-            self._asked_at, self._untold = 0.0, sorted(self._cache.numbers)
-        self._ask()
+            self._requested_at = 0.0
+            self._unreported = sorted(self._cache.numbers)
+        self._request()
 
-    def _ask(self) -> None:
-        """Say what is held and done, and ask for as many blocks as are missing to the bound, unless
-        it was asked.
-        """
+    def _request(self) -> None:
+        """Report blocks, and request those that are missing to the bound, unless pending."""
         with self._changed:
             now = time.monotonic()
-            wanted = max(0, self._bound - len(self._held))
-            few = wanted < CHUNK // 2 and not self._untold
+            missing = max(0, self._bound - len(self._leased))
+            few = missing < CHUNK // 2 and not self._unreported
             refused = self._refused_at and now - self._refused_at < _ASK_AGAIN and not self._done
-            if self._ended or self._asked_at or few or refused:
+            if self._ended or self._requested_at or few or refused:
                 return
-            self._asked_at = now
-            if not self._telling:
-                self._telling = self._done
+            self._requested_at = now
+            if not self._reporting:
+                self._reporting = self._done
                 self._done = []
-            told = self._untold[:_MOST_TOLD]
-            self._untold = self._untold[_MOST_TOLD:]
-            said = Lease(
+            cached = self._unreported[:_MOST_CACHED]
+            self._unreported = self._unreported[_MOST_CACHED:]
+            lease = Lease(
                 serial=self._serial,
-                held=tuple(self._held),
-                done=tuple(self._telling),
-                cached=tuple(told),
-                wanted=wanted,
+                held=tuple(self._leased),
+                done=tuple(self._reporting),
+                cached=tuple(cached),
+                wanted=missing,
                 bound=self._bound,
                 hits=self._hits,
                 misses=self._misses,
@@ -291,45 +308,55 @@ class Blocks:
                 waited=round(self._waited, 3),
                 detour=self._bucket.detour if self._bucket else "",
             )
-        self._say(said)
+        self._send(lease)
 
-    # --- copied ------------------------------------------------------------------------------------------------------
+    # --- copied -----------------------------------------------------------------------------------
     def _copy(self) -> None:
+        """Copy leased blocks, one after the other, until closed: a thread of each connection."""
         stream: Any = None
         while (block := self._next_leased()) is not None:
-            wanted = Content(block.number, block.size, block.crc32c)
             tries = 0
             began = time.monotonic()
             while not self._ended:
                 try:
-                    with self._changed:
-                        path = self._cache.get(wanted)
-                    if path is None:
-                        if self._bucket:
-                            content = self._bucket.read(block, self.moved)
-                        else:
-                            content = None
-                        straight = content is not None
-                        if content is None:
-                            stream = stream or self._connected()
-                            content = self._from_chief(stream, wanted)
-                        path = self._taken(wanted, content, straight=straight)
-                    else:
-                        self._hits = self._hits + 1
-                        self._saved = self._saved + block.size
+                    path, stream = self._get(block, stream)
                     self._arrived(block.number, path)
                     break
                 except (OSError, ValueError) as error:
                     stream = None
-                    tries = tries + 1
-                    away = isinstance(error, OSError) and time.monotonic() - began < _PATIENCE
+                    tries += 1
+                    away = isinstance(error, OSError) and time.monotonic() - began < _CHIEF_AWAY
                     if tries > _TRIES and not away:
-                        why = f"block {block.number} of the records could not be copied from the chief: {error}"
-                        self._fail(TrainingError(why, where=self._chief))
+                        what = (
+                            f"block {block.number} of the records could not be copied "
+                            f"from the chief: {error}"
+                        )
+                        self._fail(TrainingError(what, where=self._chief))
                         return
-                    time.sleep(
-                        _PAUSE * min(tries, _TRIES) / _TRIES
-                    )  # the chief may be starting again
+                    # The chief may be restarting.
+                    time.sleep(_PAUSE * min(tries, _TRIES) / _TRIES)
+
+    def _get(self, block: LeasedBlock, stream: Any) -> tuple[str, Any]:
+        """Return the file of a block, from the cache, the bucket or the chief.
+
+        `stream` is the connection to the chief, if there is one already; returned for the next
+        block. Raises OSError and ValueError.
+        """
+        content = Content(block.number, block.size, block.crc32c)
+        with self._changed:
+            path = self._cache.get(content)
+        if path is not None:
+            self._hits += 1
+            self._saved += block.size
+            return path, stream
+        read = None
+        if self._bucket:
+            read = self._bucket.read(block, self.moved)
+        straight = read is not None
+        if read is None:
+            stream = stream or self._connected()
+            read = self._from_chief(stream, content)
+        return self._store(content, read, straight=straight), stream
 
     def _next_leased(self) -> LeasedBlock | None:
         with self._changed:
@@ -359,54 +386,63 @@ class Blocks:
         ask(stream, Files(token=self._token, what="blocks"))
         return stream
 
-    def _from_chief(self, stream: Any, wanted: Content) -> bytes:
+    def _from_chief(self, stream: Any, content: Content) -> bytes:
+        """Copy a block from the chief, and compare its checksum."""
         import google_crc32c
 
         began = time.monotonic()
-        said = ask(stream, Fetch(name=str(wanted.number)))
-        if said.get("size") != wanted.size:
-            raise ValueError(f"it has {said.get('size')} bytes and not {wanted.size}")
-        content = bytearray(wanted.size)
+        answer = ask(stream, Fetch(name=str(content.number)))
+        if answer.get("size") != content.size:
+            raise ValueError(f"it has {answer.get('size')} bytes and not {content.size}")
+        buffer = bytearray(content.size)
         place = 0
-        view = memoryview(content)
-        while place < wanted.size:
+        view = memoryview(buffer)
+        while place < content.size:
             read = stream.readinto(view[place : place + _PIECE])
             if not read:
-                raise ConnectionError(f"it ended {wanted.size - place} bytes too early")
+                raise ConnectionError(f"it ended {content.size - place} bytes too early")
             place += read
             self.moved()
         view.release()
-        whole = bytes(content)
-        if google_crc32c.value(whole) != wanted.crc32c:
+        whole = bytes(buffer)
+        if google_crc32c.value(whole) != content.crc32c:
             raise ValueError("it arrived damaged")
         if self._bucket is not None:
-            self._bucket.compare(wanted.size, time.monotonic() - began)
+            self._bucket.compare(content.size, time.monotonic() - began)
         return whole
 
-    def _taken(self, wanted: Content, content: bytes, *, straight: bool) -> str:
+    def _store(self, content: Content, read: bytes, *, straight: bool) -> str:
+        """Put a block into the cache or a file; `straight`: it came from the bucket."""
         with self._changed:
-            self._misses = self._misses + 1
-            self._fetched = self._fetched + wanted.size
-            self._straight += wanted.size * straight
+            self._misses += 1
+            self._fetched += content.size
+            if straight:
+                self._straight += content.size
             before = self._cache.bytes
-            path = self._cache.put(wanted, content)
+            path = self._cache.put(content, read)
             if self._cache.bytes > before:
-                self._untold.append(wanted.number)
+                self._unreported.append(content.number)
         return path
 
 
-# A worker's blocks straight from the bucket in which their files lie, by ranged reads: the chief's
-# link is spared.
-#
-# The chief has looked through the files, and says in which of them a block is, where, and with
-# which checksum; and it hands out the token that opens them, for reading alone. It has a copy. So
-# whatever is wrong with the bucket costs the way around it, and no more: a block that the bucket
-# refuses, or sends damaged or too slowly, comes from the chief, and for a while, longer each time,
-# all others do (a circuit breaker). So do the first ones, until Google's client is there.
-
-
 class BucketBlocks:
-    """The blocks of a run whose records are in `place`; `token` is the run's, for its `chief`."""
+    """Blocks that a worker reads from the bucket of their files, so the chief need not send them.
+
+    The chief has read the files, and says in which file a block is, where, and with which checksum.
+    It also sends the token that opens the files, for reading only. It has a copy of them. So a
+    failure of the bucket costs no more than the detour: a block that the bucket refuses, or sends
+    damaged or too slowly, comes from the chief. For a pause, longer each time, all other blocks do
+    too (a circuit breaker). So do the first blocks, until Google's client is imported.
+
+    Parameters
+    ----------
+    place
+        Folder of the records in the bucket.
+    problem
+        Name of the problem; None for other data.
+    chief, token
+        Address of the chief, and the run's token.
+    """
 
     def __init__(self, place: str, problem: str | None, chief: str, token: str) -> None:
         self._place = place
@@ -417,38 +453,38 @@ class BucketBlocks:
         self._bucket: Bucket | None = None
         self._folder = ""
         self._usual: float | None = None
-        """Seconds a byte from the chief, lately."""
+        """Recent average of seconds a byte from the chief."""
         self._failed_at = 0.0
         self._again_at = 0.0
+        """When the bucket may be tried again after a failure; 0 while it works."""
         self._pause = _FIRST_PAUSE
-        self._tried = False
-        """After a failure one block tries the way for all."""
+        self._trying = False
+        """Whether one block tries the bucket after a failure; the others wait for its result."""
         self._ended = threading.Event()
         self.detour = ""
-        """Why the last one went around the bucket; empty: none had to."""
+        """Why the last block came from the chief instead; "" if none did."""
 
     def open(self) -> None:
-        """Get ready, on a thread: Google's client takes a second to import, and nobody waits for
-        it.
-        """
+        """Import Google's client and open the bucket, on another thread, which takes a second."""
         threading.Thread(target=self._open, daemon=True, name="bucket").start()
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Stop trying to open the bucket."""
         self._ended.set()
 
     def compare(self, size: int, seconds: float) -> None:
-        """So long a block of so many bytes took from the chief."""
+        """Add the time that a block of `size` bytes took from the chief, as a reference."""
         with self._lock:
-            now = seconds / max(1, size)
+            rate = seconds / max(1, size)
             if self._usual is None:
-                self._usual = now
+                self._usual = rate
             else:
-                self._usual = 0.8 * self._usual + 0.2 * now
+                self._usual = 0.8 * self._usual + 0.2 * rate
 
     def read(self, block: LeasedBlock, moved: Callable[[], object]) -> bytes | None:
-        """The block's bytes, checked; None: it is to come from the chief. `moved` is called as they
-        arrive.
+        """Return the block's bytes, compared with its checksum; None: read it from the chief.
+
+        `moved` is called as bytes arrive.
         """
         import google_crc32c
 
@@ -456,30 +492,26 @@ class BucketBlocks:
             bucket = self._bucket
             began = time.monotonic()
             usual = self._usual
-            if bucket is None or began < self._again_at or self._tried:
+            if bucket is None or began < self._again_at or self._trying:
                 return None
-            self._tried = self._again_at > 0
-        if usual is None:
-            patience = _UNKNOWN
-        else:
-            patience = min(max(_SLOWER * usual * block.size, _LEAST), _MOST)
+            self._trying = self._again_at > 0
+        limit = _UNKNOWN
+        if usual is not None:
+            limit = min(max(_SLOWER * usual * block.size, _LEAST), _MOST)
         try:
             if not is_path(block.file):
-                raise ValueError(f"{block.file!r:.80} is no file of the records")
-            arriving = _Arriving(patience, moved)
-            bucket.read_range(
-                f"{self._folder}{block.file}", block.offset, block.size, arriving, patience
-            )
+                raise ValueError(f"{block.file!r:.80} is not a file of the records")
+            arriving = _Arriving(limit, moved)
+            name = f"{self._folder}{block.file}"
+            bucket.read_range(name, block.offset, block.size, arriving, limit)
             content = bytes(arriving.content)
             if len(content) != block.size or google_crc32c.value(content) != block.crc32c:
-                raise ValueError(
-                    "what lies there is not what ps-0 has a copy of, or it arrived damaged"
-                )
+                raise ValueError("the file differs from the copy on ps-0, or it arrived damaged")
         except (TrainingError, OSError, ValueError) as error:
             self._failed(began, error)
             return None
         with self._lock:
-            self._tried = False
+            self._trying = False
             self._again_at = 0.0
             self._pause = _FIRST_PAUSE
         return content
@@ -490,7 +522,7 @@ class BucketBlocks:
         while not self._ended.is_set():
             began = time.monotonic()
             try:
-                bucket = Bucket(self._place, self._granted)
+                bucket = Bucket(self._place, self._token_from_chief)
                 self._folder = shared_records.folder(bucket, self._problem)
             except TrainingError as error:
                 self._failed(began, error)
@@ -500,41 +532,41 @@ class BucketBlocks:
                     self._bucket = bucket
                 return
 
-    def _granted(self) -> dict[str, Any]:
+    def _token_from_chief(self) -> dict[str, Any]:
         connection = socket.create_connection(host_and_port(self._chief), timeout=_CHIEF_SECONDS)
         with connection, connection.makefile("rwb") as stream:
-            told = ask(stream, Grant(token=self._token))
-        return {"token": told["access"], "expires": told["expires"]}
+            grant = ask(stream, Grant(token=self._token))
+        return {"token": grant["access"], "expires": grant["expires"]}
 
     def _failed(self, began: float, error: Exception) -> None:
-        """Leave the bucket alone for a while. What was under way when another failed is no second
-        failure.
+        """Pause before the bucket is tried again.
+
+        A read that began before another one failed does not count as a second failure.
         """
         with self._lock:
             if began < self._failed_at:
                 return
-            self._tried = False
+            self._trying = False
             self._failed_at = time.monotonic()
             self._again_at = self._failed_at + self._pause * random.uniform(0.8, 1.2)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            self.detour = checks.clipped(
-                error.what if isinstance(error, TrainingError) else str(error)
-            )
+            reason = error.what if isinstance(error, TrainingError) else str(error)
+            self.detour = checks.clipped(reason)
             log(f"blocks come from the chief, not from {self._place}: {error}")
 
 
 class _Arriving:
-    """What has arrived of a block within `patience` seconds."""
+    """The bytes of a block as they arrive, within `limit` seconds."""
 
-    def __init__(self, patience: float, moved: Callable[[], object]) -> None:
+    def __init__(self, limit: float, moved: Callable[[], object]) -> None:
         self.content = bytearray()
-        self._patience = patience
+        self._limit = limit
         self._moved = moved
-        self._until = time.monotonic() + patience
+        self._until = time.monotonic() + limit
 
     def write(self, piece: bytes) -> int:
         if time.monotonic() > self._until:
-            raise TimeoutError(f"the bucket has not sent it within {self._patience:.0f} s")
+            raise TimeoutError(f"the bucket has not sent it within {self._limit:.0f} s")
         self.content += piece
         self._moved()
         return len(piece)

@@ -134,7 +134,7 @@ class ChiefLink:
                     self._socket.shutdown(socket.SHUT_WR)
 
     def _run(self) -> None:
-        """Connect again and again, with a pause, until closed or without a chief for too long."""
+        """Connect, with pauses in between, until closed or without a chief for too long."""
         pause = _FIRST_PAUSE
         since = time.monotonic()
         while not self._closed and time.monotonic() - since < _WITHOUT_CHIEF:

@@ -1,8 +1,8 @@
-"""The accelerator of a worker: whether TensorFlow finds the GPU, and how an emulated VM acts as one.
+"""The accelerator of a worker: whether TensorFlow finds the GPU, and how it is emulated.
 
 Without its GPU, TensorFlow would train on the CPU without a message: many times slower, and at the
-price of the GPU. Emulated VMs have GPUs in name only. The emulator says so in the VM's metadata,
-and then no GPU is required.
+price of the GPU. Emulated VMs have GPUs in name only. The VM's metadata show that, and then no
+GPU is required.
 """
 
 from __future__ import annotations

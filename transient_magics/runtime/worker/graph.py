@@ -78,7 +78,7 @@ class GraphMaker:
         """What the user should know of the examples; set once the graph is made."""
 
     def make_ready(self) -> None:
-        """Prepare what the first worker of a run needs.
+        """Prepare for the first worker of a run.
 
         On a machine with a GPU it only imports: Keras would use the GPU while the cell runs, and
         another run still trains on it. Raises what building the graph raises.

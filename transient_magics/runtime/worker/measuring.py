@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 
 from ...protocol.agent_commands import Assignment
 from ...protocol.chief_messages import Take, Took
-from ...protocol.measures.stalls import COLD, MOST_STEPS, Measure
 from ...protocol.run import RunSpec
+from ...protocol.step_parts import COLD, MOST_STEPS, Measure
 from ..files.data_files import MARKER
 from ..folder import RunFolder
 from ..role import Stopwatch, log
@@ -50,7 +50,7 @@ _WARM_UP_STEPS = 2
 _LEAST_STEPS = 3
 """Least number of steps that do not count, and of steps that count."""
 _FIRST_STEPS = 3
-"""Steps in each arrangement before this worker is ready; the first ones fill TensorFlow's caches."""
+"""Steps in each arrangement before this worker is ready; they fill TensorFlow's caches."""
 _POLL_SECONDS = 0.25
 _DRAIN_SECONDS = 0.02
 _READING: frozenset[Measure] = frozenset(("R4", "R5"))
@@ -203,7 +203,7 @@ class Measuring(Training):
             if self._own_server:
                 self._own_server.close()
 
-    # --- arrangements ----------------------------------------------------------------------------------
+    # --- arrangements -----------------------------------------------------------------------------
     def _prepare(self) -> bool:
         """Open a session for each arrangement, and take its first steps; False to try again."""
         if not answer(self._assignment.ps) or not answer(self._own_addresses):
@@ -275,7 +275,7 @@ class Measuring(Training):
         self._raise_own_error(error)
         self.stop.wait(_POLL_SECONDS)
 
-    # --- measures --------------------------------------------------------------------------------------
+    # --- measures ---------------------------------------------------------------------------------
     def _take(self, request: Take) -> Took:
         """Take the measure, and return its result."""
         measure = request.measure
@@ -447,7 +447,7 @@ def files_below(folder: Path) -> set[Path]:
 
 
 def open_files(apart_from: Iterable[Path] = ()) -> set[Path]:
-    """Return the regular files that this process has open only for reading, without code and logs."""
+    """Return the regular files that are open only for reading here, without code and logs."""
     found = set[Path]()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed since the listing

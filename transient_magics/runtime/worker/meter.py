@@ -18,7 +18,7 @@ from typing import Any
 
 from ...files import write_atomically
 from ...protocol import layout
-from ...protocol.measures.step_parts import Operation, StepParts, Trace, packed
+from ...protocol.step_parts import Operation, StepParts, Trace, packed
 from ..folder import RunFolder
 from ..role import log
 from ..tf.graph_mode import tensorflow

@@ -324,7 +324,8 @@ class Training:
                 self._watch.lap("step")
                 log(str(self._watch))
                 if not first_of_run:
-                    self._link.send_metrics()  # that this worker steps again is not left to the next second
+                    # It steps again: the chief should not have to wait for the next heartbeat.
+                    self._link.send_metrics()
             if self._link.save_requested.is_set():
                 self._save(session)
             if self._local and self._local.is_due(int(result.after)):
@@ -410,7 +411,7 @@ class Training:
 
     # --- between two steps -----------------------------------------------------------------------
     def _hand_over(self, session: Any) -> None:
-        """Push local variables to the parameter servers; stop if another worker replaced this one."""
+        """Push local variables to the parameter servers; stop if another worker has replaced it."""
         if self._local and not self._local.push(session, int(session.run(self._built.before))):
             self._local = None
             self.stop.set()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...protocol.measures.step_parts import StepParts
 from ...protocol.run import RunSpec
+from ...protocol.step_parts import StepParts
 from ..role import log
 from ..tf.graph_mode import tensorflow
 from ..training.graph.worker import WorkerGraph
@@ -28,7 +28,7 @@ _SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step computed, and what its parts took."""
+    """The values of one step, and the time that its parts took."""
 
     loss: float
     before: int

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Literal
 
-from ...protocol.checks import Amount, Count, Name, at_least
+from ...protocol.checks import Amount, Count, Name, at_least, checked_file
 from ...protocol.events import FACT, Event, event, taken
 from ...protocol.literals import CheckedValue, all_as_json
-from ...protocol.names import checked_file
 from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_OUTPUTS, MOST_SAID, Values, output_name
 from ...protocol.run import parameter_name
 

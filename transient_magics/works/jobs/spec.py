@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Self
 
 from ...protocol import checks
-from ...protocol.checks import Amount, Count, Name, at_least, within
+from ...protocol.checks import Amount, Count, Name, at_least, is_path, within
 from ...protocol.machines import MOST_LEASED, NOTICE_SECONDS
-from ...protocol.names import is_path
 
 MOST_RETRIES = 100
 LEAST_KEEP_SECONDS = 5.0

@@ -1,7 +1,6 @@
-"""What a run leaves beside its checkpoints: how it ended, its metrics, events, counts and traces,
-cell and declaration.
+"""The results of a run beside its checkpoints: its end, metrics, events, counts, traces and code.
 
-When the run is over the controller writes most of it into the run's place in a bucket, however the
+When a run is over, the controller uploads most of them to the run's place in a bucket, however the
 run ended.
 """
 
@@ -22,7 +21,7 @@ from ...journal import Event, RunState, events, metrics
 from ...journal.declared import note_brought
 from ...protocol import layout
 from ...protocol.checks import LONGEST_LINE
-from ...protocol.measures.step_parts import MOST_BYTES
+from ...protocol.step_parts import MOST_BYTES
 from ...protocol.vm_events import TrainFailed, TrainFinished, TrainStarted
 from ...runtime.files.manifest import split
 from .checking import check_counts
@@ -31,23 +30,23 @@ from .checkpoint_copy import copy_checkpoints
 log = logging.getLogger(__name__)
 
 MOST_METRICS = 4 * 2**30
-"""Bytes of the metrics of a run, of which a worker writes some 17 MB a day, and of its events."""
+"""The most bytes of the metrics of a run, and of its events. A worker writes some 17 MB a day."""
 MOST_COUNTS = LONGEST_LINE
-"""Bytes of what was counted of a model, and of the declaration of a run."""
+"""The most bytes of the counts of a model, and of the declaration of a run."""
 _FILES = (layout.CELL, layout.EVENTS, layout.METRICS)
 _FOLLOWED = (layout.METRICS, layout.EVENTS)
-"""Files of a run that grow as long as it trains, and are whole at its end."""
+"""Files that grow while a run trains, and are complete at its end."""
 NAMES = frozenset({*_FILES, layout.RUN, "result.json"})
-"""All that a run has there."""
+"""All files of a run in a bucket."""
 
 
 def measured(run: str) -> Artifact:
-    """The metrics of a run, which grow as long as it trains."""
+    """Return the metrics of a run, which grow while it trains."""
     return Artifact(f"progress of {run}", (_file(run, layout.METRICS),), MOST_METRICS)
 
 
 def results(run: str) -> tuple[Artifact, ...]:
-    """All files that a run leaves at its end. One without a step has no metrics."""
+    """Return all files of a run at its end. A run without a step has no metrics."""
     what = f"result of {run}"
     return (
         Artifact(what, (_file(run, layout.METRICS),), MOST_METRICS),
@@ -56,10 +55,11 @@ def results(run: str) -> tuple[Artifact, ...]:
     )
 
 
-def trace(told: events.TrainTraced) -> Artifact:
-    """The trace of a step that was made."""
-    file = _file(told.run, layout.trace_of(told.worker))
-    return Artifact(f"trace of {told.run} on {told.worker}", (file,), MOST_BYTES, version=told.seq)
+def trace(event: events.TrainTraced) -> Artifact:
+    """Return the trace of a step."""
+    file = _file(event.run, layout.trace_of(event.worker))
+    what = f"trace of {event.run} on {event.worker}"
+    return Artifact(what, (file,), MOST_BYTES, version=event.seq)
 
 
 def _file(run: str, name: str) -> str:
@@ -67,17 +67,16 @@ def _file(run: str, name: str) -> str:
 
 
 async def thin_metrics(folder: Path) -> None:
-    """Down-sample the metrics in the folder of a run that is over, where there are many."""
+    """Down-sample the metrics of a run that is over, if there are many."""
     try:
         await asyncio.to_thread(metrics.compact, folder / layout.METRICS)
-    except OSError as error:  # nothing is lost: the file is as it was
+    except OSError as error:
+        # Nothing is lost: the file is as it was.
         log.warning("%s: its metrics stay as large as they are: %s", folder.name, error)
 
 
 class Results:
-    """The results of one run; `store` is its place in a bucket (`gs://bucket/path`), None if it has
-    none.
-    """
+    """The results of one run. `store`: its place in a bucket (`gs://bucket/path`), or None."""
 
     def __init__(self, store: str | None, storage: Callable[[], CloudStorage | None]) -> None:
         self.store = store
@@ -85,8 +84,14 @@ class Results:
         self._storage = storage
 
     async def keep(self, folder: Path, last: Event) -> None:
-        """Upload them from `folder`; `last` is how the run ended. Does nothing without a place.
-        Raises CloudError.
+        """Upload the results to the run's place in a bucket, if it has one. Raises CloudError.
+
+        Parameters
+        ----------
+        folder
+            The run's folder on this machine.
+        last
+            The event that end the run.
         """
         storage = self._storage()
         if not self.store or storage is None:
@@ -98,26 +103,24 @@ class Results:
         declared = json.loads((folder / layout.RUN).read_text(encoding="utf-8"))
         declared.pop("token", None)
         await storage.write_json(bucket, f"{path}{layout.RUN}", declared)
-        ended = {key: value for key, value in last.to_dict().items() if key not in ("seq", "time")}
+        end = {key: value for key, value in last.to_dict().items() if key not in ("seq", "time")}
         await storage.write_json(
-            bucket, f"{path}result.json", {**ended, "metrics": dict(self.metrics)}
+            bucket, f"{path}result.json", {**end, "metrics": dict(self.metrics)}
         )
 
 
 class RunSync(Sync[RunState]):
-    """Brings the folders of runs that another machine declared, metrics as they grow, traces, and
-    results.
-    """
+    """Copies folders of runs that another machine declared, growing metrics, traces and results."""
 
     kind = "run"
 
     def __init__(self, home: ResultSync) -> None:
         super().__init__(home)
+        # The latest reported trace, by run and worker.
         self._traces: dict[tuple[str, str], Artifact] = {}
-        """The latest trace that was reported, by run and worker."""
 
     def catch_up(self) -> None:
-        """Follow the metrics of runs that train, and note the traces that were made."""
+        """Follow the metrics of runs that train, and note their traces."""
         for run in self.works.values():
             if run.phase == "running":
                 self._follow_metrics(run.name)
@@ -125,13 +128,13 @@ class RunSync(Sync[RunState]):
                 self._note_trace(run.traced, again=False)
 
     def keep_up(self) -> None:
-        """Bring what is not here, folders first."""
+        """Copy what is not here, folders first."""
         for run in self.works:
             self._have_run(run)
         super().keep_up()
 
     def react(self, event: Event) -> None:
-        """Bring what a line of the journal has just told of."""
+        """Copy what an event of the journal reports."""
         match event:
             case events.WorkDeclared(of="run"):
                 self._have_run(event.work)
@@ -147,7 +150,7 @@ class RunSync(Sync[RunState]):
                 pass
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what runs left, and make the folders of trials that this machine can continue."""
+        """Copy results, and make the folders of trials that this machine can continue."""
         for run in self.works:
             if not self._has_run(run):
                 try:
@@ -161,19 +164,19 @@ class RunSync(Sync[RunState]):
         yield from (made for (run, _), made in self._traces.items() if run == work.name)
 
     def pending(self, name: str, source: Source, *, due: bool = False) -> dict[str, Action]:
-        """Return what a run left and is not here, and how to bring it."""
-        found = super().pending(name, source, due=due)
+        """Return what is missing here of a run, and how to copy it."""
+        actions = super().pending(name, source, due=due)
         run = self.works[name]
         # Without its folder it comes later: that is made or brought as a whole.
         if run.over and self._has_run(name) and not (self.folder(name) / layout.HOME).exists():
-            found[f"result of {name}"] = partial(self._bring_results, run, source)
-        return found
+            actions[f"result of {name}"] = partial(self._bring_results, run, source)
+        return actions
 
     def _has_run(self, run: str) -> bool:
         return (self.folder(run) / layout.RUN).exists()
 
     def _have_run(self, run: str) -> None:
-        """Bring the folder of a run that another machine declared."""
+        """Copy the folder of a run that another machine declared."""
         if not self._has_run(run):
             self.home.do(f"folder of {run}", partial(self._copy_run, run))
 
@@ -189,22 +192,21 @@ class RunSync(Sync[RunState]):
             self._follow_metrics(run)
 
     def _follow_metrics(self, run: str) -> None:
-        if not self._has_run(run):  # once its folder is here
+        # Without its folder it is followed later.
+        if not self._has_run(run):
             return
         (self.folder(run) / layout.HOME).unlink(missing_ok=True)
         growing = measured(run)
         self.home.follow(growing.what, growing, rows=True)
 
-    def _note_trace(self, told: events.TrainTraced, *, again: bool) -> None:
-        """Know of a trace. Unless `again`, one that is here of that worker is the one."""
-        made = trace(told)
-        if not told.reason and (again or not (self.home.directory / made.files[0]).exists()):
-            self._traces[told.run, told.worker] = made
+    def _note_trace(self, event: events.TrainTraced, *, again: bool) -> None:
+        """Note a trace to copy. Unless `again`, a trace of that worker that is here counts."""
+        made = trace(event)
+        if not event.reason and (again or not (self.home.directory / made.files[0]).exists()):
+            self._traces[event.run, event.worker] = made
 
     async def _bring_results(self, run: RunState, source: Source) -> None:
-        """Bring the run's own files as they are at its end, and checkpoints that are not in the
-        bucket.
-        """
+        """Copy the run's files at its end, and checkpoints that are not in the bucket."""
         folder = self.folder(run.name)
         for artifact in results(run.name):
             await self.home.take(artifact, source)

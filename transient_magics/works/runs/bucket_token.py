@@ -1,12 +1,12 @@
 """The tokens with which a run's VMs reach the run's places in buckets, and nothing else there.
 
 VMs that run a user's code have no service account. The controller exchanges its own credentials for
-tokens that end at these places (and after an hour), keeps them in memory alone, and puts them on
-the chief's VM over SSH: into files that only the training user reads, never into a journal, a log
-or metadata. One is the chief's own. The other one opens the records for reading and nothing else:
-the chief gives it to workers, which read their blocks in the bucket. Fresh ones follow at half of
-their life. While the controller is away the last ones run out: checkpoints stay on the VM then, and
-go on their way with the next; workers have their blocks from the chief.
+tokens that are limited to these places and to an hour. It keeps them in memory only, and sends them
+to the chief's VM over SSH, to files that only the training user reads: never to a journal, a log or
+metadata. One token is the chief's own. The other one only reads records: the chief passes it to
+workers, which read their blocks from the bucket. Tokens are renewed at half of their life. While
+the controller is away the last ones expire: checkpoints then stay on the VM until the next token,
+and workers get their blocks from the chief.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 NAME = "bucket-token.json"
 FOR_RECORDS = "records-token.json"
-"""In the run's folder on the VM: the chief's own, and the one for workers."""
+"""The names of the files in the run's folder on the VM: the chief's token, and that of workers."""
 Mint = Callable[[Sequence[Reach]], Awaitable[BoundedToken]]
 _FIRST_PAUSE = 2.0
 _LONGEST_PAUSE = 60.0
@@ -40,16 +40,22 @@ _SOURCE = "bucket"
 
 
 def reaches(store: str | None, run: RunSpec) -> list[Reach]:
-    """What the chief of a run may do where: `store` is the run's own place, `run` its declaration.
+    """Return what the chief of a run may do in which places.
 
-    Of its own place it has the checkpoints; results are written there by the controller. Records
-    that others made are read. Where there are none yet they are made under this problem's names,
-    and nothing is ever replaced.
+    The chief may write checkpoints to its own place; the controller writes results there. It may
+    read records of others, and create missing ones under the names of its problem. Nothing is
+    replaced.
+
+    Parameters
+    ----------
+    store
+        The run's own place; None without one.
+    run
+        Its declaration.
     """
+    found = []
     if store:
-        found = [Reach(f"{store}/{layout.CHECKPOINTS}/", "objectUser")]
-    else:
-        found = []
+        found.append(Reach(f"{store}/{layout.CHECKPOINTS}/", "objectUser"))
     if resumed := run.resume_store:
         found.append(Reach(f"{resumed}/{layout.CHECKPOINTS}/", "objectViewer"))
     if records := run.records:
@@ -63,27 +69,22 @@ def reaches(store: str | None, run: RunSpec) -> list[Reach]:
 
 
 def only_own(store: str | None, run: RunSpec) -> RunSpec:
-    """The declaration of a run that another machine has written, for `tokens`, which this machine's
-    user pays for with all rights that he has: without what lies outside of its cluster's place,
-    that of `store`.
+    """Return a declaration that another machine wrote without places outside its cluster's place.
+
+    The tokens for such places would have all rights of this machine's user. `store` is the run's
+    place.
     """
-    if store:
-        mine = f"{store.rpartition('/')[0]}/"
-    else:
-        mine = ""
-    if mine and (run.resume_store or "").startswith(mine):
+    own = f"{store.rpartition('/')[0]}/" if store else ""
+    resumed = None
+    if own and (run.resume_store or "").startswith(own):
         resumed = run.resume_store
-    else:
-        resumed = None
     return replace(run, resume_store=resumed, data_dir=None if run.records else run.data_dir)
 
 
 def tokens(
     mint: Mint, store: str | None, run: RunSpec
 ) -> dict[str, Callable[[], Awaitable[BoundedToken]]]:
-    """What makes each token that is brought for a run, by its file's name; none for a run that
-    needs no bucket.
-    """
+    """Return what creates each token, by its file's name; empty for a run without a bucket."""
     places = {NAME: reaches(store, run)}
     if records := run.records:
         places[FOR_RECORDS] = [Reach(f"{records.rstrip('/')}/", "objectViewer")]
@@ -91,11 +92,18 @@ def tokens(
 
 
 class TokenKeeper:
-    """Keeps fresh tokens in `folder` on the VM at the other end of `connection()`, which may be
-    another VM each time.
+    """Keeps fresh tokens on the VM of a run's chief.
 
-    `mints` makes them, by the names of their files; `note` takes what is wrong (a source and a
-    sentence, or nothing).
+    Parameters
+    ----------
+    folder
+        The folder there.
+    mints
+        Create the tokens, by the names of their files.
+    connection
+        Returns the connection to the VM, which may be another VM each time.
+    note
+        Takes a problem: its source and a sentence, empty once it is solved.
     """
 
     def __init__(
@@ -116,18 +124,17 @@ class TokenKeeper:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What is brought with the run's other files to a VM that has none of them yet."""
+        """The files for a VM that has none of them yet."""
         return {name: json.dumps(token.to_dict()).encode() for name, token in self._tokens.items()}
 
     async def renew(self) -> bool:
-        """Have new tokens, if they can be had; says what is in the way."""
+        """Create new tokens if possible, and note what prevents it."""
         try:
             self._tokens = {name: await mint() for name, mint in self._mints.items()}
         except CloudError as error:
             log.warning("no token for the bucket: %s", error)
-            if not isinstance(
-                error, CredentialsError
-            ):  # of those everybody hears who asks Google for anything
+            # Missing credentials are reported by every request to Google already.
+            if not isinstance(error, CredentialsError):
                 self._note(_SOURCE, str(error))
             self._renew_at = now() + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -139,16 +146,16 @@ class TokenKeeper:
         return True
 
     async def keep(self) -> None:
-        """Until cancelled."""
-        brought: tuple[Mapping[str, BoundedToken], Connection | None] = {}, None
+        """Renew and send tokens until cancelled."""
+        sent: tuple[Mapping[str, BoundedToken], Connection | None] = {}, None
         while True:
             if now() >= self._renew_at:
                 await self.renew()
             try:
                 connection = await self._connection()
-                if self._tokens and brought != (self._tokens, connection):
+                if self._tokens and sent != (self._tokens, connection):
                     await connection.put_files(self.files, below=self._folder)
-                    brought = self._tokens, connection
+                    sent = self._tokens, connection
                 await _closed_within(connection, self._renew_at - now())
             except (RemoteError, OSError) as error:
                 log.warning("the token for the bucket is not on the VM: %s", error)

@@ -1,8 +1,8 @@
-"""Whether one step of a run's graph can be built, which runs the user's code: never beside a
-controller on a VM.
+"""The check of a run: whether one step of its graph can be built.
 
-On the user's own machine it is built in a subprocess, where TensorFlow is there; else on the first
-parameter server's VM, which has all that the run will need.
+The check runs the user's code, so never beside a controller on a VM. On the user's own machine it
+runs in a subprocess if TensorFlow is installed, else on the first parameter server's VM, which has
+everything that the run needs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ...runtime.role import environment
 log = logging.getLogger(__name__)
 
 _SECONDS = 300.0
-_LOOK_AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 _MODULE = "transient_magics.runtime.programs.check"
 # of an answer, and of the sentence in it
 _MOST_BYTES = 65_536
@@ -40,7 +40,8 @@ _MOST_CHARACTERS = 2_000
 _LARGEST = 2.0**63  # of what is counted
 _TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
 _THERE = (
-    'PYTHONPATH="$HOME/{code}" TF_CPP_MIN_LOG_LEVEL=2 PYTHONHASHSEED=0 timeout -k 5 {seconds:.0f} transient-python '
+    'PYTHONPATH="$HOME/{code}" TF_CPP_MIN_LOG_LEVEL=2 PYTHONHASHSEED=0 timeout -k 5 {seconds:.0f} '
+    "transient-python "
     "-m {module} --run {run} 2>{run}/check.log >{run}/check.json; "
     "ended=$?; tail -c {most} {run}/check.json; echo; "
     '[ $ended -lt 124 ] || echo \'{{"ok": false, "late": true}}\'; tail -n 1 {run}/check.log'
@@ -48,22 +49,29 @@ _THERE = (
 
 
 def possible_here() -> bool:
-    """Whether this machine is the user's own, and has TensorFlow and Tensor2Tensor."""
+    """Return whether this is the user's own machine and has TensorFlow and Tensor2Tensor."""
     return not controller_vm() and all(map(find_spec, ("tensorflow", "tensor2tensor")))
 
 
 async def reason_against(
     folder: Path, link: Callable[[], Link | None], files: Callable[[], Mapping[str, bytes | Path]]
 ) -> str:
-    """Why the run in `folder` cannot be trained, or nothing: found on this machine, or on a VM.
+    """Return why a run cannot be trained, or nothing: checked on this machine or on a VM.
 
-    `link` gives that of the first parameter server's VM, or of one that takes its place meanwhile;
-    `files` are those that the check takes there.
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    link
+        Returns the link of the first parameter server's VM, or of one that replaces it.
+    files
+        Returns the files that the check needs there.
     """
     if possible_here():
         try:
             return await check(folder)
-        except OSError as error:  # as for want of memory: that says nothing about the run
+        except OSError as error:
+            # For example a lack of memory, which says nothing about the run.
             log.warning("%s: not checked: %s", folder.name, error)
             return ""
     while True:
@@ -73,14 +81,13 @@ async def reason_against(
                 return await check_there(there, folder, files)
         except (RemoteError, OSError) as error:
             log.warning("%s: not checked yet: %s", folder.name, error)
-        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        await asyncio.sleep(_RETRY_SECONDS)
 
 
 async def check(folder: Path) -> str:
-    """Build it in a subprocess on this machine: the reason why it cannot be, or nothing. Raises
-    OSError.
+    """Check a run in a subprocess on this machine: return why it cannot be trained, or nothing.
 
-    What it counts of the model is written into the run's folder, as `model.json`.
+    What is counted of the model is written to `model.json` in the run's folder. Raises OSError.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -114,9 +121,7 @@ async def check(folder: Path) -> str:
 async def check_there(
     link: Link, folder: Path, files: Callable[[], Mapping[str, bytes | Path]]
 ) -> str:
-    """The same on the VM of `link`, where the run's `files` are brought first. Raises RemoteError
-    or OSError.
-    """
+    """Check a run on a VM, after sending its files. Raises RemoteError or OSError."""
     run = folder.name
     connection = await link.bring(run, files)
     code = f"{layout.CODE_ON_VM}/{await push_bundle(connection)}"
@@ -125,12 +130,12 @@ async def check_there(
         code=code, seconds=_SECONDS, module=_MODULE, run=there, most=_MOST_BYTES
     )
     output = await connection.run(command, timeout=_SECONDS + 60)
-    *_, last = output.strip().splitlines() or ["it says nothing"]
+    *_, last = output.strip().splitlines() or ["no output"]
     return _reason(folder, output, last)
 
 
 def counts(folder: Path) -> dict[str, float]:
-    """What a check has counted of the model; nothing where it could not."""
+    """Return what a check has counted of the model; empty if it could not."""
     try:
         return _numbers(json.loads((folder / layout.MODEL).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -146,27 +151,25 @@ def declared_by_fit(folder: Path) -> FitDeclaration:
 
 
 def check_counts(path: Path) -> None:
-    """Leave in a file with what a check elsewhere counted its numbers alone. Raises ValueError
-    where it has none.
-    """
+    """Reduce a file of counts from elsewhere to its numbers. Raises ValueError without any."""
     numbers = _numbers(json.loads(path.read_bytes()))
     path.write_text(json.dumps(numbers), encoding="utf-8")
 
 
 def _reason(folder: Path, output: str, last_words: str) -> str:
-    """What the process said: a line of JSON among whatever else."""
+    """Return the answer of a check: a line of JSON among other output."""
     for line in reversed(output.splitlines()):
         try:
-            answer = checks.an_object(
-                json.loads(line)
-            )  # a count may be NaN, which `parsed_object` takes from nobody
+            # A count may be NaN, which `parsed_object` refuses.
+            answer = checks.an_object(json.loads(line))
         except (ValueError, RecursionError):
             continue
         if "ok" not in answer:
             continue
         if answer.get("late"):
             return _TOO_LONG
-        if model := _numbers(answer.get("model")):  # what plans compute with
+        if model := _numbers(answer.get("model")):
+            # Plans use these figures.
             (folder / layout.MODEL).write_text(json.dumps(model), encoding="utf-8")
         if answer.get("fit"):
             try:
@@ -181,36 +184,34 @@ def _reason(folder: Path, output: str, last_words: str) -> str:
 
 
 def _numbers(model: object) -> dict[str, float]:
-    """Of what was counted, what is a number."""
+    """Return the numbers among the counts."""
     try:
-        found = checks.an_object(model)
+        counts = checks.an_object(model)
     except ValueError:
         return {}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in counts.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
     }
 
 
-# The earlier check of another run, found by its folder: what it has found holds for the same code
-# and packages.
+# The check of another run holds for the same code and packages.
 
 
 def content(folder: Path) -> bytes:
-    """A sum of the code and the packages in a run's folder. Raises OSError."""
-    said = hashlib.sha256((folder / layout.CELL).read_bytes())
+    """Return a hash of the code and the packages in a run's folder. Raises OSError."""
+    digest = hashlib.sha256((folder / layout.CELL).read_bytes())
     for path in _files(folder):
-        said.update(f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
-        said.update(path.read_bytes())
-    return said.digest()
+        digest.update(f"\0{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.digest()
 
 
 def found_alike(folder: Path, spec: RunSpec, others: Sequence[RunState]) -> bool:
-    """Whether one of `others`, which passed their checks, was checked for the same as the run in
-    `folder`.
+    """Return whether one of `others` passed its check with the same code as the run in `folder`.
 
-    What was counted of its model holds here too, and is written into the folder.
+    What was counted of its model is then copied to the folder.
     """
     for other in reversed(others):
         if other.name == spec.name or not alike(other.spec, spec):
@@ -223,14 +224,9 @@ def found_alike(folder: Path, spec: RunSpec, others: Sequence[RunState]) -> bool
                 if (there / name).exists():
                     write_atomically(folder / name, (there / name).read_bytes())
         except OSError as error:
-            log.warning(
-                "%s: whether %s was checked for the same is not known: %s",
-                spec.name,
-                other.name,
-                error,
-            )
+            log.warning("%s: cannot be compared with %s: %s", spec.name, other.name, error)
             continue
-        log.info("%s: what the check of %s has found holds for it", spec.name, other.name)
+        log.info("%s: the check of %s holds for it", spec.name, other.name)
         return True
     return False
 

@@ -1,6 +1,4 @@
-"""Checkpoints of a run copied from its chief's VM to this machine, each of them whole or not at
-all.
-"""
+"""Copies of a run's checkpoints from its chief's VM, each complete or not at all."""
 
 from __future__ import annotations
 
@@ -13,21 +11,21 @@ from ...remote import MOST_FILES, Connection, room
 from ...runtime.files.checkpoints import BEST, MOST_VOCABULARY_BYTES, VOCABULARY_PREFIX
 
 _MOST_GROWTH = 2**20
-"""Bytes by which the list of checkpoints may grow while it is fetched."""
+"""The bytes by which the list of checkpoints may grow while it is copied."""
 _LISTED = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254} [0-9]{1,15}")
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d{1,15})\.index")
 _POINTERS = ("checkpoint", BEST)
-"""Small files that name checkpoints: they change and keep their size."""
+"""Small files that name checkpoints; they change and keep their size."""
 _PART = re.compile(r"model\.ckpt-(\d{1,15})\..+")
 
 
 async def copy_checkpoints(connection: Connection, there: str, here: Path) -> None:
-    """Make the folder `here` the same as the chief's, `there`, as far as its checkpoints are whole.
+    """Make the folder `here` equal to the chief's folder `there`, for complete checkpoints.
 
-    A checkpoint is here if all of its files are, of the same sizes; else all of it comes anew: a
-    part of it may be of another life of the parameter server, which made the same step once more.
-    Nothing is dropped here while there is none as new on the chief's VM, and nothing comes where
-    not all of it has room. Raises RemoteError or OSError.
+    A checkpoint is here if all of its files are, with the same sizes. Else all of it is copied
+    again: a part may be of an earlier parameter server that made the same step. Nothing here is
+    deleted while the chief's VM has nothing as new, and nothing is copied unless there is room for
+    all of it. Raises RemoteError or OSError.
     """
     here.mkdir(exist_ok=True, mode=0o700)
     listed = await connection.run(
@@ -48,7 +46,7 @@ async def copy_checkpoints(connection: Connection, there: str, here: Path) -> No
         if name in _POINTERS or not (path := here / name).exists() or path.stat().st_size != size
     }
     new = [name for name in sizes if _unit(name) in other]
-    _look_for_room(sizes, new, here)
+    _check_room(sizes, new, here)
     for name in sorted(new, key=lambda name: (name in _POINTERS, name.endswith(".index"))):
         await connection.get(f"{there}/{name}", here / name, most=max(sizes[name], _MOST_GROWTH))
     if _newest(sizes) < _newest(path.name for path in here.iterdir()):
@@ -58,7 +56,7 @@ async def copy_checkpoints(connection: Connection, there: str, here: Path) -> No
             path.unlink()
 
 
-def _look_for_room(sizes: Mapping[str, int], new: Sequence[str], here: Path) -> None:
+def _check_room(sizes: Mapping[str, int], new: Sequence[str], here: Path) -> None:
     if len({*sizes, *(path.name for path in here.iterdir())}) > MOST_FILES:
         raise ForeignError(f"there are more than {MOST_FILES:,} files")
     if (size := sum(sizes[name] for name in new)) > room(here):
@@ -67,23 +65,19 @@ def _look_for_room(sizes: Mapping[str, int], new: Sequence[str], here: Path) -> 
 
 
 def _safe(line: str) -> bool:
-    """A VM's word about a file of its own: a plain name and a size, nothing that leads out of the
-    folder.
-    """
+    """Return whether a line names a file of the folder itself and its size, as a VM must."""
     return _LISTED.fullmatch(line) is not None and ".tmp" not in line
 
 
 def _unit(name: str) -> str:
-    """What comes home in one piece: a checkpoint (its step), or a file of another kind (its name)."""
+    """Return what is copied as one piece: a checkpoint (its step), or another file (its name)."""
     if found := _PART.fullmatch(name):
         return found[1]
     return name
 
 
 def _whole(sizes: Mapping[str, int]) -> dict[str, int]:
-    """The files without those of checkpoints that are being written just now, which have no index
-    yet.
-    """
+    """Return the files without checkpoints that are being written, which have no index yet."""
     steps = {found[1] for name in sizes if (found := _CHECKPOINT.fullmatch(name))}
     return {
         name: size
@@ -93,7 +87,7 @@ def _whole(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _newest(names: Iterable[str]) -> int:
-    """The step of the newest checkpoint among files of these names, -1 if there is none."""
+    """Return the step of the newest checkpoint among these files, -1 if there is none."""
     return max(
         (int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))), default=-1
     )

@@ -1,9 +1,8 @@
-"""The runs of a cluster: declared, given workers by the ledger, conducted, moved in the queue,
-stopped.
+"""The runs of a cluster: declared, given workers, conducted, moved in the queue, stopped.
 
-What the ledger (`decisions/ledger`) decides is written down and done at every look. A run that has
-begun is conducted by a `Training` of its own, under whichever controller is in charge: another one
-makes it anew from the journal.
+The leases of workers (`decisions/ledger`) are decided, recorded and applied at each tick. A run
+that has begun is conducted by its own `Training`. A controller that replaces another one creates it
+again from the journal.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from .training import Training
 log = logging.getLogger(__name__)
 
 _LAST_SECONDS = 150.0
-"""How long the end of a cluster waits for a run's last checkpoint and results."""
-_LOOK_SECONDS = 0.1
+"""How long the end of a cluster waits for the last checkpoint and the results of a run."""
+_POLL_SECONDS = 0.1
 _ASK_SECONDS = 5.0
 
 
@@ -64,9 +63,7 @@ class Runs(Works[RunSpec]):
         self._deadlines = Deadlines(recorder, self.save_run, self.stop_trial)
 
     def read(self, name: str) -> RunSpec:
-        """Return what was declared, without a deadline where the declaration came from a VM. Raises
-        ClusterError.
-        """
+        """Return a declaration; without a deadline if it came from a VM. Raises ClusterError."""
         return declared_run(self.directory, unknown_run(name)).spec
 
     def declared(self, name: str, spec: RunSpec) -> events.WorkDeclared:
@@ -78,7 +75,7 @@ class Runs(Works[RunSpec]):
         return TrainFailed(run=name, reason=reason)
 
     def refused(self, name: str, error: ClusterError) -> None:
-        """Fail a run whose declaration cannot be read. No run fails under the name of other work."""
+        """Fail a run whose declaration cannot be read, unless other work has its name."""
         if isinstance(error, NameTakenError):
             self.recorder.note("name", str(error), run=name)
         else:
@@ -86,12 +83,10 @@ class Runs(Works[RunSpec]):
             self.recorder.record(self.failed(name, str(error)))
 
     def take_back(self) -> None:
-        """Do nothing: which runs of a VM's journal count, is decided as that is sifted
-        (`trust.sift`).
-        """
+        """Do nothing: the provenance of events decides which runs of a VM's journal count."""
 
     def tick(self, tick: Tick) -> None:
-        """Lease workers to runs, and give each run that has begun those that it has."""
+        """Lease workers to runs, and pass each run that has begun its VMs."""
         assert self.fleet
         if self.state.phase != "deleting":
             self._lease(self.fleet, tick.slots(), tick.at)
@@ -109,12 +104,12 @@ class Runs(Works[RunSpec]):
             if state.active_run:
                 tick.tasks.do("end", self.end_all)
         elif (run := to_check(state)) and (training := self._training(self.fleet, run)):
-            training.look(state.serving)
+            training.find_server(state.serving)
 
     def demand(self, at: float) -> None:
-        """Decide which workers the run with a deadline has."""
+        """Decide which workers a run with a deadline has."""
         if not self.state.relocation:
-            self._deadlines.look(at)
+            self._deadlines.tick(at)
 
     async def obey(self, command: Command) -> bool:
         """Carry out a command about a run."""
@@ -134,7 +129,7 @@ class Runs(Works[RunSpec]):
         return True
 
     def _give(self, training: Training, run: RunState, state: ClusterState) -> None:
-        """Give a run the VMs that it has."""
+        """Pass a run its VMs."""
         assert state.spec
         port = state.ports.get(run.name, 0)
         mine = [vm for vm in state.living if _serves(state, vm, run.name)]
@@ -148,59 +143,54 @@ class Runs(Works[RunSpec]):
             training.stand_by(coming, state.relocation.spec.parameter_servers, port)
 
     def save_ahead(self) -> None:
-        """Have each of them save, for the cluster ends soon."""
+        """Save all runs that train, because the cluster ends soon."""
         for name in self._trainings:
             self.save_run(name)
 
     def save_run(self, name: str) -> None:
-        """Have a run save, where it trains."""
+        """Save a run, if it trains."""
         if training := self._trainings.get(name):
             self.tasks.do(f"save {name}", training.save)
 
     def unprepared(self) -> frozenset[str]:
-        """The VMs rented where the cluster is to be that have not all ready of what the runs that
-        train need there.
-        """
+        """Return the VMs at the destination that are not ready for the runs that train."""
         state = self.state
-        found = set[str]()
+        names = set[str]()
+        coming = []
         if state.relocation:
             coming = [vm for vm in state.living if vm.coming and vm.state == "ready"]
-        else:
-            coming = []
         for name, training in self._training_now():
-            mine = (vm for vm in coming if vm.role != WORKER or state.has(name, vm))
-            found.update(training.unprepared(mine))
-        return frozenset(found)
+            own = (vm for vm in coming if vm.role != WORKER or state.has(name, vm))
+            names.update(training.unprepared(own))
+        return frozenset(names)
 
     async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
-        """Have what each run that trains has saved and told where its next chief stands by, if
-        there is one.
+        """Send what the runs have saved and logged to the VM where their next chief waits.
 
-        To `save` its workers on the VMs in `leaves` end, it is saved, and its parameter servers
-        end. Raises RemoteError, TrainingError or OSError where that cannot be: then it goes on.
+        With `save`, the workers on the VMs in `leaves` end first, then each run is saved, then its
+        parameter servers end. Raises RemoteError, TrainingError or OSError if that fails; the run
+        then continues where it is.
         """
         assert self.fleet
-        training = [each for _, each in self._training_now()]
+        trainings = [training for _, training in self._training_now()]
         if save:
             await self.fleet.leave(leaves, WORKER)
-            for each in training:
-                await each.save()
+            for training in trainings:
+                await training.save()
             await self.fleet.leave(leaves, PARAMETER_SERVER)
-            for each in training:
-                await each.caught_up()
+            for training in trainings:
+                await training.caught_up()
         first = (
             vm.name
             for vm in self.state.living
             if vm.coming and (vm.role, vm.slot) == (PARAMETER_SERVER, 0)
         )
         if chief := next(first, None):
-            for each in training:
-                await each.send_on(chief)
+            for training in trainings:
+                await training.send_on(chief)
 
     async def moving_bytes(self) -> tuple[int, int]:
-        """Return how many bytes of checkpoints and of data follow the cluster: those of the runs
-        that have begun.
-        """
+        """Return the bytes of checkpoints and of data that move with the cluster, of begun runs."""
         saved = 0
         data = 0
         for run in [run for run in self.state.turns if self.state.has_begun(run)]:
@@ -209,25 +199,19 @@ class Runs(Works[RunSpec]):
         return saved, data
 
     def _checkpoint_bytes(self, run: RunState) -> int:
-        """Return the bytes of the newest checkpoint that is here, or what was counted of the model."""
+        """Return the bytes of the newest checkpoint here, or the counted size of the model."""
         folder = run_folder(self.directory, run.name) / layout.CHECKPOINTS
         steps = Checkpoints(folder).steps()
-        if steps:
-            files = folder.glob(f"model.ckpt-{steps[0]}.*")
-        else:
-            files = ()
+        if not steps:
+            return run.variable_bytes
+        files = folder.glob(f"model.ckpt-{steps[0]}.*")
         return sum(path.stat().st_size for path in files) or run.variable_bytes
 
     async def _data_bytes(self, run: RunState) -> int:
-        """Return the bytes of a run's data, as its parameter server reports them, which has no room
-        for more.
-        """
+        """Return the bytes of a run's data on its first parameter server, at most its disk."""
         servers = (vm for vm in self.state.serving if (vm.role, vm.slot) == (PARAMETER_SERVER, 0))
         first = next(servers, None)
-        if self.fleet and first:
-            link = self.fleet.link(first.name)
-        else:
-            link = None
+        link = self.fleet.link(first.name) if self.fleet and first else None
         if link is None:
             return 0
         try:
@@ -240,47 +224,46 @@ class Runs(Works[RunSpec]):
             return 0
 
     def metrics_files(self) -> Sequence[Path]:
-        """Return the files with the metrics of the runs that train."""
+        """Return the metrics files of the runs that train."""
         training = (run for run in self.state.turns if self.state.has_begun(run))
         return [run_folder(self.directory, run.name) / layout.METRICS for run in training]
 
     def _training_now(self) -> list[tuple[str, Training]]:
         return [
-            (name, each)
-            for name, each in self._trainings.items()
+            (name, training)
+            for name, training in self._trainings.items()
             if self.state.of(RunState)[name].phase == "running"
         ]
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
-        """A run's process on `vm` keeps ending: another VM takes its place, or the run fails."""
+        """Replace a VM on which a run's process keeps ending, or fail the run."""
         if line.role == INPUT:
-            for name, each in self._trainings.items():
+            reader = f"The process on {vm.name} that reads for all trials there"
+            for name, sharing in self._trainings.items():
                 own = layout.shared_input(self.state.of(RunState)[name].spec.study) == line.run
                 if own and self.state.has(name, vm):
-                    each.fail(
-                        f"The process on {vm.name} that reads for all trials there keeps ending: {line.said}"
-                    )
+                    sharing.fail(f"{reader} keeps ending: {line.said}")
         if line.role == WORKER and line.time / 1e9 < self._has_since(line.run, vm):
-            return  # it was made ready, and is started once more when the run has the VM
+            # The worker was only prepared. It starts again when the run gets the VM.
+            return
         training = self._trainings.get(line.run)
         if training and vm.living:
             log.warning("%s: its process keeps ending: %s", vm.name, line.said)
             shared = self.state.has(line.run, vm) and any(
                 run.name != line.run for run in self.state.runs_of(vm)
             )
-            if shared:  # for the others the VM does
-                training.fail(
-                    f"Its worker on {vm.name} keeps ending, beside others that train there: {line.said}"
-                )
-            elif vm.coming and self.fleet:  # the run goes on elsewhere
-                self.fleet.delete(vm, f"it cannot be got ready: {line.said}")
+            if shared:
+                # Other runs train on this VM, so the VM is not at fault.
+                beside = f"Its worker on {vm.name}, beside others that train there,"
+                training.fail(f"{beside} keeps ending: {line.said}")
+            elif vm.coming and self.fleet:
+                # The run still trains on other VMs.
+                self.fleet.delete(vm, f"it cannot be prepared: {line.said}")
             elif training.give_up(vm.name, line.role, line.said) and self.fleet:
                 self.fleet.delete(vm, f"its worker keeps ending: {line.said}")
 
     def _has_since(self, name: str, vm: VmState) -> float:
-        """Since when the run has the VM's worker: for ever where that is not known, not yet where
-        it makes ready.
-        """
+        """Return since when a run has a worker's VM: 0 if unknown, infinity if only prepared."""
         if self.state.ahead.get(vm.slot) == name:
             return math.inf
         places = (
@@ -291,20 +274,19 @@ class Runs(Works[RunSpec]):
         return max((self.state.leased_at.get(place, 0.0) for place in places), default=0.0)
 
     async def stop(self, name: str, reason: str = "") -> None:
-        """End a run, its last checkpoint brought home if it can be had. Its journal has no
-        `reason`.
+        """Stop a run, with a last checkpoint if possible. Its journal has no `reason`.
 
-        Raises ClusterError where it trains, and this controller has not found its VMs yet.
+        Raises ClusterError if the run trains and this controller has not found its VMs yet.
         """
         try:
             async with asyncio.timeout(PATIENCE):
                 while True:
-                    run = self._known(name)
+                    run = self._run(name)
                     if run.over or not self.state.has_begun(run) or name in self._trainings:
                         break
-                    await asyncio.sleep(
-                        _LOOK_SECONDS
-                    )  # or what it has made since its last checkpoint would be lost
+                    # A new controller waits until it has the run's VMs. Otherwise the steps since
+                    # the last checkpoint would be lost.
+                    await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             raise still_looking(self.directory.name) from None
         if training := self._trainings.get(name):
@@ -315,9 +297,7 @@ class Runs(Works[RunSpec]):
             self.recorder.record(TrainFinished(run=name, step=run.step, stopped=True))
 
     def stop_trial(self, name: str, save: bool = True) -> None:
-        """End the run of a trial that was pruned, or whose study has ended; with a last checkpoint
-        or without.
-        """
+        """Stop the run of a trial that was pruned, or whose study ended."""
         run = self.state.of(RunState)[name]
         training = self._trainings.get(name)
         if training and not training.ending:
@@ -329,22 +309,22 @@ class Runs(Works[RunSpec]):
             self.recorder.record(TrainFinished(run=name, step=run.step, stopped=True))
 
     async def end_all(self) -> None:
-        """Stop what still trains, the last checkpoint of each brought home if it can be had."""
+        """Stop all runs, each with a last checkpoint if possible."""
         async with asyncio.TaskGroup() as group:
             for run in self.state.of(RunState).values():
                 group.create_task(self._end(run))
 
     def move(self, name: str, before: str) -> None:
-        """Have a run that waits begin before another one (empty: before all). Raises ClusterError."""
+        """Let a waiting run begin before another one (empty: before all). Raises ClusterError."""
         queue = [run.name for run in self.state.queue]
-        for each in filter(None, (name, before)):
-            if each not in queue:
-                does = "is over" if self._known(each).over else "has begun already"
-                if queue:
-                    there = f"These wait: {', '.join(queue)}."
-                else:
-                    there = "No run waits now."
-                raise ClusterError(f"{each} {does}, and does not wait", fix=there)
+        for moved in filter(None, (name, before)):
+            if moved in queue:
+                continue
+            phase = "is over" if self._run(moved).over else "has begun already"
+            fix = "No run waits now."
+            if queue:
+                fix = f"These wait: {', '.join(queue)}."
+            raise ClusterError(f"{moved} {phase}, and does not wait", fix=fix)
         if name == before:
             raise ClusterError(
                 f"{name} cannot begin before itself", fix="Name another run that waits."
@@ -352,7 +332,7 @@ class Runs(Works[RunSpec]):
         self.recorder.record(events.TrainMoved(run=name, before=before))
 
     async def ask_chief(self, command: agent_commands.Save | agent_commands.Evaluate) -> None:
-        """Have a run saved or evaluated now. Raises ClusterError or RemoteError."""
+        """Save or evaluate a run now. Raises ClusterError or RemoteError."""
         name = command.run
         run = self.state.of(RunState).get(name)
         training = self._trainings.get(name)
@@ -361,24 +341,20 @@ class Runs(Works[RunSpec]):
         await training.ask_chief(command)
 
     def trace(self, name: str, worker: str) -> None:
-        """Have a step of a worker (empty: the first one) traced; what became of it is an event.
-        Raises ClusterError.
+        """Trace a step of a worker (empty: the first one). Raises ClusterError.
+
+        An event reports the result.
         """
-        run = self._known(name)
+        run = self._run(name)
         chosen = worker or next(iter(sorted(run.workers)), "")
-        if chosen in run.workers:
-            link = self.link(chosen)
-        else:
-            link = None
+        link = self.link(chosen) if chosen in run.workers else None
         if link is None:
+            what = f"{name} has no worker that trains now"
             if worker:
                 what = f"{worker} does not train in {name} now"
-            else:
-                what = f"{name} has no worker that trains now"
+            fix = ""
             if run.workers:
                 fix = f"There are: {', '.join(sorted(run.workers))}."
-            else:
-                fix = ""
             raise ClusterError(what, fix=fix)
 
         async def trace() -> None:
@@ -393,7 +369,7 @@ class Runs(Works[RunSpec]):
 
         self.tasks.do(f"trace of {name} on {chosen}", trace)
 
-    def _known(self, name: str) -> RunState:
+    def _run(self, name: str) -> RunState:
         self.state.refuse_unknown("run", name)
         return self.state.of(RunState)[name]
 
@@ -408,28 +384,25 @@ class Runs(Works[RunSpec]):
             )
 
     def _lease(self, fleet: Fleet, slots: Mapping[int, str], at: float) -> None:
-        """Write down who has which workers from now on, where that is another one, and end what one
-        does for another.
+        """Record the new leases of workers if they changed, and release workers of other runs.
 
-        A place that nobody wants any more is none of this: whoever deletes the VM has the step in
-        flight ended first.
+        A slot that is no longer needed is left alone: its last step ends when its VM is deleted.
         """
         state = self.state
         server = fleet.server
-        held = leases(state, slots, server, at)
-        if held != Leases(state.ports, state.leases, state.held, state.ahead):
-            if set(held.ports) - set(state.ports):
-                self.recorder.forget(
-                    [each.name for each in state.of(RunState).values() if each.over]
-                )
-            workers = {str(slot): run for slot, run in sorted(held.workers.items())}
-            ahead = {str(slot): run for slot, run in held.ahead.items()}
-            told = events.ClusterLeased(
-                ports=held.ports, workers=workers, held=held.held, ahead=ahead
+        new = leases(state, slots, server, at)
+        if new != Leases(state.ports, state.leases, state.held, state.ahead):
+            if set(new.ports) - set(state.ports):
+                over = [run.name for run in state.of(RunState).values() if run.over]
+                self.recorder.forget(over)
+            workers = {str(slot): run for slot, run in sorted(new.workers.items())}
+            ahead = {str(slot): run for slot, run in new.ahead.items()}
+            leased = events.ClusterLeased(
+                ports=new.ports, workers=workers, held=new.held, ahead=ahead
             )
-            self.recorder.record(told)
+            self.recorder.record(leased)
         owners: dict[int, set[str]] = {slot: set() for slot in slots}
-        for place, name in (*held.workers.items(), *held.ahead.items()):
+        for place, name in (*new.workers.items(), *new.ahead.items()):
             owners[slot_of(place)].add(name)
         for vm in self.state.serving:
             if vm.role == WORKER and vm.slot in slots and (link := fleet.link(vm.name)):
@@ -437,7 +410,7 @@ class Runs(Works[RunSpec]):
                     link.release(other)
 
     def _training(self, fleet: Fleet, run: RunState) -> Training | None:
-        """The conduct of a run; None where there can be none, and the run has failed."""
+        """Return the training of a run; None if there can be none, and the run has failed."""
         if run.name not in self._trainings:
             self._conduct(fleet, run)
         return self._trainings.get(run.name)
@@ -466,9 +439,7 @@ class Runs(Works[RunSpec]):
             note=partial(self.recorder.note, run=run.name),
             own=own,
             checked=lambda: [
-                each
-                for each in self.state.of(RunState).values()
-                if each.checked and each.spec.check
+                run for run in self.state.of(RunState).values() if run.checked and run.spec.check
             ],
         )
         self._trainings[run.name] = training
@@ -476,9 +447,8 @@ class Runs(Works[RunSpec]):
         async def conduct() -> None:
             try:
                 await training.conduct()
-                fleet.release(
-                    run.name
-                )  # not when this is cancelled: then the run goes on, under another controller
+                # Not if this is cancelled: the run then continues under another controller.
+                fleet.release(run.name)
             finally:
                 self._trainings.pop(run.name, None)
 
@@ -486,7 +456,7 @@ class Runs(Works[RunSpec]):
 
 
 def _serves(state: ClusterState, vm: VmState, run: str) -> bool:
-    """Whether the run has the VM, or a place on it, or shares it as all others do."""
+    """Return whether a run has a VM, or a slot on it, or shares it with all runs."""
     if vm.role == PREPARATION:
         return state.preparers.get(vm.slot) == run
     return vm.role != WORKER or state.has(run, vm)

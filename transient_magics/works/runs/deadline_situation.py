@@ -1,7 +1,7 @@
-"""What a decision about a run with a deadline follows from, as the cluster's state tells it: pure.
+"""The situation of a run with a deadline, computed from the cluster's state: pure.
 
-Seconds are those of this machine's clock, also where the cloud's runs faster: what passes there
-faster costs so much more of them.
+Seconds are those of this machine's clock, also where the cloud's clock is faster: prices per second
+are multiplied accordingly.
 """
 
 from __future__ import annotations
@@ -38,15 +38,20 @@ _UNSEEN = 1.5
 _JOIN = 15.0
 # seconds until the last step is saved, at least; of the longest save so far
 _LAST_SAVE = 5.0
+# what happens to Spot VMs, as changes of their number: positive for more, negative for fewer
+_STARTED = 1
+_REFUSED = 0
+_REVOKED = -1
+_DELETED = -2
 _SAVES_DIFFER = 2.0
 
 
 def seen(state: ClusterState, run: RunState, now: float) -> Situation:
-    """The situation of a run with a deadline."""
+    """Return the situation of a run with a deadline."""
     spec = state.spec
-    known = run.deadline
+    deadline = run.deadline
     assert spec
-    assert known
+    assert deadline
     rate = state.clock.rate
     vms = [vm for vm in state.vms.values() if vm.role == WORKER]
     workers = Counter({(gpu, terms): count for gpu, terms, count in state.steered or ()})
@@ -56,25 +61,25 @@ def seen(state: ClusterState, run: RunState, now: float) -> Situation:
             workers[group.accelerator, SPOT] += group.count
     kinds = tuple(
         _kind(spec, run, gpu, rate)
-        for gpu in run.spec.gpus or dict.fromkeys(each.accelerator for each in spec.groups)
+        for gpu in run.spec.gpus or dict.fromkeys(group.accelerator for group in spec.groups)
     )
     start, begin = _start(spec, run, vms, kinds[0].gpu, rate, now)
     begin += max(
         run.spec.on_demand_wait,
         _waited([vm for vm in vms if vm.provisioning_model == ON_DEMAND], now),
     )
+    left = []
     if run.spec.max_cost is not None:
-        left = [run.spec.max_cost - charged(state, run.name, now)]
-    else:
-        left = []
-    left += [spec.max_cost - total(state, now)] if spec.max_cost is not None else []
+        left.append(run.spec.max_cost - charged(state, run.name, now))
+    if spec.max_cost is not None:
+        left.append(spec.max_cost - total(state, now))
     spots = [vm for vm in vms if vm.provisioning_model != ON_DEMAND]
     return Situation(
         now=now,
         deadline=run.spec.finish_by,
-        steps=max(run.train_steps - known.durable, 0),
-        unsaved=max(run.step - known.durable, 0),
-        speeds=Speeds(known.blocks, run.spec.confidence, alike=spec.emulated, rate=rate),
+        steps=max(run.train_steps - deadline.durable, 0),
+        unsaved=max(run.step - deadline.durable, 0),
+        speeds=Speeds(deadline.blocks, run.spec.confidence, alike=spec.emulated, rate=rate),
         market=_market(spots, now, rate),
         kinds=kinds,
         workers=workers,
@@ -88,20 +93,20 @@ def seen(state: ClusterState, run: RunState, now: float) -> Situation:
         kept=sum(vm.hourly for vm in state.living if vm.role != WORKER) * rate / 3600,
         most=min(run.spec.most_workers or 1000, spec.max_workers or spec.worker_count),
         money=min(left, default=math.inf),
-        since=now - known.acted.at if known.acted else math.inf,
+        since=now - deadline.acted.at if deadline.acted else math.inf,
         acts=run.spec.adapt == "auto",
-        overlaps=not run.spec.most_workers,  # else it gets no more than these
-        end=max(_LAST_SAVE, _SAVES_DIFFER * known.save_seconds),
-        began=known.began[0] if known.began else now,
-        train_steps=run.train_steps - (known.began[1] if known.began else 0),
+        # With a limit of its workers, new ones cannot start before old ones end.
+        overlaps=not run.spec.most_workers,
+        end=max(_LAST_SAVE, _SAVES_DIFFER * deadline.save_seconds),
+        began=deadline.began[0] if deadline.began else now,
+        train_steps=run.train_steps - (deadline.began[1] if deadline.began else 0),
     )
 
 
 def _kind(spec: ClusterSpec, run: RunState, gpu: str, rate: float) -> Kind:
     line = spec.price(gpu, zones_for(spec, run.spec, gpu)[0])
-    if accelerator(gpu).spot_only:
-        on_demand = None
-    else:
+    on_demand = None
+    if not accelerator(gpu).spot_only:
         on_demand = line.on_demand_hourly * rate / 3600
     return Kind(gpu, line.hourly * rate / 3600, on_demand)
 
@@ -113,8 +118,9 @@ def _group(vm: VmState) -> tuple[str, str]:
 def _start(
     spec: ClusterSpec, run: RunState, vms: Sequence[VmState], gpu: str, rate: float, now: float
 ) -> tuple[float, float]:
-    """Seconds from a request to the first step of a worker, where there is capacity: the mean, and
-    what one in a hundred takes longer than.
+    """Return the seconds from a request to the first step of a worker, if there is capacity.
+
+    The first figure is the mean, the second one is exceeded by one start in a hundred.
     """
     booted = [vm.ready_at - vm.requested_at for vm in vms if vm.ready_at]
     on_their_way = [
@@ -124,25 +130,19 @@ def _start(
     ]
     joined = [
         *(run.deadline.joins if run.deadline else ()),
-        *(each for each in on_their_way if each > _JOIN),
+        *(seconds for seconds in on_their_way if seconds > _JOIN),
     ]
+    boot = _UNSEEN * usual_boot_seconds(spec, gpu) / rate
     if booted:
         boot = statistics.fmean(booted)
-    else:
-        boot = _UNSEEN * usual_boot_seconds(spec, gpu) / rate
-    if joined:
-        join = statistics.fmean(joined)
-    else:
-        join = _JOIN
+    join = statistics.fmean(joined) if joined else _JOIN
     varies = max(statistics.pstdev(booted) if booted else 0.0, _ROUGH * boot)
     longest = boot + _LATE * varies + max([*joined, join])
     return boot + join, longest * (1 + _FEW / (len(joined) + 1))
 
 
 def _waited(vms: Iterable[VmState], now: float) -> float:
-    """The longest that capacity on demand was waited for, from the first refusal to the VM that
-    came.
-    """
+    """Return the longest wait for on-demand capacity, in seconds, from the first refusal on."""
     since = 0.0
     longest = 0.0
     for vm in vms:
@@ -156,35 +156,38 @@ def _waited(vms: Iterable[VmState], now: float) -> float:
 def _begun(
     run: RunState, workers: Workers, vms: Sequence[VmState], begin: float, now: float
 ) -> float:
-    """Seconds until all on demand that are asked for take steps, at most."""
-    wanted = sum(count for (_, terms), count in workers.items() if terms == ON_DEMAND)
+    """Return the seconds until all requested on-demand VMs train, at most."""
+    requested = sum(count for (_, terms), count in workers.items() if terms == ON_DEMAND)
     there = [vm for vm in vms if vm.living and vm.provisioning_model == ON_DEMAND]
-    if sum(vm.name in run.workers for vm in there) >= wanted:
+    if sum(vm.name in run.workers for vm in there) >= requested:
         return 0.0
     coming = [
         vm.powered[-1].since if vm.powered else vm.requested_at
         for vm in there
         if vm.name not in run.workers
     ]
-    if len(there) >= wanted:
+    if len(there) >= requested:
         return max(begin - (now - max(coming)), 1.0)
     return begin
 
 
 def _life(vms: Iterable[VmState], now: float, rate: float) -> float:
-    """Mean seconds that a Spot VM is there."""
+    """Return the mean lifetime of a Spot VM, in seconds."""
     lived = [(vm.ended_at or now) - vm.running_at for vm in vms if vm.running_at]
     revoked = sum(vm.state == "revoked" for vm in vms)
     return (PRIOR_SPELLS * LASTS / rate + sum(lived)) / (PRIOR_SPELLS + revoked)
 
 
 def _market(vms: Iterable[VmState], now: float, rate: float) -> Market:
-    """What the Spot VMs that were asked for tell: there is capacity while one is there, and none
-    from a refusal, or from the revocation of the last one, until the next comes.
+    """Return what the requested Spot VMs say about capacity.
+
+    There is capacity while a VM is there, and none from a refusal, or from the revocation of the
+    last VM, until the next one comes.
     """
-    moments = [(vm.running_at, 1) for vm in vms if vm.running_at]
+    how = {"refused": _REFUSED, "revoked": _REVOKED}
+    moments = [(vm.running_at, _STARTED) for vm in vms if vm.running_at]
     moments += [
-        (vm.ended_at, 0 if vm.state == "refused" else -1 if vm.state == "revoked" else -2)
+        (vm.ended_at, how.get(vm.state, _DELETED))
         for vm in vms
         if vm.ended_at and (vm.running_at or vm.state == "refused")
     ]
@@ -195,27 +198,27 @@ def _market(vms: Iterable[VmState], now: float, rate: float) -> Market:
     spells = [0.0, 0.0]
     ends = [0, 0]
     for at, what in [*sorted(moments), (now, None)]:
-        if what is None:
-            after = alive
-        else:
-            after = alive + (what > 0) - (what < 0)
+        after = alive
+        if what is not None:
+            after += (what > 0) - (what < 0)
         if after:
             then = True
+        elif what == _DELETED:
+            # The last VM was deleted by us: nothing is known about capacity.
+            then = None
+        elif what in (_REFUSED, _REVOKED):
+            then = False
         else:
-            if what == -2:
-                then = None
-            else:
-                then = False if what in (0, -1) else open_
+            then = open_
         if then != open_ or what is None:
+            age = 0.0
             if open_ is not None:
                 age = at - since
-            else:
-                age = 0.0
-            if open_ is not None:
                 spells[not open_] += age
                 ends[not open_] += then is not None and what is not None
             since = at
-            open_ = then if what is not None else open_
+            if what is not None:
+                open_ = then
         alive = after
     return believed(
         spells[0], spells[1], (ends[0], ends[1]), open_=open_ is not False, rate=rate, age=age

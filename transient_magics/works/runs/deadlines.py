@@ -1,6 +1,4 @@
-"""The run that has to be done in time: decided upon again and again, what is decided written down
-or proposed.
-"""
+"""The run with a deadline: it is decided at each tick; decisions are recorded or proposed."""
 
 from __future__ import annotations
 
@@ -19,25 +17,35 @@ from ...journal import ClusterState, RunState, events, now
 from .deadline_situation import seen
 
 PROPOSED_SECONDS = 600.0
-"""How long a proposal can be agreed to."""
-_LOOK_SECONDS = 1.0
+"""How long a proposal is valid, in seconds."""
+_TICK_SECONDS = 1.0
 _SAVE_SECONDS = 15.0
-_TOLD_SECONDS = 60.0
-_LEAST_TOLD = 5.0
+_OUTLOOK_SECONDS = 60.0
+_LEAST_OUTLOOK_SECONDS = 5.0
 _LAST_SECONDS = 20.0
-"""So many seconds' cost before its money is spent a run is ended, for its last checkpoint."""
+"""A run is stopped when its money lasts for this many seconds, the time of its last checkpoint."""
 _SAFE_AGAIN = 0.9
 _COURSES = 4
 _COURSES_SECONDS = 0.03
 _LEAST_COURSES = 20
-"""Simulated at each look: so many, or until that time is spent, so that nothing else of the
-controller waits; the next look continues. An outlook is that of the latest ones, so many at least.
+"""The fewest simulated courses of an outlook.
+
+Each tick simulates at most `_COURSES` courses or `_COURSES_SECONDS`, so that the rest of the
+controller does not wait. The next tick continues, and an outlook uses the latest courses.
 """
 
 
 class Deadlines:
-    """Looks after the run that is due. `save` has a run saved; `stop` ends one, with a last
-    checkpoint.
+    """The control of the run with a deadline.
+
+    Parameters
+    ----------
+    recorder
+        The journal.
+    save
+        Saves the run of a name.
+    stop
+        Stops the run of a name, with a last checkpoint.
     """
 
     def __init__(
@@ -46,7 +54,7 @@ class Deadlines:
         self._recorder = recorder
         self._save = save
         self._stop = stop
-        self._looked = -math.inf
+        self._ticked = -math.inf
         self._saved = -math.inf
         self._ends: deque[float] = deque(maxlen=COURSES)
         self._course: Iterator[float | None] | None = None
@@ -57,24 +65,22 @@ class Deadlines:
     def _state(self) -> ClusterState:
         return self._recorder.state
 
-    def look(self, at: float) -> None:
-        """Decide at `at` (seconds since 1970), where a run is due and a second has passed."""
+    def tick(self, at: float) -> None:
+        """Decide about the run with a deadline, at most once a second. `at`: seconds since 1970."""
         run = self._state.due
-        moment = time.monotonic()  # the other clock may be set
-        if (
-            run is None
-            or run.made
-            or self._state.phase == "deleting"
-            or moment - self._looked < _LOOK_SECONDS
-        ):
+        # The clock of `at` may be set.
+        moment = time.monotonic()
+        if run is None or run.made or self._state.phase == "deleting":
             return
-        self._looked = moment
+        if moment - self._ticked < _TICK_SECONDS:
+            return
+        self._ticked = moment
         if not self._state.has_begun(run):
             return
         sight = seen(self._state, run, at)
         verdict = decide(sight)
         self._follow(run, sight, verdict, at)
-        self._tell(run, sight, verdict, at)
+        self._report(run, sight, verdict, at)
         if verdict.save and moment - self._saved >= _SAVE_SECONDS:
             self._saved = moment
             self._save(run.name)
@@ -83,15 +89,14 @@ class Deadlines:
             self._stop(run.name)
 
     def agree(self, name: str, proposal: int) -> None:
-        """Do what was proposed. Raises ClusterError where that is not proposed any more."""
+        """Do what was proposed. Raises ClusterError where the proposal is not valid."""
         run = self._state.of(RunState).get(name)
+        proposed = None
         if run and run.deadline and not run.over:
             proposed = run.deadline.proposed
-        else:
-            proposed = None
         if proposed is None or proposed.seq != proposal or now() > proposed.until:
             raise ClusterError(
-                f"What was proposed for {name} is not proposed any more", fix="Look at its panel."
+                f"What was proposed for {name} is not proposed any more", fix="See its panel."
             )
         self._recorder.record(
             events.DeadlineActed(
@@ -100,31 +105,31 @@ class Deadlines:
         )
 
     def _follow(self, run: RunState, sight: Situation, verdict: Verdict, at: float) -> None:
-        """Have its workers, or propose them, or take back what was proposed."""
+        """Change the workers, propose the change, or withdraw a proposal."""
         assert run.deadline
         proposed = run.deadline.proposed
-        wanted = _as_event(verdict.workers)
-        if run.spec.adapt == "auto" and wanted != _as_event(sight.workers):
+        machines = _as_event(verdict.workers)
+        if run.spec.adapt == "auto" and machines != _as_event(sight.workers):
             self._recorder.record(
-                events.DeadlineActed(run=run.name, machines=wanted, reason=verdict.reason)
+                events.DeadlineActed(run=run.name, machines=machines, reason=verdict.reason)
             )
         elif run.spec.adapt == "ask":
-            same = wanted == _as_event(sight.workers)
+            same = machines == _as_event(sight.workers)
             if proposed and (same or at > proposed.until):
-                gone = events.DeadlineProposed(
+                withdrawn = events.DeadlineProposed(
                     run=run.name, machines=proposed.machines, reason=proposed.reason, until=0
                 )
-                self._recorder.record(gone)
-            elif not same and (proposed is None or _is_another(proposed, wanted, at)):
+                self._recorder.record(withdrawn)
+            elif not same and (proposed is None or _is_another(proposed, machines, at)):
                 until = at + PROPOSED_SECONDS
                 self._recorder.record(
                     events.DeadlineProposed(
-                        run=run.name, machines=wanted, reason=verdict.reason, until=until
+                        run=run.name, machines=machines, reason=verdict.reason, until=until
                     )
                 )
 
-    def _tell(self, run: RunState, sight: Situation, verdict: Verdict, at: float) -> None:
-        """How it stands, each minute of the cloud's clock; at once, that it is known to be late."""
+    def _report(self, run: RunState, sight: Situation, verdict: Verdict, at: float) -> None:
+        """Record the outlook each minute of the cloud's clock, and immediately that it is late."""
         assert run.deadline
         if not verdict.gpu:
             return
@@ -136,7 +141,10 @@ class Deadlines:
             self._simulated = run.name
         self._simulate(sight)
         if verdict.late and not late:
-            why = f"{workers_text(verdict.workers)} make its {sight.steps - sight.unsaved:,} steps no sooner"
+            why = (
+                f"{workers_text(verdict.workers)} make its {sight.steps - sight.unsaved:,} "
+                "steps no sooner"
+            )
             self._recorder.record(events.DeadlineLate(run=run.name, ends=verdict.late, reason=why))
         if len(self._ends) < _LEAST_COURSES:
             return
@@ -146,7 +154,7 @@ class Deadlines:
                 events.DeadlineLate(run=run.name, ends=0.0, reason=late.reason, again=True)
             )
         if last is None or abs(at - last.at) >= max(
-            _TOLD_SECONDS / self._state.clock.rate, _LEAST_TOLD
+            _OUTLOOK_SECONDS / self._state.clock.rate, _LEAST_OUTLOOK_SECONDS
         ):
             self._recorder.record(
                 events.DeadlineOutlook(
@@ -161,7 +169,7 @@ class Deadlines:
             )
 
     def _simulate(self, sight: Situation) -> None:
-        """Continue the course that was begun, and begin others from what is seen now."""
+        """Continue the simulated course, and begin others from the present situation."""
         began = time.monotonic()
         ended = 0
         while ended < _COURSES and time.monotonic() - began < _COURSES_SECONDS:
@@ -181,21 +189,24 @@ def _as_event(workers: Mapping[tuple[str, str], int]) -> events.Machines:
     )
 
 
-def _is_another(proposed: events.DeadlineProposed, wanted: events.Machines, at: float) -> bool:
-    """Whether something else is to be proposed: at once what is on demand, Spot workers no more
-    often than outlooks.
+def _is_another(proposed: events.DeadlineProposed, new: events.Machines, at: float) -> bool:
+    """Return whether to make another proposal.
+
+    Changes of on-demand VMs are proposed immediately, of Spot workers no more often than outlooks.
     """
     before, after = (
         [machine for machine in machines if machine[1] == "standard"]
-        for machines in (proposed.machines, wanted)
+        for machines in (proposed.machines, new)
     )
     return before != after or (
-        wanted != proposed.machines and abs(at - proposed.at) >= _TOLD_SECONDS
+        new != proposed.machines and abs(at - proposed.at) >= _OUTLOOK_SECONDS
     )
 
 
 def _costs(sight: Situation) -> float:
-    """US dollars per second of all that is asked for."""
+    """Return the cost per second of all requested VMs, in US dollars."""
     prices = {(kind.gpu, "spot"): kind.spot for kind in sight.kinds}
     prices |= {(kind.gpu, "standard"): kind.on_demand or 0.0 for kind in sight.kinds}
-    return sight.kept + sum(prices.get(each, 0.0) * count for each, count in sight.workers.items())
+    return sight.kept + sum(
+        prices.get(machine, 0.0) * count for machine, count in sight.workers.items()
+    )

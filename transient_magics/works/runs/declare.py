@@ -33,7 +33,7 @@ from ...journal import RunState
 from ...journal.declared import declared_run, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Resize
-from ...protocol.measures.stalls import MEASURES
+from ...protocol.step_parts import MEASURES
 from ...runtime.folder import RunFolder
 from ...spec import run_store
 from .handle import Run
@@ -55,7 +55,7 @@ _OF_A_RUN = (
     "ps_shards",
     "pace_seconds",
 )
-"""What of a run decides how long its steps take."""
+"""Fields of a run that affect the duration of its steps."""
 
 
 def train(
@@ -73,17 +73,51 @@ def train(
     finish_by: str | float | datetime | None = None,
     **options: Any,
 ) -> Run:
-    """Declare a run of the code in `source` and return at once. Raises DeclarationError or
-    ClusterError.
+    """Declare a run of the code in `source` and return at once.
 
-    Without `model`, `hparams_set` and `problem` it trains what the code itself defines
-    (client.cell). `workers`: how many of the cluster's it takes (`2`), or with how many it begins
-    and how many it takes at most (`"2:4"`); all without it. Others train beside it on those that
-    are left. `finish_by`: when it has to be done, as `6h` or hours, `18:00` (the next one here) or
-    a moment. The cluster's workers are changed for that (docs/deadlines.md), and nothing else
-    begins on it meanwhile. `options` are the other fields of RunSpec. `include` names files and
-    folders to send along, `pip` packages to install on the VMs: files are copied into the run's
-    folder, as those of `include` are.
+    Without `model`, `hparams_set` and `problem` the run trains what the code defines. Other runs
+    train beside it on workers that are left.
+
+    Parameters
+    ----------
+    source : str
+        The code, as in the cell of `%%train`.
+    cluster : Cluster or str, optional
+        The cluster (default: the current one).
+    name : str, optional
+        The name of the run (default: `run-1`, `run-2`, ...).
+    model, hparams_set, problem : str
+        A model of Tensor2Tensor, its hyper-parameters and its data.
+    train_steps : int
+        The number of steps (default: what the cell's `model.fit` declares).
+    workers : int or str, optional
+        The number of workers, or the first and the largest number, as in `"2:4"` (default: all).
+    include : str or sequence of str
+        Files and folders to send along; `pip` in `options` names packages for the VMs.
+    resume : str, optional
+        The name of a run whose latest checkpoint is continued.
+    finish_by : str, float or datetime, optional
+        The deadline: hours, `"6h"`, the next `"18:00"`, or a moment. The cluster's workers change
+        for it, and nothing else begins on the cluster meanwhile.
+    **options
+        Other fields of RunSpec.
+
+    Returns
+    -------
+    Run
+        The handle.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid.
+    ClusterError
+        There is no cluster for it, or its controller cannot be reached.
+
+    Examples
+    --------
+    >>> run = tm.train(source=code, train_steps=1000)
+    >>> run.wait()
     """
     if not train_steps:
         _refuse_without_steps(source, {"model": model, "finish_by": finish_by, **options})
@@ -110,39 +144,31 @@ def train(
         raise DeclarationError(what, fix="Declare a study: %%sweep --per-vm 2.")
     on_vm = earlier is not None and _reachable(chosen, earlier)
     if finish_by is not None:
-        refuse_impossible(
-            chosen,
-            spec,
-            source,
-            max(earlier.state.shipped_step or 0, earlier.state.checkpoint_step or 0)
-            if earlier
-            else 0,
-        )
+        made = 0
+        if earlier:
+            made = max(earlier.state.shipped_step or 0, earlier.state.checkpoint_step or 0)
+        refuse_impossible(chosen, spec, source, made)
         refuse_without_quota(chosen, spec)
         spec = replace(spec, on_demand_wait=on_demand_wait(chosen, spec))
         _have_prices(chosen, spec.gpus)
-    if spec.preparers and (known := chosen.state.spec):
+    declared = chosen.state.spec
+    if spec.preparers and declared:
         beside = sum(run.spec.preparers > 0 for run in chosen.state.turns)
-        preparers = max(
-            spec.preparers, beside + 1
-        )  # each run needs one, however many there are at once
-        if known.preparation < preparers:
-            commands.send(
-                chosen.directory, Resize(spec=with_preparation(known, preparers).to_dict())
-            )
+        # Each of the runs needs at least one.
+        preparers = max(spec.preparers, beside + 1)
+        if declared.preparation < preparers:
+            resized = with_preparation(declared, preparers)
+            commands.send(chosen.directory, Resize(spec=resized.to_dict()))
     spec = replace(
         spec,
         resume=resume,
         resume_store=earlier.place[0] if earlier and on_vm and earlier.place else None,
         token=secrets.token_hex(16),
     )
-    known = chosen.state.spec
+    declared = chosen.state.spec
 
     def record(chosen_name: str) -> dict[str, object]:
-        if known and spec.store:
-            store = run_store(known, chosen_name)
-        else:
-            store = None
+        store = run_store(declared, chosen_name) if declared and spec.store else None
         return replace(spec, name=chosen_name, store=store).to_dict()
 
     def fill(folder: Path) -> None:
@@ -163,28 +189,59 @@ def declare_stalls(
     seconds: float = SECONDS,
     **options: Any,
 ) -> Stalls:
-    """Measure where the time of a step goes, of the model and data of `run`, or of the code in
-    `source`; returns at once.
+    """Measure where the time of a step goes, and return at once.
 
-    `options` are those of a run that say what is trained and with what: `model`, `hparams_set`,
-    `problem`, `hparams`, `data_dir`, `params`, `include`, `pip`, `wire`, `workers`. Each of the
-    eight measures is taken `repeats` times, for so many `seconds`, on the cluster's own VMs, which
-    it has as a run has them: it waits until some are free. Raises DeclarationError or ClusterError.
+    Each of the eight measures is taken several times on VMs of the cluster. Like a run, the
+    measurement waits until workers are free.
+
+    Parameters
+    ----------
+    run : Run or str, optional
+        The run whose model and data are measured.
+    source : str
+        Code that defines the model instead.
+    cluster : Cluster or str, optional
+        The cluster (default: that of the run, else the current one).
+    name : str, optional
+        The name of the measurement (default: `stalls-1`, `stalls-2`, ...).
+    repeats : int
+        How often each measure is taken.
+    seconds : float
+        The duration of a measure, in seconds.
+    **options
+        Options of a run that say what is trained: `model`, `hparams_set`, `problem`, `hparams`,
+        `data_dir`, `params`, `include`, `pip`, `wire`, `workers`.
+
+    Returns
+    -------
+    Stalls
+        The handle.
+
+    Raises
+    ------
+    DeclarationError
+        An option is invalid, or nothing is named to be measured.
+    ClusterError
+        There is no cluster for it.
+
+    Examples
+    --------
+    >>> print(tm.declare_stalls("run-1").wait())
     """
     if repeats < LEAST_REPEATS:
-        what = f"{repeats} repeats tell no stall from noise"
+        what = f"{repeats} repeats cannot separate stalls from noise"
         raise DeclarationError(what, where="--repeats", fix=f"Take {LEAST_REPEATS} or more.")
     if run is not None:
         source, options = _of_run(run, cluster, source, options)
         chosen = _cluster_of(run, cluster)
     else:
-        if isinstance(cluster, Cluster):
-            chosen = cluster
-        else:
-            chosen = lookup.cluster(cluster)
+        chosen = cluster if isinstance(cluster, Cluster) else lookup.cluster(cluster)
     if not source and not options.get("model"):
-        what = "What is to be measured is not named"
-        fix = "Name a run, or --model, --hparams-set and --problem, or write the model's cell below %%transient_stalls."
+        what = "Nothing is named to be measured"
+        fix = (
+            "Name a run, or --model, --hparams-set and --problem, or write the model's cell "
+            "below %%transient_stalls."
+        )
         raise DeclarationError(what, fix=fix)
     declared = train(
         source=source,
@@ -206,17 +263,16 @@ def declare_stalls(
 
 
 def _have_prices(chosen: Cluster, gpus: tuple[str, ...]) -> None:
-    """See that the controller knows prices and zones of these GPUs."""
-    known = chosen.state.spec
-    if known and not set(gpus) <= set(known.prices):
-        commands.send(chosen.directory, Resize(spec=widened(known, gpus).to_dict()))
+    """Request prices and zones of these GPUs from the controller, if it lacks them."""
+    spec = chosen.state.spec
+    if spec and not set(gpus) <= set(spec.prices):
+        commands.send(chosen.directory, Resize(spec=widened(spec, gpus).to_dict()))
 
 
 def _copy_checkpoints(earlier: Run, folder: Path, *, from_store: bool) -> None:
-    """Copy the checkpoints of the run that is resumed into the folder of the new one. Raises
-    OSError or CloudError.
+    """Copy the checkpoints of a resumed run to the folder of the new one.
 
-    `from_store`: whether the VMs get them from their bucket.
+    `from_store`: the VMs read them from their bucket. Raises OSError or CloudError.
     """
     if (earlier.directory / layout.CHECKPOINTS).exists():
         shutil.copytree(earlier.directory / layout.CHECKPOINTS, folder / layout.CHECKPOINTS)
@@ -262,29 +318,28 @@ def _refuse_without_steps(source: str, options: Mapping[str, Any]) -> None:
 
 
 def _earlier(cluster: Cluster, resume: str | None, train_steps: int) -> Run | None:
-    """The run to continue from, which has a checkpoint with fewer steps than `train_steps`."""
+    """Return the run to continue from, whose checkpoint has fewer than `train_steps` steps."""
     if resume is None:
         return None
-    found = run_called(resume, cluster if resume in cluster.state.of(RunState) else None)
-    called = f"{found.name} of {found.cluster.name}"
-    if not found.state.shipped and not any(
-        (found.directory / layout.CHECKPOINTS).glob("model.ckpt-*.index")
+    earlier = run_called(resume, cluster if resume in cluster.state.of(RunState) else None)
+    called = f"{earlier.name} of {earlier.cluster.name}"
+    if not earlier.state.shipped and not any(
+        (earlier.directory / layout.CHECKPOINTS).glob("model.ckpt-*.index")
     ):
         raise DeclarationError(f"{called} has no checkpoint to continue from", where="--resume")
-    made = max(found.state.checkpoint_step or 0, found.state.shipped_step or 0)
+    made = max(earlier.state.checkpoint_step or 0, earlier.state.shipped_step or 0)
     if train_steps and made >= train_steps:
         what = f"{called} has made {made:,} steps already, which count"
         raise DeclarationError(
-            what, where="--train-steps", fix=f"To go on from there, name more than {made}."
+            what, where="--train-steps", fix=f"Give more than {made} to continue."
         )
-    return found
+    return earlier
 
 
 def _seed_of(earlier: Run) -> dict[str, int]:
-    """The option by which a cell that draws a split draws the same one as in the run that is
-    resumed.
+    """Return the option by which the cell draws the same split as in the resumed run.
 
-    Empty where the declaration of that run is not on this machine.
+    It is empty if the declaration of that run is not on this machine.
     """
     try:
         return {"drawn_seed": RunFolder(earlier.directory).spec().program_seed}
@@ -293,7 +348,7 @@ def _seed_of(earlier: Run) -> dict[str, int]:
 
 
 def _reachable(cluster: Cluster, earlier: Run) -> bool:
-    """Whether VMs of `cluster` can get the checkpoints of `earlier` from their bucket themselves."""
+    """Return whether VMs of `cluster` can read the checkpoints of `earlier` from their bucket."""
     spec = cluster.state.spec
     other = earlier.cluster.state.spec
     return bool(
@@ -302,61 +357,47 @@ def _reachable(cluster: Cluster, earlier: Run) -> bool:
 
 
 def _cluster_of(run: Run | str, cluster: Cluster | str | None) -> Cluster:
-    """Where it is measured: on the cluster that is named, else on the one where the run is, if that
-    lives.
-    """
+    """Return the cluster of a measurement: the named one, else that of the run if it lives."""
     if cluster is not None:
         if isinstance(cluster, Cluster):
             return cluster
         return lookup.cluster(cluster)
-    if isinstance(run, Run):
-        its = run.cluster
-    else:
-        its = run_called(run).cluster
-    if its.state.over:
+    measured = run if isinstance(run, Run) else run_called(run)
+    if measured.cluster.state.over:
         return lookup.cluster()
-    return its
+    return measured.cluster
 
 
 def _of_run(
     run: Run | str, cluster: Cluster | str | None, source: str, options: Mapping[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """The code of a run and the options with which it is measured."""
+    """Return the code of a run and the options with which it is measured."""
     if source or options.get("model"):
-        raise DeclarationError(
-            "A run, or a model of its own, is measured, not both", fix="Leave one of the two out."
-        )
-    if isinstance(run, Run):
-        known = run
-    else:
-        known = _known(run, cluster)
-    if is_brought(known.cluster.directory, known.name):
-        what = f"{known.name} was declared on another machine, whose code is not run here for a measure"
+        raise DeclarationError("Both a run and a model are named", fix="Leave out one of them.")
+    if not isinstance(run, Run):
+        run = _find_run(run, cluster)
+    if is_brought(run.cluster.directory, run.name):
+        what = f"{run.name} was declared on another machine, so its code is not measured here"
         raise DeclarationError(
             what, fix="Measure it there, or write its cell below %%transient_stalls."
         )
-    spec = declared_run(known.cluster.directory, known.state).spec
-    there = known.directory
-    kept = {name: value for name in _OF_A_RUN if (value := getattr(spec, name))}
-    files = {each.name for each in (there / layout.PIP).glob("*")}
-    pip = tuple(str(there / layout.PIP / each) if each in files else each for each in spec.pip)
-    include = tuple(str(there / layout.INCLUDE / each) for each in spec.include)
-    given = {name: value for name, value in options.items() if value}
-    return (there / layout.CELL).read_text(encoding="utf-8"), {
-        **kept,
-        "pip": pip,
-        "include": include,
-        **given,
-    }
+    spec = declared_run(run.cluster.directory, run.state).spec
+    folder = run.directory
+    fields = {name: getattr(spec, name) for name in _OF_A_RUN}
+    files = {path.name for path in (folder / layout.PIP).glob("*")}
+    # A package is either a file in the run's folder, or a name.
+    pip = tuple(str(folder / layout.PIP / name) if name in files else name for name in spec.pip)
+    include = tuple(str(folder / layout.INCLUDE / name) for name in spec.include)
+    measured = {name: value for name, value in fields.items() if value}
+    measured |= {"pip": pip, "include": include}
+    measured |= {name: value for name, value in options.items() if value}
+    return (folder / layout.CELL).read_text(encoding="utf-8"), measured
 
 
-def _known(name: str, cluster: Cluster | str | None) -> Run:
-    """The run of that name, of the cluster that is named if it has such a run."""
+def _find_run(name: str, cluster: Cluster | str | None) -> Run:
+    """Return a run by its name, of the named cluster if that has such a run."""
     if cluster is not None:
-        if isinstance(cluster, Cluster):
-            there = cluster
-        else:
-            there = lookup.cluster(cluster)
-        if name in there.state.of(RunState):
-            return there.run(name)
+        named = cluster if isinstance(cluster, Cluster) else lookup.cluster(cluster)
+        if name in named.state.of(RunState):
+            return named.run(name)
     return run_called(name)

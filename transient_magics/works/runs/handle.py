@@ -18,7 +18,7 @@ from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
-from ...protocol.measures.step_parts import part_words
+from ...protocol.step_parts import part_words
 from ...protocol.vm_events import TrainEvaluated
 from .stalls.handle import Stalls
 
@@ -359,7 +359,7 @@ class Run(RecordedRun):
         Returns
         -------
         Metrics
-            The metrics by name. `part` says so if only a part of the split was evaluated.
+            The metrics by name. `part` names the part of the split that was evaluated, if not all of it.
 
         Raises
         ------
@@ -653,8 +653,8 @@ class Run(RecordedRun):
 
 def handle(name: str, cluster: Cluster) -> Run | Stalls:
     """Return the handle of a run, or of the measurement of stalls that it is."""
-    known = cluster.state.of(RunState).get(name)
-    if known and known.spec.stalls:
+    state = cluster.state.of(RunState).get(name)
+    if state and state.spec.stalls:
         return Stalls(name, cluster)
     return Run(name, cluster)
 

@@ -116,8 +116,8 @@ def _cluster() -> tuple[Option, ...]:
         name_of("run"),
         flag(
             "--workers",
-            "how many of the cluster's workers the run takes, or with how many it starts and how many it "
-            "takes at most; other runs train on the rest",
+            "how many of the cluster's workers the run takes, or with how many it starts and how "
+            "many it takes at most; other runs train on the rest",
             parse_workers,
             default="all",
             metavar="N|LEAST:MOST",
@@ -149,32 +149,34 @@ def _data() -> tuple[Option, ...]:
         PIP_BUILD,
         flag(
             "--data-dir",
-            "where the TFRecords are: a folder that every VM has, or gs://BUCKET/FOLDER, where they are "
-            "generated once for all clusters",
+            "the folder of the TFRecords: one that every VM has, or gs://BUCKET/FOLDER, where "
+            "they are generated once for all clusters",
             str,
             metavar="PLACE",
         ),
         flag(
             "--cache",
-            "how much of large records a worker stores near it, and where: 2GB, 2GB:memory, 2GB:shm, or 0 "
-            "for none. Nothing is evicted",
+            "how much of large records a worker stores near it, and where: 2GB, 2GB:memory, "
+            "2GB:shm, or 0 for none. Nothing is evicted",
             cache,
             default="half of the free space of its disk",
             metavar="SIZE[:memory|:shm|:disk]",
         ),
         flag(
             "--prep",
-            "prepare mini-batches on up to this number of Spot VMs without a GPU when steps wait for them: cpux4",
+            "prepare mini-batches on up to this number of Spot VMs without a GPU when steps wait "
+            "for them: cpux4",
             preparation,
             default="none, the workers prepare them",
             metavar="cpuxN",
         ),
         flag(
             "--seed",
-            "the seed of initial values and of what the cell draws, in every process. With one worker on "
-            "CPUs and a model of the cell, examples, dropout and losses follow from it too; several workers take "
-            "turns in any order, and Tensor2Tensor draws its own examples. With it, the noise of gradients is "
-            "measured only if --set noise_share is given",
+            "the seed of initial values and of what the cell draws, in every process. With one "
+            "worker on CPUs and a model of the cell, examples, dropout and losses follow from it "
+            "too; several workers take turns in any order, and Tensor2Tensor draws its own "
+            "examples. With it, the noise of gradients is measured only if --set noise_share is "
+            "given",
             whole("--seed", 0),
             default="drawn",
             metavar="N",
@@ -226,24 +228,25 @@ def _evaluation() -> tuple[Option, ...]:
         ),
         flag(
             "--eval-batches",
-            "how many batches of the dev split an evaluation takes, the first ones",
+            "how many batches of the dev split an evaluation uses, from the first one",
             evaluation_batches,
             choices=("100", "all"),
             metavar="N|all",
-            default="100 for Tensor2Tensor's models; all for a cell's own, or, where all take more than a minute and "
-            "a tenth of the run's time, a part drawn once at random",
+            default="100 for Tensor2Tensor's models; all for a cell's own, or, where all take "
+            "more than a minute and a tenth of the run's time, a part drawn once at random",
         ),
         flag(
             "--keep-best",
-            "also keep the checkpoint of the best evaluation: accuracy, or min distance where the name "
-            "does not say which way is better. It makes --eval-every a tenth of the steps",
+            "also keep the checkpoint of the best evaluation: accuracy, or min distance where the "
+            "name does not say which way is better. It makes --eval-every a tenth of the steps",
             objective("--keep-best"),
             choices=("accuracy", "loss"),
             metavar="METRIC",
         ),
         flag(
             "--stop-when",
-            "end the run early, and keep its best checkpoint: 'accuracy no better in 3 evaluations'",
+            "end the run early, and keep its best checkpoint: 'accuracy no better in 3 "
+            "evaluations'",
             condition,
             choices=("accuracy no better in 3 evaluations",),
             metavar="CONDITION",
@@ -255,7 +258,8 @@ def _checkpoints() -> tuple[Option, ...]:
     return (
         flag(
             "--checkpoint-every",
-            "save in steps or time: 500, 5m; auto: as often as saving takes 1% of the time, and at least every 10 min",
+            "save in steps or time: 500, 5m; auto: as often as saving takes 1% of the time, and "
+            "at least every 10 min",
             interval,
             default="1000 steps, and at least every 10 min",
             choices=("auto",),
@@ -263,7 +267,7 @@ def _checkpoints() -> tuple[Option, ...]:
         ),
         flag(
             "--keep",
-            "how many of the last checkpoints to keep",
+            "the number of latest checkpoints to keep",
             whole("--keep"),
             default="5",
             metavar="N",
@@ -282,20 +286,21 @@ def _deadline() -> tuple[Option, ...]:
     return (
         flag(
             "--finish-by",
-            "when the run has to be done: 6h, or 18:00, the next one on this machine's clock. The "
-            "controller adds and releases Spot workers for it, and rents workers on demand as late as possible",
+            "finish the run by this time: in 6h, or at the next 18:00 of this machine's clock. The "
+            "controller adds and releases Spot workers for it, and rents workers on demand as "
+            "late as possible",
             deadline,
             metavar="TIME|CLOCK",
         ),
         max_cost(
-            "with --finish-by, the most that the run may cost, in US dollars; it is late where both cannot be met. "
-            "With SPEC, the limit of the cluster that is declared",
+            "with --finish-by, the most that the run may cost, in US dollars; it is late where "
+            "both cannot be met. With SPEC, the limit of the cluster that is declared",
             "the rest of the cluster's limit",
         ),
         max_hours("with SPEC, delete the cluster that is declared after this time"),
         flag(
             "--gpus",
-            "with --finish-by, the GPUs that workers may have",
+            "with --finish-by, the GPUs of its workers",
             gpus,
             default="the cluster's",
             metavar="GPU,...",
@@ -310,8 +315,8 @@ def _deadline() -> tuple[Option, ...]:
         ),
         flag(
             "--adapt",
-            "with --finish-by, who changes the workers: auto: the controller; ask: it proposes changes; "
-            "off: it only reports",
+            "with --finish-by, who changes the workers: auto: the controller; ask: it proposes "
+            "changes; off: it only reports",
             default="auto",
             **one_of("--adapt", choices("adapt")),
         ),
@@ -322,21 +327,23 @@ def _research() -> tuple[Option, ...]:
     return (
         flag(
             "--lr-policy",
-            "the n of the learning rate's 1/sqrt(n): active: the workers that train (with --mode sync: "
-            "1); slots: --max-workers; fixed: 1",
+            "the n of the learning rate's 1/sqrt(n): active: the workers that train (with --mode "
+            "sync: 1); slots: --max-workers; fixed: 1",
             default="active",
             **one_of("--lr-policy", choices("lr_policy")),
         ),
         flag(
             "--damping",
-            "staleness: a gradient that comes N steps late has 1/N of the learning rate, on top of --lr-policy",
+            "staleness: a gradient that comes N steps late has 1/N of the learning rate, on top "
+            "of --lr-policy",
             default="none",
             **one_of("--damping", choices("damping")),
         ),
         settings_option(SETTINGS),
         flag(
             "--pace",
-            "the least seconds of a worker's step; with published GPU speeds in the weather, of a K80's",
+            "the shortest step of a worker; with published GPU speeds in the weather, that of a "
+            "K80",
             positive("--pace"),
             name="pace_seconds",
             metavar="SECONDS",
@@ -345,6 +352,7 @@ def _research() -> tuple[Option, ...]:
 
 
 def settings_option(settings: Mapping[str, str]) -> Option:
+    """Return the option `--set`, with these settings and their meanings."""
     return flag(
         "--set",
         settings_help(settings, RunSpec),
@@ -357,11 +365,11 @@ def settings_option(settings: Mapping[str, str]) -> Option:
 
 
 def results() -> dict[str, tuple[Option, ...]]:
-    """Return the options of what is done with a run's results, by sub-command."""
+    """Return the options of sub-commands that use the results of a run, by sub-command."""
     return {
         "export": (
             RUN,
-            word("folder", "FOLDER", "where the model goes; new or empty", completes="path"),
+            word("folder", "FOLDER", "the folder of the model, new or empty", completes="path"),
             OF_CLUSTER,
             flag(
                 "--data-dir",
@@ -384,7 +392,7 @@ def results() -> dict[str, tuple[Option, ...]]:
             word(
                 "folder",
                 "FOLDER",
-                "where they go",
+                "the folder of the event files",
                 many="?",
                 completes="path",
                 default="the run's own folder",
@@ -399,23 +407,21 @@ def _zones(text: str) -> tuple[str, ...]:
 
 
 def check_train(values: dict[str, Any], called: str) -> None:
-    """What several options of a run say together."""
+    """Check the options of a run together, and convert them to its fields."""
     if "params" in values:
         values["params"] = dict(values["params"])
-    for option in (
-        "checkpoint_every",
-        "batch_bounds",
-        "workers",
-        "settings",
-    ):  # one option, several fields
+    # Each of these options sets several fields.
+    for option in ("checkpoint_every", "batch_bounds", "workers", "settings"):
         values.update(values.pop(option, {}))
     limit = None
     if values.get("spec") and not values.get("finish_by"):
-        limit = values.pop("max_cost", None)  # of the cluster that is declared
+        # The limit of the cluster that is declared.
+        limit = values.pop("max_cost", None)
     check_run(values)
     if limit is not None:
         values["max_cost"] = limit
-    if values.get("eval_steps") == 0:  # as without it
+    if values.get("eval_steps") == 0:
+        # `--eval-every end` is the default.
         del values["eval_steps"]
     split_paths(values)
 
@@ -459,13 +465,14 @@ _OF_A_RUN = (
 
 
 def stalls() -> tuple[Option, ...]:
-    """Return its own options, and those of a run that decide how long a step takes."""
+    """Return the options of a measurement, and those of a run that affect a step's duration."""
     declared = {option.name: option for option in train()}
     return (
         word(
             "run",
             "RUN",
-            "the run whose model and data are measured; without it, a model of Tensor2Tensor or the cell's own",
+            "the run whose model and data are measured; without it, a model of Tensor2Tensor or "
+            "the cell's own",
             many="?",
             completes="run",
         ),
@@ -497,7 +504,7 @@ def stalls() -> tuple[Option, ...]:
 
 
 def check_stalls(values: dict[str, Any], called: str) -> None:
-    """As of a run."""
+    """Check the options of a measurement like those of a run."""
     own = {name: values.pop(name) for name in ("run", "repeats", "seconds") if name in values}
     check_train(values, called)
     values.update(own)
@@ -521,8 +528,8 @@ COMMANDS = (
         guide="training",
         rank=0,
         description=(
-            "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. The "
-            "code runs on the VMs, so it must import what it uses."
+            "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. "
+            "The code runs on the VMs, so it must import what it uses."
         ),
         entries=(
             Entry(
@@ -532,17 +539,19 @@ COMMANDS = (
             ),
         ),
         check=check_train,
-        example="--model resnet --hparams-set resnet_cifar_32 --problem image_digits --train-steps 2000",
+        example="--model resnet --hparams-set resnet_cifar_32 --problem image_digits "
+        "--train-steps 2000",
         epilog=(
             "Without --model, --hparams-set and --problem the code defines:\n"
-            '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a tf.data.Dataset '
+            '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a '
+            "tf.data.Dataset "
             "of single examples\n"
-            "                   (of batches for a model that begins with keras.Input); a Keras model "
-            "takes weights as third;\n"
-            "                   each is one value or a structure of several, with any names; arrays are "
-            "shuffled, a dataset\n"
-            "                   shuffles itself; every worker begins somewhere else in them, each time "
-            "that it begins\n"
+            "                   (of batches for a model that begins with keras.Input); a Keras "
+            "model takes weights as third;\n"
+            "                   each is one value or a structure of several, with any names; "
+            "arrays are shuffled, a dataset\n"
+            "                   shuffles itself; every worker begins somewhere else in them, each "
+            "time that it begins\n"
             "  model            a compiled Keras model, or model_fn(features, labels, mode), which "
             "returns a dict with\n"
             "                   loss, optimizer (makes one of a learning rate), learning_rate, "
@@ -556,9 +565,10 @@ COMMANDS = (
         _declare_stalls,
         guide="stalls",
         description=(
-            "Measure on a cluster where the time of a step goes: computing, serialisation, network, "
-            "contention of workers, preparation of examples, their fetching. It measures the model and "
-            "data of a run, of Tensor2Tensor, or of the code below. Nothing is trained."
+            "Measure on a cluster where the time of a step goes: computing, serialisation, "
+            "network, contention of workers, preparation of examples, their fetching. It measures "
+            "the model and data of a run, of Tensor2Tensor, or of the code below. Nothing is "
+            "trained."
         ),
         entries=(
             Entry(
@@ -570,7 +580,8 @@ COMMANDS = (
         check=check_stalls,
         example="run-1",
         epilog=(
-            "It uses workers like a run, for about --repeats x --seconds x (3 for each worker, and 5) in all."
+            "It uses workers like a run, for about --repeats x --seconds x (3 for each worker, "
+            "and 5) in all."
         ),
         research=True,
         from_file=False,

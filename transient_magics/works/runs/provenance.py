@@ -1,5 +1,6 @@
-"""Which lines about runs count that a controller on a VM wrote: those that this machine's files
-agree with.
+"""The intentions about runs that count although a controller on a VM wrote them.
+
+Those count that the files of this machine confirm.
 """
 
 from __future__ import annotations
@@ -32,10 +33,7 @@ def moved(sieve: Sieve, event: events.TrainMoved) -> Event | None:
 def scaled(sieve: Sieve, event: events.PreparationScaled) -> Event | None:
     """Count VMs that prepare mini-batches, as many as the run and the cluster may have."""
     run = sieve.state.of(RunState).get(event.run)
-    if run:
-        most = min(run.spec.preparers, sieve.agreed.preparation)
-    else:
-        most = 0
+    most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
     fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT
     return event if fits else None
 

@@ -1,8 +1,7 @@
-"""Which files of a run go to its VMs: its declaration and code, and for the chief all that the run
-has made so far.
+"""The files of a run for its VMs: declaration and code, and for the chief all that it has made.
 
-A chief that stands by while the run goes on elsewhere has all that long before the end there; what
-the run has made since then follows by itself, and is little.
+A chief that stands by while the run continues elsewhere has these long before the end there. What
+the run has made since then follows and is little.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ from ...runtime.files.checkpoints import BEST, Checkpoints
 
 
 def files_of(folder: Path, *, with_results: bool) -> Mapping[str, bytes | Path]:
-    """Those in the `folder` of a run, by their place below the run's folder on a VM."""
+    """Return the files in the folder of a run, by their place in the run's folder on a VM."""
     files: dict[str, bytes | Path] = {
         layout.RUN: folder / layout.RUN,
         layout.CELL: folder / layout.CELL,
     }
     files |= files_below(folder, (layout.INCLUDE, layout.WHEELS))
-    if with_results:  # on a VM that replaces a lost one everything goes on behind what is here
+    if with_results:
+        # A VM that replaces a lost one continues from what is here.
         files |= files_below(folder, (layout.CHECKPOINTS,))
         files |= {
             name: folder / name
@@ -36,18 +36,17 @@ def files_of(folder: Path, *, with_results: bool) -> Mapping[str, bytes | Path]:
 
 
 async def send_newest(connection: Connection, here: Path, there: str) -> None:
-    """Have the newest checkpoint of the folder `here`, the best one and what names them in `there`,
-    on a VM, too.
+    """Send the newest and the best checkpoint of the folder `here` to the folder `there` on a VM.
 
     Raises RemoteError or OSError.
     """
-    kept = Checkpoints(here)
-    best = kept.best()
-    newest = kept.steps()[:1]
+    checkpoints = Checkpoints(here)
+    best = checkpoints.best()
+    newest = checkpoints.steps()[:1]
     parts = {
         file.name: file
         for step in {*newest, *([best.step] if best else [])}
-        for file in kept.files(step)
+        for file in checkpoints.files(step)
     }
     names = {name: path for name in ("checkpoint", BEST) if is_plain(path := here / name)}
     missing = {
@@ -59,18 +58,18 @@ async def send_newest(connection: Connection, here: Path, there: str) -> None:
 
 
 async def send_rest(connection: Connection, here: Path, there: str) -> None:
-    """Have all of the file `here` in `there` too, on a VM that had it when it was shorter.
+    """Append the rest of the file `here` to its shorter copy `there` on a VM.
 
     Raises RemoteError or OSError.
     """
     if not is_plain(here):
         return
-    known = await _size(connection, there)
-    if not 0 < known <= here.stat().st_size:
+    size = await _size(connection, there)
+    if not 0 < size <= here.stat().st_size:
         await connection.put_files({there: here})
-    elif rest := await asyncio.to_thread(_read, here, known):
+    elif rest := await asyncio.to_thread(_read, here, size):
         name = shlex.quote(there)
-        await connection.run(f"truncate -s {known} {name} && cat >> {name}", input=rest)
+        await connection.run(f"truncate -s {size} {name} && cat >> {name}", input=rest)
 
 
 async def _is_whole(connection: Connection, path: Path, there: str) -> bool:
@@ -78,10 +77,10 @@ async def _is_whole(connection: Connection, path: Path, there: str) -> bool:
 
 
 async def _size(connection: Connection, path: str) -> int:
-    """Of a file on a VM, as that says; 0 where there is none."""
-    told = await connection.run(f"stat -c %s {shlex.quote(path)} 2>/dev/null || echo 0")
-    if told.strip().isdecimal():
-        return int(told)
+    """Return the size of a file on a VM; 0 if there is none."""
+    size = await connection.run(f"stat -c %s {shlex.quote(path)} 2>/dev/null || echo 0")
+    if size.strip().isdecimal():
+        return int(size)
     return 0
 
 

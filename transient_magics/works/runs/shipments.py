@@ -1,6 +1,4 @@
-"""What the chief saved, on its way: into the run's place in a bucket by the chief itself, or
-brought home from here.
-"""
+"""The way of a checkpoint: the chief uploads it to a bucket, or it is copied to this machine."""
 
 from __future__ import annotations
 
@@ -29,18 +27,26 @@ log = logging.getLogger(__name__)
 SHIP_SECONDS = 120.0
 INTO_BUCKET_SECONDS = 60.0
 CHECKPOINTS = "checkpoints"
-"""The source of what is told to be in their way."""
+"""The source of problems with checkpoints."""
 _LAST_SAVE_SECONDS = 120.0
-"""A checkpoint of gigabytes, on a disk that is busy with another one."""
-_TRY_AGAIN_SECONDS = 2.0
-_LOOK_SECONDS = 0.5
+"""A checkpoint has gigabytes, and the disk may be busy with another one."""
+_RETRY_SECONDS = 2.0
+_POLL_SECONDS = 0.5
 
 
 class Shipments:
-    """The checkpoints of the run in `folder`, whose `chief` ships them itself where it has a place
-    in a bucket.
+    """The checkpoints of one run. Its chief uploads them if the run has a place in a bucket.
 
-    `note` takes what is in the way: its source and a sentence, or nothing any more.
+    Parameters
+    ----------
+    folder
+        The run's folder on this machine.
+    chief
+        The connection to its chief.
+    note
+        Takes a problem: its source and a sentence, empty once it is solved.
+    to_bucket
+        Whether the run has a place in a bucket.
     """
 
     def __init__(
@@ -60,8 +66,8 @@ class Shipments:
         self._unsaved = ""
         self._shipped = asyncio.Event()
 
-    def told(self, event: Event) -> None:
-        """The chief says what it saved or shipped, or could not."""
+    def note(self, event: Event) -> None:
+        """Note that the chief saved or uploaded a checkpoint, or could not."""
         match event:
             case TrainCheckpoint():
                 self._saved_step = event.step
@@ -87,15 +93,14 @@ class Shipments:
                 pass
 
     async def save(self) -> None:
-        """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
+        """Save now and upload or copy. Raises RemoteError, TrainingError or OSError."""
         self._saved.clear()
         self._unsaved = ""
         asked = self._chief.link()
         try:
             await self._chief.ask(Save(run=self._name))
-        except (
-            TrainingError
-        ) as refused:  # no chief runs there yet, or any more: that says nothing of saving
+        except TrainingError as refused:
+            # No chief runs there now, which does not mean that saving failed.
             raise RemoteError(refused.what, where=refused.where) from refused
         try:
             async with asyncio.timeout(_LAST_SAVE_SECONDS):
@@ -105,7 +110,7 @@ class Shipments:
                             "The parameter server's VM was lost while it saved"
                         )
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK_SECONDS):
+                        async with asyncio.timeout(_POLL_SECONDS):
                             await self._saved.wait()
         except TimeoutError:
             raise TrainingError(f"none was written within {_LAST_SAVE_SECONDS:.0f} s") from None
@@ -115,11 +120,11 @@ class Shipments:
             await self._ship()
 
     def wait_no_more(self) -> None:
-        """Nobody saves any more."""
+        """Stop waiting for a checkpoint: the run is over."""
         self._saved.set()
 
     async def keep_shipping(self) -> None:
-        """Bring home what only this side can, as it is written. Lives until cancelled."""
+        """Copy checkpoints that the chief does not upload, as they are written, until cancelled."""
         while True:
             await self._to_ship.wait()
             self._to_ship.clear()
@@ -129,30 +134,25 @@ class Shipments:
                 await self._ship()
                 self._note(CHECKPOINTS, "")
             except (RemoteError, OSError) as error:
-                log.warning("%s: a checkpoint is not home yet: %s", self._name, error)
-                if isinstance(
-                    error, ForeignError | RoomError
-                ):  # not for want of a connection, which comes back
-                    self._note(
-                        CHECKPOINTS, f"Checkpoints of {self._name} do not come home: {error}"
-                    )
-                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+                log.warning("%s: a checkpoint is not here yet: %s", self._name, error)
+                # A lost connection comes back, so it is not noted.
+                if isinstance(error, ForeignError | RoomError):
+                    what = f"Checkpoints of {self._name} are not copied here: {error}"
+                    self._note(CHECKPOINTS, what)
+                await asyncio.sleep(_RETRY_SECONDS)
                 self._to_ship.set()
 
     async def ship_the_last(self, *, saved: bool) -> None:
-        """Bring the last checkpoint home, where it is not in the bucket. Raises RemoteError or
-        OSError.
+        """Copy the last checkpoint if it is not in the bucket. Raises RemoteError or OSError.
 
-        With `saved` what the run ends with is there, and stays: where few are kept, one that is
-        written while its workers end would take its place.
+        With `saved` the last checkpoint is here already and stays: if few are kept, one that is
+        written while the workers end would replace it.
         """
         if not saved and (self._by_hand or self._shipped_step < self._saved_step):
             await self._ship()
 
     async def _in_bucket(self, step: int) -> bool:
-        """Whether the checkpoint of this step, or a later one, is in the bucket; waits while it is
-        on its way there.
-        """
+        """Return whether this or a later checkpoint is in the bucket; wait while it is uploaded."""
         try:
             async with asyncio.timeout(INTO_BUCKET_SECONDS):
                 while not self._by_hand and self._shipped_step < step:
@@ -163,7 +163,7 @@ class Shipments:
         return not self._by_hand
 
     async def _ship(self) -> None:
-        """Raises RemoteError or OSError, also when no VM holds the run within two minutes."""
+        """Copy checkpoints. Raises RemoteError or OSError, also without a VM within two minutes."""
         async with asyncio.timeout(SHIP_SECONDS):
             connection = await self._chief.connection()
         async with self._shipping:

@@ -1,11 +1,11 @@
-"""One run, from its declaration to its results at home.
+"""One run on the controller, from its declaration to its results on this machine.
 
-The chief on ps-0 owns the training; this side only gives it machines: has the user's code checked,
-pushes the run's folder, assigns the parameter servers and then the workers, copies what the chief
-writes down into the journal and the run's metrics, and brings every checkpoint home as it is
-written. Where the run has a place in a bucket, the chief ships checkpoints there itself, and only
-what it could not ship comes here. All of it can be done again from the journal after a restart:
-events that are in the journal already are recognised by their kind and time.
+The chief on ps-0 owns the training. The controller only provides machines: it has the user's code
+checked, sends the run's folder, assigns the parameter servers and then the workers, copies the
+chief's events to the journal and its metrics to the run's folder, and copies each checkpoint as it
+is written. If the run has a place in a bucket, the chief uploads checkpoints itself, and only those
+that it could not upload are copied here. After a restart all of it is done again from the journal:
+events that are there already are recognised by kind and time.
 """
 
 from __future__ import annotations
@@ -50,24 +50,22 @@ log = logging.getLogger(__name__)
 
 PARAMETER_SERVER_PORT = 2222
 CHIEF_PORT = 2221
-"""Of the first run; each further one at the same time has those that lie two, four, ... higher."""
+"""The port of the first run; each further one at the same time has the port two higher."""
 _DISPATCHER_PORT = 2500
-"""Of tf.data service; of each further run at the same time the next."""
-_TRY_AGAIN_SECONDS = 2.0
+"""The port of tf.data service; each further run at the same time has the next one."""
+_RETRY_SECONDS = 2.0
 _ROOM_SECONDS = 5.0
 _NOT_BUILT = (
-    "--pip-build would run the packages' own code beside the controller, which has a VM for itself: build wheels on "
+    "--pip-build would run code of the packages on the controller's VM: build wheels on "
     "your machine (pip wheel) and name those with --pip"
 )
 _CATCH_UP_SECONDS = 3.0
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _CONNECTED_WITHIN = 10.0
 _MOST_GIVEN_UP = 3
-"""So many VMs on which the worker kept ending, without a step of anybody, and it is the run's
-fault.
-"""
+"""VMs on which a worker kept ending before any step, after which the run is at fault."""
 _MOST_EVENTS = 64 * 2**20
-"""Bytes of events of a run that are taken from its chief."""
+"""The most bytes of events that are taken from a run's chief."""
 _LINES = "chief"
 _LAST = "last checkpoint"
 _STEPS_UNKNOWN = (
@@ -79,19 +77,37 @@ _BUCKET = "results in bucket"
 _TOKEN = "token"
 _PACKAGES = "packages"
 _PRESENT = (_LINES, CHECKPOINTS, _TOKEN, _PACKAGES)
-"""Sources of trouble that are over with the run; the others are told until another one begins."""
+"""Sources of trouble that end with the run; all others remain until another run begins."""
 
 
 class Training:
     """The conduct of one run.
 
-    `record` appends to the journal, `link` gives the link of a VM (None: not there yet), `changed`
-    asks for a call of `give`. `store` is the run's place in a bucket (None: it has none), `storage`
-    the way to it, `mint` makes the tokens for the chief's VM, `note` takes what is in the way: its
-    source and a sentence, or nothing any more. The spec of `run` is that of its `run.json` here.
-    `checked` gives the runs that have passed their checks. Without `own` the code of `run` came
-    from a VM: then none of it runs here, where nobody has agreed to it, and no place in a bucket
-    that it names is opened.
+    Parameters
+    ----------
+    run
+        The run, with the spec of its `run.json` here.
+    folder
+        Its folder on this machine.
+    record
+        Appends an event to the journal.
+    link
+        Returns the link of a VM; None: not there yet.
+    changed
+        Asks for another call of `give`.
+    store
+        The run's place in a bucket; None without one.
+    storage
+        Returns the client of that bucket.
+    mint
+        Creates the tokens for the chief's VM.
+    note
+        Takes a problem: its source and a sentence, empty once it is solved.
+    checked
+        Returns the runs that have passed their checks.
+    own
+        Whether the run was declared here. The code of other runs came from a VM: it does not run
+        here without the user's agreement, and no bucket that it names is opened.
     """
 
     def __init__(
@@ -122,15 +138,10 @@ class Training:
         self._results = Results(store, storage)
         self._shipments = Shipments(folder, self._chief, note, to_bucket=bool(store))
         self._token: TokenKeeper | None = None
-        if own:
-            reached = run.spec
-        else:
-            reached = only_own(store, run.spec)
+        reached = run.spec if own else only_own(store, run.spec)
         if reached != run.spec:
-            note(
-                _TOKEN,
-                f"{run.name} was declared elsewhere: its VMs are given no token for places of other clusters",
-            )
+            denied = "its VMs get no token for places of other clusters"
+            note(_TOKEN, f"{run.name} was declared elsewhere: {denied}")
         if mint and (mints := tokens(mint, store, reached)):
             self._token = TokenKeeper(
                 layout.run_on_vm(self.name), mints, self._chief.connection, note
@@ -151,44 +162,53 @@ class Training:
             and not (folder / layout.WHEELS).exists()
         )
         self._checked = self._passed and not lacking
-        self._to_tell = run.spec.check and not (run.checked or run.started_at)
+        self._unreported = run.spec.check and not (run.checked or run.started_at)
         self._since = int(run.declared_at * 1e9)
         self._refusals = RejectedLines(f"The chief of {run.name}", partial(note, _LINES))
-        self._known = {
+        self._recorded = {
             (event.kind, event.time) for event in read(folder.parent.parent / layout.JOURNAL)
         }
         self._server: str | None = None
         self._begun = asyncio.Event()
         self._given_up: set[str] = set()
         self._over: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
+        # Whether it was stopped and saved its last checkpoint then.
         self._saved = False
-        """Whether it ended as it was stopped, with what it saved then."""
-        self._wanted = True
-        """Whether somebody wants what it leaves: nobody does of a trial that was pruned."""
+        # Whether its results are kept; those of a pruned trial are not.
+        self._keeps_results = True
 
     def give(
         self, vms: list[VmState], servers: int, port: int = 0, ahead: Sequence[VmState] = ()
     ) -> None:
-        """Have the VMs warm up and, once the check has passed, assign those that are ready; called
-        at every change.
+        """Prepare the VMs and, once the check has passed, assign those that are ready.
 
-        `vms` are the parameter servers' and those of the run's own workers; `port` is the number of
-        its ports there. On those that come `ahead` a worker is made ready.
+        It is called at every change.
+
+        Parameters
+        ----------
+        vms
+            The VMs of the parameter servers and of the run's own workers.
+        servers
+            The number of parameter servers.
+        port
+            The number of the run's ports there.
+        ahead
+            VMs on which a worker is prepared for later.
         """
         if self._over.done():
             return
         self._begun.set()
         self._expect([*vms, *ahead], warm=not self._checked)
-        self.look(vms)
+        self.find_server(vms)
         if self._checked and not self._token_awaited:
             self._assign_all(vms, servers, port, ahead=ahead)
 
     def stand_by(self, vms: Sequence[VmState], servers: int, port: int) -> None:
-        """Have VMs that are rented where the cluster is to be get everything ready, but for the
-        values of the model.
+        """Prepare VMs at the destination of a move, except for the values of the model.
 
-        Where the parameter servers go there, the VMs have the work that they will have, but for its
-        beginning. Else they import what that takes: a chief that lives would let workers begin.
+        If the parameter servers move, the VMs get their assignments already and wait for their
+        start. Else they only import what the training needs: workers would begin, because the chief
+        lives.
         """
         new = sum(vm.role == PARAMETER_SERVER and vm.state == "ready" for vm in vms) == servers
         self._expect(vms, warm=not new)
@@ -196,7 +216,7 @@ class Training:
             self._assign_all(vms, servers, port, standby=True)
 
     def unprepared(self, vms: Iterable[VmState]) -> Iterator[str]:
-        """Which of them have not everything ready."""
+        """Yield the VMs that do not have everything ready."""
         for vm in vms:
             link = self._link(vm.name)
             if vm.role != CONTROLLER and not (link and link.prepared(self.name)):
@@ -218,7 +238,7 @@ class Training:
         standby: bool = False,
         ahead: Sequence[VmState] = (),
     ) -> None:
-        """Give each of the VMs that are ready its part, once all parameter servers are among them."""
+        """Assign its part to each VM that is ready, once all parameter servers are."""
         ready = [vm for vm in vms if vm.living and vm.state in ("ready", "leaving")]
         by_slot = {vm.slot: vm for vm in ready if vm.role == PARAMETER_SERVER}
         if len(by_slot) < servers:
@@ -227,10 +247,9 @@ class Training:
             f"{by_slot[slot].address}:{PARAMETER_SERVER_PORT + 2 * port}" for slot in range(servers)
         )
         chief = f"{by_slot[0].address}:{CHIEF_PORT + 2 * port}"
+        dispatcher = ""
         if self._spec.prep:
             dispatcher = f"{by_slot[0].address}:{_DISPATCHER_PORT + port}"
-        else:
-            dispatcher = ""
         for slot, vm in by_slot.items():
             given = Assignment(
                 self.name,
@@ -267,22 +286,23 @@ class Training:
                 )
                 self._assign(vm.name, Work(given, self._workers_files, standby, vm in ahead))
 
-    def look(self, vms: list[VmState]) -> None:
-        """Know where the check can be made, also of a run that waits; called at every change."""
+    def find_server(self, vms: list[VmState]) -> None:
+        """Find the VM for the check, also of a run that waits; called at every change."""
         first = (
             vm.name for vm in vms if (vm.role, vm.slot, vm.state) == (PARAMETER_SERVER, 0, "ready")
         )
         self._server = next(first, None)
 
     async def conduct(self) -> None:
-        """Live until the run is over; then its end is in the journal and its results are here.
-        Never raises for a run that failed: that is an event too.
+        """Conduct the run until its end is in the journal and its results are here.
+
+        A failed run does not raise: its failure is an event, too.
         """
         async with asyncio.TaskGroup() as tasks:
             helpers = [
                 tasks.create_task(self._check()),
-                tasks.create_task(self._again_and_again(self._follow_chief)),
-                tasks.create_task(self._again_and_again(self._follow_metrics)),
+                tasks.create_task(self._retried(self._follow_chief)),
+                tasks.create_task(self._retried(self._follow_metrics)),
                 tasks.create_task(self._shipments.keep_shipping()),
                 tasks.create_task(self._keep_token()),
             ]
@@ -291,37 +311,37 @@ class Training:
                 task.cancel()
         for source in _PRESENT:
             self._trouble(source, "")
-        if self._chief.known:
+        if self._chief.has_chief:
             await self._bring_home()
         await thin_metrics(self.folder)
         await self._keep_results(last)
         self._record(last)
 
     async def save(self) -> None:
-        """Have the chief save now, and ship. Raises RemoteError, TrainingError or OSError."""
+        """Save now and upload or copy. Raises RemoteError, TrainingError or OSError."""
         await self._shipments.save()
 
     async def caught_up(self) -> None:
-        """Wait until all that a chief wrote that has ended is here: it goes to the next one's VM,
-        which goes on behind it. A few seconds at most; what is missing then is lost.
+        """Wait until everything is here that a chief that has ended wrote.
+
+        It is sent to the VM of the next chief, which continues from it. After a few seconds the
+        rest is lost.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP_SECONDS):
                 while True:
                     if await self._has_all_lines():
                         return
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
 
     async def send_on(self, vm: str) -> None:
-        """Have on this VM, where its next chief stands by, what was saved last and all that was
-        told until now.
+        """Send the newest checkpoint, events and metrics to the VM where the next chief waits.
 
         Raises RemoteError or OSError.
         """
         if link := self._link(vm):
-            async with asyncio.timeout(
-                _CONNECTED_WITHIN
-            ):  # the link may be one of a VM that is gone
+            # The link may be that of a VM that is gone.
+            async with asyncio.timeout(_CONNECTED_WITHIN):
                 connection = await link.connection()
             there = layout.run_on_vm(self.name)
             await send_newest(
@@ -339,43 +359,43 @@ class Training:
 
     async def _has_all(self, name: str) -> bool:
         connection = await self._chief.connection()
-        told = await connection.run(f"wc -c < {layout.run_on_vm(self.name)}/{name} || echo 0")
-        return _size(self.folder / name) >= int(told)
+        size = await connection.run(f"wc -c < {layout.run_on_vm(self.name)}/{name} || echo 0")
+        return _size(self.folder / name) >= int(size)
 
     async def ask_chief(self, command: Save | Evaluate) -> None:
-        """Have the chief do so now. Raises RemoteError."""
+        """Send the chief a command. Raises RemoteError."""
         await self._chief.ask(command)
 
     @property
     def ending(self) -> bool:
-        """The run is over, but for what is still brought home."""
+        """Whether the run is over; results may still be copied."""
         return self._over.done()
 
     async def stop(self, state: Callable[[], RunState], *, save: bool = True) -> None:
-        """End the run where it stands (what `state` says), with a last checkpoint brought home if
-        it can be had.
+        """Stop the run where it is, with a last checkpoint if possible.
 
-        Without `save` at once: of a run that nobody wants any more.
+        Parameters
+        ----------
+        state
+            Returns the present state of the run.
+        save
+            Whether the last checkpoint and the results are kept; not those of a pruned trial.
         """
-        self._wanted = save
-        if (
-            save and state().phase == "running" and not state().made
-        ):  # behind its last checkpoint none is written
+        self._keeps_results = save
+        # A run that has made all its steps has written its last checkpoint.
+        if save and state().phase == "running" and not state().made:
             try:
                 await self.save()
                 self._saved = not self._over.done()
-            except (
-                RoomError
-            ) as error:  # it is saved there, and comes at the end, once there is room
-                log.warning("%s: the last checkpoint is not home yet: %s", self.name, error)
+            except RoomError as error:
+                # The checkpoint stays on the VM and is copied at the end, once there is room.
+                log.warning("%s: the last checkpoint is not here yet: %s", self.name, error)
             except (RemoteError, TrainingError, OSError) as error:
-                self._tell_of_no_last_checkpoint(state(), error)
-        run = state()  # with what was just saved
-        step = max(run.step, run.checkpoint_step or 0)  # progress is told only now and then
-        if run.started_at:
-            seconds = now() - run.started_at
-        else:
-            seconds = 0.0
+                self._report_no_checkpoint(state(), error)
+        run = state()
+        # Progress is reported only now and then, so the last checkpoint may be ahead of it.
+        step = max(run.step, run.checkpoint_step or 0)
+        seconds = now() - run.started_at if run.started_at else 0.0
         self._end(
             TrainFinished(
                 run=self.name,
@@ -387,35 +407,35 @@ class Training:
             )
         )
 
-    def _tell_of_no_last_checkpoint(self, run: RunState, error: Exception) -> None:
+    def _report_no_checkpoint(self, run: RunState, error: Exception) -> None:
         log.warning("%s: no last checkpoint: %s", self.name, error)
-        if not self._over.done():
-            if run.checkpoint_step is None:
-                last = "none"
-            else:
-                last = f"that of step {run.checkpoint_step:,}"
-            what = f"{self.name} is stopped at step {run.step:,} without a checkpoint of it ({error}); there is {last}"
-            self._trouble(_LAST, what)
+        if self._over.done():
+            return
+        last = "no checkpoint"
+        if run.checkpoint_step is not None:
+            last = f"that of step {run.checkpoint_step:,}"
+        stopped = (
+            f"{self.name} is stopped at step {run.step:,} without a checkpoint of it ({error})"
+        )
+        self._trouble(_LAST, f"{stopped}; there is {last}")
 
     def fail(self, reason: str) -> None:
-        """End the run as failed; `reason` is one sentence."""
+        """End the run as failed. `reason`: one sentence."""
         self._end(TrainFailed(run=self.name, reason=reason))
 
-    def give_up(self, vm: str, role: str, said: str) -> bool:
-        """The process on `vm` keeps ending, `said` being its last words: whether another VM may do
-        better.
+    def give_up(self, vm: str, role: str, output: str) -> bool:
+        """Return whether to replace a VM on which a process keeps ending; else the run fails.
 
-        Not instead of a parameter server, whose end is that of the run, nor when several workers in
-        a row do not train.
+        A run fails with its parameter server, and after several workers in a row that do not
+        train. `output`: the last output of the process.
         """
         self._given_up.add(vm)
         if role in (PARAMETER_SERVER, DISPATCHER):
-            self.fail(
-                f"The {'parameter server' if role == PARAMETER_SERVER else role} on {vm} keeps ending: {said}"
-            )
+            process = "parameter server" if role == PARAMETER_SERVER else role
+            self.fail(f"The {process} on {vm} keeps ending: {output}")
         elif len(self._given_up) >= _MOST_GIVEN_UP:
-            whose = "Preparation VMs" if role == PREPARATION else "Workers"
-            self.fail(f"{whose} keep ending, the last one on {vm}: {said}")
+            processes = "Preparation VMs" if role == PREPARATION else "Workers"
+            self.fail(f"{processes} keep ending, the last one on {vm}: {output}")
         return not self._over.done()
 
     def _end(self, event: Event) -> None:
@@ -436,10 +456,10 @@ class Training:
             if (lacking := await self._gathered()) and not self._passed:
                 self.fail(lacking)
                 return
-            if lacking:  # it goes on with the VMs that have them
-                self._trouble(
-                    _PACKAGES, f"New VMs of {self.name} have none of its packages: {lacking}"
-                )
+            if lacking:
+                # The run continues with the VMs that have its packages.
+                what = f"New VMs of {self.name} have none of its packages: {lacking}"
+                self._trouble(_PACKAGES, what)
             others = tuple(self._others())
             to_build = self._to_build and not self._passed
             to_build = to_build and not await asyncio.to_thread(
@@ -450,25 +470,25 @@ class Training:
             ):
                 self.fail(reason)
                 return
-        if self._to_tell:
+        if self._unreported:
             counted = counts(self.folder)
-            known = {
+            sizes = {
                 name: max(0, int(counted.get(name, 0))) for name in ("parameters", "variable_bytes")
             }
-            found: dict[str, Any] = {}
+            declared: dict[str, Any] = {}
             if not self._spec.train_steps:
                 fit = declared_by_fit(self.folder)
                 if not fit.steps:
                     self.fail(_STEPS_UNKNOWN)
                     return
-                found = asdict(fit)
+                declared = asdict(fit)
                 self._spec = fit.applied(self._spec)
-            self._record(events.TrainChecked(run=self.name, **known, **found))
+            self._record(events.TrainChecked(run=self.name, **sizes, **declared))
         self._checked = True
         self._changed()
 
     async def _gathered(self) -> str:
-        """Have its packages here; why not, or nothing."""
+        """Download the packages of the run. Return why that failed; empty if it did not."""
         try:
             await gather(self._packages, self.folder / layout.WHEELS, build=self._may_build)
         except TrainingError as error:
@@ -478,12 +498,15 @@ class Training:
         return ""
 
     async def _keep_token(self) -> None:
-        """The chief begins with what lies in the bucket: it is given its work once it can be given
-        a token, too.
+        """Keep tokens for the bucket fresh on the chief's VM.
+
+        The chief begins with what is in the bucket, so it gets its assignment once there is a
+        token.
         """
         if self._token:
             await self._token.renew()
-            if not self._begun.is_set():  # a run that waits, for hours perhaps
+            if not self._begun.is_set():
+                # A run may wait for hours, until the first token has expired.
                 await self._begun.wait()
                 await self._token.renew()
                 await self._bring(self._token)
@@ -493,65 +516,66 @@ class Training:
             await self._token.keep()
 
     async def _bring(self, token: TokenKeeper) -> None:
-        """The files of a run that was checked on the VM are there already, with a token of that
-        time or with none.
-        """
+        """Send a fresh token to the VM of the check, which has the other files of the run."""
         link = self._server_link()
         try:
             if link and link.answering:
                 connection = await link.bring(self.name, self._chiefs_files)
                 await connection.put_files(token.files, below=layout.run_on_vm(self.name))
-        except (RemoteError, OSError) as error:  # it comes once more when the chief has its work
+        except (RemoteError, OSError) as error:
+            # It is sent again when the chief has its assignment.
             log.warning("%s: its token is not on the VM yet: %s", self.name, error)
 
-    async def _again_and_again(self, follow: Callable[[], Awaitable[None]]) -> None:
-        """Until it ends by itself, whatever the network or the disk does to it."""
+    async def _retried(self, follow: Callable[[], Awaitable[None]]) -> None:
+        """Repeat `follow` after errors of the network or the disk, until it ends."""
         while True:
             try:
                 return await follow()
-            except ForeignError as error:  # more of it than is taken from a VM
+            except ForeignError as error:
+                # The VM sent more than is accepted.
                 self._trouble(_LINES, str(error))
-                if follow == self._follow_chief:  # nobody would hear of the end
+                if follow == self._follow_chief:
+                    # Without its events the end of the run would not be noticed.
                     self.fail(str(error))
                 return None
             except (RemoteError, OSError) as error:
                 log.warning("%s: %s", self.name, error)
-                await asyncio.sleep(_TRY_AGAIN_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _follow_chief(self) -> None:
         await self._chief.until_known()
-        await (
-            self._chief.connection()
-        )  # what is here was brought there, if the chief is on another VM than before
-        (self.folder / layout.EVENTS).unlink(missing_ok=True)  # written anew from the first line on
+        # With the connection, a chief on another VM than before has the files that are here.
+        await self._chief.connection()
+        # The file of events is written again from the first line.
+        (self.folder / layout.EVENTS).unlink(missing_ok=True)
         async for line in self._chief.lines(layout.EVENTS, 0, self._events):
             try:
                 event = from_chief(line, self.name, self._since, int(now() * 1e9))
             except ValueError as error:
                 self._refusals.add(line, error)
                 continue
-            with suppress(
-                OSError
-            ):  # a copy for a new parameter server's VM; the journal has what matters
+            # A copy for the VM of a new parameter server; the journal has what matters.
+            with suppress(OSError):
                 jsonl.append_lines(self.folder / layout.EVENTS, line + b"\n")
             if event.kind in ("train.finished", "train.failed"):
                 self._end(replace(event, time=await self._when(event)))
                 return
             self._note(event)
-            if (event.kind, event.time) not in self._known:
-                self._known.add((event.kind, event.time))
+            if (event.kind, event.time) not in self._recorded:
+                self._recorded.add((event.kind, event.time))
                 self._record(event)
 
     async def _when(self, event: Event) -> int:
-        """When it happened by this machine's clock, in ns: since the end of its run the cluster is
-        idle.
+        """Return the time of an event by this machine's clock, in ns.
+
+        The idle time of a cluster counts from the end of its run.
         """
         ahead = await self._chief.ahead()
         there = event.time - int(ahead * 1e9)
         return max(self._since, min(there, int(now() * 1e9)))
 
     def _note(self, event: Event) -> None:
-        self._shipments.told(event)
+        self._shipments.note(event)
         match event:
             case TrainProgress() if event.steps_per_second > 0:
                 self._given_up.clear()
@@ -569,19 +593,21 @@ class Training:
                 log.warning("%s: metrics are lost: %s", self.name, error)
 
     async def _bring_home(self) -> None:
-        """The last checkpoint and the rest of the metrics, with a limit: the chief's VM may be
-        gone. It is waited for where this machine has no room for them: whoever hears that the run
-        is over may let its VMs go.
+        """Copy the last checkpoint and the rest of the metrics, within a time limit.
+
+        The chief's VM may be gone. Without room on this machine it waits: after the end of the run
+        the VMs may be deleted.
         """
         waited = False
         while True:
             try:
-                self._chief.link()  # nothing is waited for where the VM is gone: the next one has only what is here
+                # Raises where the VM is gone: the next one has only what is here.
+                self._chief.link()
                 async with asyncio.timeout(SHIP_SECONDS):
                     await self._shipments.ship_the_last(saved=self._saved)
                     connection = await self._chief.connection()
                     measured = f"{layout.run_on_vm(self.name)}/{layout.METRICS}"
-                    if await connection.exists(measured):  # a run without a step has none
+                    if await connection.exists(measured):
                         await connection.get(
                             measured, self.folder / layout.METRICS, most=MOST_METRICS
                         )
@@ -589,16 +615,14 @@ class Training:
                     self._trouble(_HOME, "")
                 return
             except RoomError as error:
-                if not self._wanted:
+                if not self._keeps_results:
                     return
                 waited = True
                 self._trouble(_HOME, f"The results of {self.name} wait for room here: {error}")
                 await asyncio.sleep(_ROOM_SECONDS)
             except (RemoteError, OSError) as error:
-                log.warning("%s: not everything is home: %s", self.name, error)
-                self._trouble(
-                    _HOME, f"Not all results of {self.name} could be brought home: {error}"
-                )
+                log.warning("%s: not all results are here: %s", self.name, error)
+                self._trouble(_HOME, f"Not all results of {self.name} could be copied: {error}")
                 return
 
     async def _keep_results(self, last: Event) -> None:
@@ -607,16 +631,15 @@ class Training:
                 await self._results.keep(self.folder, last)
         except (CloudError, OSError) as error:
             log.warning("%s: not all results are in the bucket: %s", self.name, error)
-            self._trouble(
-                _BUCKET, f"Not all results of {self.name} could be brought into the bucket: {error}"
-            )
+            what = f"Not all results of {self.name} could be uploaded to the bucket: {error}"
+            self._trouble(_BUCKET, what)
 
     def _assign(self, vm: str, work: Work) -> None:
         if link := self._link(vm):
             link.assign(work)
 
     def _server_link(self) -> Link | None:
-        """Of the VM where the check can be made."""
+        """Return the link of the VM for the check, if any."""
         if self._server:
             return self._link(self._server)
         return None

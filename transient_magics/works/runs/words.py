@@ -70,8 +70,8 @@ _WHY_RESIZED = {
     "oom": "memory was exhausted",
 }
 _ADAPTS = {
-    "auto": "This holds if its workers stay as fast as measured and its VMs are available on demand: "
-    "capacity or quota may be lacking.",
+    "auto": "This holds if its workers stay as fast as measured and its VMs are available on "
+    "demand: capacity or quota may be lacking.",
     "ask": "Changes of its workers are proposed and wait for your approval.",
     "off": "Its workers are not changed; only its progress is reported.",
 }
@@ -256,7 +256,7 @@ def declared_words(spec: RunSpec, now: float) -> str:
 def outlook_facts(run: RunState, now: float) -> list[tuple[str, str]]:
     """Return the deadline, chance, end and plan of a run as names and values; empty without them.
 
-    A proposal is judged as if you had agreed to it: the names of the chance and the end say so.
+    A proposal is judged as if you had agreed to it, which the names of the chance and the end show.
     """
     deadline = run.deadline
     if deadline is None or run.over:
@@ -341,7 +341,7 @@ def slow_words(event: TrainSlow) -> str:
 
 
 def alike(event: Event) -> tuple[object, ...] | None:
-    """Return a key that is the same for events that are shown as one; None: shown by itself."""
+    """Return a key that is the same for events that are shown as one; None: shown alone."""
     match event:
         case WorkerJoined():
             return event.kind, event.run

@@ -22,8 +22,8 @@ from ...errors import ClusterError
 from ...journal import RunState, events
 from ...journal.declared import forget_brought, is_brought
 from ...protocol import layout
+from ...protocol.checks import is_name
 from ...protocol.cluster_commands import Command, ExtendStudy
-from ...protocol.names import is_name
 from ...protocol.run import Value
 from ...spec import ClusterSpec, run_store
 from ..runs.conduct import Runs

@@ -13,8 +13,8 @@ from ...catalog.published import stand_in_words
 from ...client import text
 from ...client.declaring import Declaration, specify
 from ...errors import DeclarationError
+from ...protocol.checks import LONGEST_NAME
 from ...protocol.machines import parse_machines, render_machines
-from ...protocol.names import LONGEST_NAME
 from ...protocol.space import count_points
 from ...spec import ClusterSpec, parse_groups, render_duration, render_money
 from .plans import Expectations, Expected

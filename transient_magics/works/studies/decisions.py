@@ -1,4 +1,4 @@
-"""What to do about a study: a pure function of the cluster's state, its slots and the time.
+"""Decisions about a study: a pure function of the cluster's state, its slots and the time.
 
 A study has as many trials under way as there are workers for. A trial starts when enough slots are
 free, or will be in a moment, after all waiting runs have theirs. So a run that is declared beside

@@ -72,7 +72,7 @@ class Trial:
 
     @property
     def _facts(self) -> dict[str, str]:
-        """What it shows, by name: its parameters, its runs, and why it ended."""
+        """The figures that it shows, by name: its parameters, its runs, and why it ended."""
         facts = {"runs": ", ".join(run.name for run in self.runs)}
         if self.reason:
             facts["reason"] = self.reason

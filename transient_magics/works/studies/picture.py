@@ -46,7 +46,7 @@ def study_plot(study: Mapping[str, Any]) -> str:
     ]
     if so_far and len(values) > 1:
         every = Line("trials", values, OTHER, points_only=True, faint=True)
-        best = Line("best so far", so_far, _BEST, best=so_far[-1], held=True)
+        best = Line("best so far", so_far, _BEST, best=so_far[-1], stepped=True)
         drawn.append(
             figure(f"{study['metric']} by trial", "trial", [every, best], [("best so far", _BEST)])
         )

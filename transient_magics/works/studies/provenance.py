@@ -1,4 +1,4 @@
-"""Which intentions about studies count that a controller on a VM wrote.
+"""The intentions about studies that count although a controller on a VM wrote them.
 
 Those count that the files of this machine confirm.
 """

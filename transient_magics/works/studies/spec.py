@@ -13,14 +13,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal, Self
 
 from ...protocol import checks
-from ...protocol.checks import Amount, Count, Name, at_least, within
+from ...protocol.checks import LONGEST_NAME, Amount, Count, Name, at_least, within
 from ...protocol.literals import (
     Value,
     value_text,
 )
 from ...protocol.machines import MOST_PER_VM, machines_text, parse_machines
-from ...protocol.measures.objective import Objective, objective_or_none
-from ...protocol.names import LONGEST_NAME
+from ...protocol.objective import Objective, objective_or_none
 from ...protocol.run import RunSpec
 from ...protocol.space import Dimension, count_points
 

@@ -12,9 +12,9 @@ from ...client import text
 from ...client.results.comparison import frame_of, parameter_columns, revocations
 from ...journal import ClusterState, Cost, RunState, costs
 from ...kinds import load
-from ...protocol.measures.objective import Objective
-from ...protocol.measures.step_parts import part_words
+from ...protocol.objective import Objective
 from ...protocol.run import Value
+from ...protocol.step_parts import part_words
 from .state import StudyState, TrialState
 
 if TYPE_CHECKING:

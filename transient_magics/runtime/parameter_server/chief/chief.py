@@ -25,8 +25,8 @@ from ....protocol import chief_messages as messages
 from ....protocol import jsonl
 from ....protocol.agent_commands import Assignment
 from ....protocol.events import Event
-from ....protocol.measures.objective import Best, Objective
 from ....protocol.messages import encode
+from ....protocol.objective import Best, Objective
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainBest,
@@ -68,11 +68,11 @@ A loss that is not finite is followed by a check too.
 _FAREWELL_SECONDS = 1.0
 _EVALUATION_SECONDS = 60.0
 _EVALUATION_SHARE = 0.1
-"""Time that an evaluation of the whole split may take: the larger of seconds and share of the run."""
+"""Time for an evaluation of the whole split: the larger of seconds and share of the run."""
 _STANDBY_SECONDS = 0.1
 """Pause between two checks whether the run is handed over."""
 _NUMBERS_APART = 100
-"""Distance between the numbers of workers of two chiefs, while the first still gives numbers out."""
+"""Distance between the workers' numbers of two chiefs, while the first still gives numbers out."""
 
 
 class Chief:
@@ -179,7 +179,7 @@ class Chief:
             self._shipper.ending = True
         self._handle(events.StopRequested())
 
-    # --- the run ---------------------------------------------------------------------------------
+    # --- the run ----------------------------------------------------------------------------------
     async def _prepare(self) -> None:
         """Get from an empty process to variables with values; any error here ends the run."""
         try:
@@ -232,7 +232,7 @@ class Chief:
         self._rounds.start()
 
     async def _wait_for_hand_over(self) -> None:
-        """If the run moves to this VM, wait until it is handed over, and continue from its events."""
+        """Wait until a run that moves to this VM is handed over, and continue from its events."""
         standby = self._folder.standby
         if not standby.exists():
             return
@@ -345,7 +345,7 @@ class Chief:
         whole_run = trained * max(1.0, self._spec.train_steps / max(step, 1))
         return max(_EVALUATION_SECONDS, _EVALUATION_SHARE * whole_run)
 
-    # --- carrying out ----------------------------------------------------------------------------------
+    # --- carrying out -----------------------------------------------------------------------------
     def _handle(self, event: Any) -> None:
         """Send an event to the state, and carry out what it returns."""
         for instruction in self._state.handle(event, time.monotonic()):
@@ -467,7 +467,7 @@ class Chief:
             # A full disk. Training continues: this process still has all numbers in memory.
             print(f"the chief's state cannot be written: {error}", file=sys.stderr, flush=True)
 
-    # --- connections ------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
     async def _serve_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -566,7 +566,7 @@ class Chief:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Receive the requested checkpoint from a worker; refuse one that another worker replaced."""
+        """Receive the requested checkpoint, unless another worker saves by now."""
         async with received_checkpoint(reader, request, self._folder.path) as paths:
             saver = self._state.saver
             if saver is None or saver.number != request.number:
@@ -611,7 +611,7 @@ class Chief:
         while line := await reader.readline():
             await data_files.serve(directory, files, messages.read_fetch(line).name, writer)
 
-    # --- small things ----------------------------------------------------------------------------------
+    # --- small things -----------------------------------------------------------------------------
     async def _on_thread(self, work: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 

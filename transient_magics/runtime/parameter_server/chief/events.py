@@ -11,7 +11,7 @@ from typing import Any
 
 from ....protocol.chief_messages import Lease, Took, ToWorker
 from ....protocol.events import Event
-from ....protocol.measures.objective import Best
+from ....protocol.objective import Best
 from ...files.blocks import Index
 from ..server_load import Load
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ....protocol.measures.objective import Best
-from ....protocol.measures.step_parts import part_words, step_parts
+from ....protocol.objective import Best
 from ....protocol.run import RunSpec
+from ....protocol.step_parts import part_words, step_parts
 from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainProgress, TrainUnjudged
 from .events import Emit, Instruction, KeepBest
 
@@ -178,7 +178,7 @@ class Judge:
         self._evaluations = [*before, (step, value, part)]
 
     def _report_missing(self, event: TrainEvaluated) -> list[Instruction]:
-        """Report metrics that are to be judged and that no evaluation has; each of them once."""
+        """Report metrics that should be judged and are missing in evaluations, each once."""
         judged = set[str]()
         if self._objective:
             judged.add(self._objective.metric)

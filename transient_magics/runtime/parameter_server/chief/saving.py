@@ -22,7 +22,7 @@ SHORTEST = 30.0
 
 
 class Why(Enum):
-    """What a checkpoint is written for."""
+    """The reason for a checkpoint."""
 
     FIRST = auto()
     DUE = auto()
@@ -43,7 +43,7 @@ class Saving:
     def __init__(self, spec: RunSpec, now: float) -> None:
         self._spec = spec
         self.why: Why | None = None
-        """What the checkpoint in progress is for; None while there is none."""
+        """Reason for the checkpoint in progress; None while there is none."""
         self.step = -1
         """Step of the last checkpoint; -1 if there is none."""
         self.path = ""
@@ -82,7 +82,7 @@ class Saving:
         return now >= self._not_before
 
     def begin(self, why: Why, able: Iterable[Member]) -> list[Instruction]:
-        """Start a checkpoint unless one is in progress; `able` are the workers that can write it."""
+        """Start a checkpoint unless one is in progress; `able` are workers that can write it."""
         if self.why:
             return []
         self.why = why

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ....protocol.measures.step_parts import StepParts, step_parts
+from ....protocol.step_parts import StepParts, step_parts
 from ..server_load import Load
 
 LONGEST_WINDOW = 10.0

@@ -1,4 +1,4 @@
-"""Which worker takes which measure of stalls, and when. Pure: the chief sends the requests.
+"""The order in which workers take measures of stalls. Pure: the chief sends the requests.
 
 All measures are taken once, then all of them again, every second time in reverse order. So slow
 changes affect all measures alike. Measures of a single worker are taken by one after the other. A
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....protocol.chief_messages import Take, Took
-from ....protocol.measures.stalls import ALONE, MEASURES, Measure
 from ....protocol.run import RunSpec
+from ....protocol.step_parts import ALONE, MEASURES, Measure
 from ....protocol.vm_events import TrainMeasured
 
 WAIT_FOR_ALL = 90.0

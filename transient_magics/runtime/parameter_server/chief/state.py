@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any
 
 from ....protocol import chief_messages as messages
-from ....protocol.measures.objective import Best
+from ....protocol.objective import Best
 from ....protocol.run import RunSpec
 from ....protocol.vm_events import (
     TrainEvaluated,
@@ -87,7 +87,7 @@ SILENCE = 5.0
 SILENCE_BEFORE_TRAINING = 120.0
 """Time limit of a worker that still imports and builds."""
 SILENCE_AT_THE_BARRIER = 2.5
-"""Time limit of a worker that others wait for in a synchronous step; heartbeats come every second."""
+"""Time limit of a worker for which a synchronous step waits; heartbeats come every second."""
 REJOIN_WITHIN = 20.0
 """Time in seconds that a restarted chief waits for the workers of its predecessor."""
 FINISH_WITHIN = 5.0
@@ -104,8 +104,8 @@ Errors are equal if only numbers differ, because each batch has its own.
 """
 _NUMBERS = re.compile(r"\d[\d\s.,-]*")
 _SEED_IT = (
-    "The cell draws from a source that the run's seed does not reach (secrets, os.urandom, the clock). "
-    "Seed what it draws, as in numpy.random.default_rng(0)."
+    "The cell draws from a source that the run's seed does not reach (secrets, os.urandom, the "
+    "clock). Seed what it draws, as in numpy.random.default_rng(0)."
 )
 
 
@@ -385,7 +385,7 @@ class ChiefState:
         return [*instructions, *self._measure(now)]
 
     def _trouble(self, connection: int, reason: str, fatal: bool) -> list[Instruction]:
-        """Fail the run if the error would be the same everywhere, or nobody else makes steps."""
+        """Fail the run if the error would be the same everywhere, or no other worker trains."""
         error = _NUMBERS.sub("#", reason)
         self._troubles[error] += 1
         others = [
@@ -726,7 +726,7 @@ class ChiefState:
         return [member for member in self.members.values() if member.active and not member.noticed]
 
     def _save_if_requested(self) -> list[Instruction]:
-        """Save if requested: now, or after the checkpoint in progress, which lacks the last steps."""
+        """Save if requested; a checkpoint in progress lacks the last steps, so save after it."""
         if self._saving.requested and self.phase is Phase.TRAINING:
             return self._save(Why.ASKED)
         return []

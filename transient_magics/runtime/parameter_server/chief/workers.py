@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....protocol import chief_messages as messages
-from ....protocol.measures.step_parts import step_parts
+from ....protocol.step_parts import step_parts
 from ....protocol.vm_events import WorkerBatchResized
 from ...training.batching import BatchController, Rule, accelerator_speed
 from .events import Emit, Instruction, Persist, Send

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ....errors import DeclarationError
-from ....protocol.measures.objective import Objective
+from ....protocol.objective import Objective
 from ....protocol.run import FitDeclaration
 from ..usercode import CellEnd, is_of_cell
 from . import reading
@@ -29,7 +29,6 @@ _BATCH = 32
 _TIMES = "A cell can train once. Put the later fit into a cell of its own."
 _SCHEDULE = "Give the optimizer a schedule: keras.optimizers.schedules has those of Keras."
 _CALLBACKS: Mapping[str, str] = {
-    "LearningRateScheduler": f"Leave it out. {_SCHEDULE}",
     "ReduceLROnPlateau": f"Leave it out. {_SCHEDULE}",
     "RemoteMonitor": "Leave it out: run.history() has the curves.",
 }
@@ -193,14 +192,17 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
             validation = validation.unbatch()  # its elements are single examples, as in the arrays
     if call["steps_per_epoch"] is not None:
         per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
+    epochs = _count(call["epochs"], "epochs", 1)
+    begin = _count(call["initial_epoch"], "initial_epoch", 0)
+    _schedule_rates(model.optimizer, call["callbacks"], range(begin, epochs), per_epoch)
     return Fit(
         model=model,
         training=training,
         validation=validation,
         batch_size=batch_size,
         steps_per_epoch=per_epoch,
-        epochs=_count(call["epochs"], "epochs", 1),
-        initial_epoch=_count(call["initial_epoch"], "initial_epoch", 0),
+        epochs=epochs,
+        initial_epoch=begin,
         line=_line_of_cell(),
         **objectives,
     )
@@ -258,7 +260,7 @@ def _objectives(callbacks: Any) -> dict[str, str]:
     for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
         name = type(callback).__name__
         keras_own = type(callback).__module__.startswith("keras.")
-        if keras_own and name in _NEEDLESS:
+        if keras_own and name in (*_NEEDLESS, "LearningRateScheduler"):
             continue
         if keras_own and name == "EarlyStopping":
             objective = _objective(callback, name)
@@ -280,6 +282,55 @@ def _objectives(callbacks: Any) -> dict[str, str]:
             fix=fix or "Leave it out of model.fit.",
         )
     return found
+
+
+def _schedule_rates(optimizer: Any, callbacks: Any, epochs: range, epoch_steps: int) -> None:
+    """Give the optimizer the learning rate of each epoch that a LearningRateScheduler says."""
+    scheduler = None
+    for callback in callbacks if isinstance(callbacks, list | tuple) else [callbacks]:
+        own = type(callback).__module__.startswith("keras.")
+        if own and type(callback).__name__ == "LearningRateScheduler":
+            scheduler = callback
+    if scheduler is None:
+        return
+    keras = importlib.import_module("keras")
+    rate = optimizer.learning_rate
+    if isinstance(getattr(optimizer, "_learning_rate", None), _schedule_class()):
+        raise DeclarationError(
+            "LearningRateScheduler and a schedule of the optimizer exclude each other",
+            fix="Leave one of them out.",
+        )
+    if not epoch_steps:
+        raise DeclarationError(
+            "LearningRateScheduler needs to know how many steps an epoch has",
+            fix="Give steps_per_epoch to model.fit.",
+        )
+    value = float(keras.ops.convert_to_numpy(rate))
+    rates: list[float] = []
+    for epoch in epochs:
+        try:
+            value = scheduler.schedule(epoch, value)
+        except TypeError:  # it takes the epoch alone, as Keras allows
+            value = scheduler.schedule(epoch)
+        value = float(keras.ops.convert_to_numpy(value))
+        rates.append(value)
+    optimizer.learning_rate = _epoch_schedule(rates, epoch_steps)
+
+
+def _schedule_class() -> Any:
+    return importlib.import_module("keras").optimizers.schedules.LearningRateSchedule
+
+
+def _epoch_schedule(rates: Sequence[float], epoch_steps: int) -> Any:
+    """Return a schedule with one learning rate for each epoch of so many steps."""
+    ops = importlib.import_module("keras").ops
+
+    class EpochSchedule(_schedule_class()):
+        def __call__(self, step: Any) -> Any:
+            epoch = ops.minimum(ops.cast(step, "int32") // epoch_steps, len(rates) - 1)
+            return ops.take(ops.convert_to_tensor(list(rates), "float32"), epoch)
+
+    return EpochSchedule()
 
 
 def _objective(callback: Any, name: str) -> str:

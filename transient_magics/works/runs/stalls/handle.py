@@ -50,7 +50,7 @@ class Stalls(Handle["RunState", "Report"]):
 
     @property
     def advice(self) -> str:
-        """What to do about the longest stall of each kind of VM; empty until enough is measured."""
+        """Advice against the longest stall of each kind of VM; empty until enough is measured."""
         bars = self.report.bars
         if len(bars) == 1:
             return bars[0].advice

@@ -1,4 +1,4 @@
-"""What a measure of stalls came to, in numbers and words: a pure function of a cluster's state."""
+"""The report of a measurement of stalls: a pure function of a cluster's state."""
 
 from __future__ import annotations
 
@@ -19,49 +19,44 @@ from ....protocol.machines import WHOLE, Share
 from ..words import work_words
 
 _NOISY = 0.12
-"""Of S0: where the same steps in one process vary by more from repeat to repeat, the machine is
-busy with else.
-"""
+"""The share of a step by which equal steps may vary before the machine counts as busy."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One kind of VM: its label, what was measured of it, and what to do (empty: too little was
-    measured).
+    """A kind of VM with its measured parts and advice (empty until enough was measured).
+
+    `hourly` is the price of one VM in US dollars.
     """
 
     label: str
     stalls: Stalls
     hourly: float
-    """Of one VM, in US dollars."""
+    """The price of one VM, in US dollars."""
     advice: str
 
     @property
     def lines(self) -> tuple[tuple[str, str, str, str], ...]:
-        """Of each part: name, seconds with interval, share, and what of a dollar it takes."""
-        return tuple(
-            (
-                each.name,
-                milliseconds(each.seconds),
-                f"{round(each.share, 2) + 0.0:.0%}",
-                self._said(each),
-            )
-            for each in (self.stalls.compute, *self.stalls.parts)
-        )
+        """The name, seconds with interval, share and cost of each part."""
+        lines = []
+        for part in (self.stalls.compute, *self.stalls.parts):
+            # Adding 0 makes -0.0 positive.
+            share = f"{round(part.share, 2) + 0.0:.0%}"
+            lines.append((part.name, milliseconds(part.seconds), share, self._cost_words(part)))
+        return tuple(lines)
 
     @property
     def heading(self) -> str:
-        """What stands above it."""
-        made = self.stalls
-        of = text.count(len(made.workers), "worker")
-        counted = (
-            f"{text.count(made.examples, 'example')}, {text.count(len(made.repeats), 'repeat')}"
-        )
-        what = f"{self.label} ({of}, {text.money(self.hourly)} an hour each)"
-        return f"{what}: a step takes {milliseconds(made.step)} ({counted})"
+        """The line above the bar."""
+        stalls = self.stalls
+        workers = text.count(len(stalls.workers), "worker")
+        examples = text.count(stalls.examples, "example")
+        repeats = text.count(len(stalls.repeats), "repeat")
+        vms = f"{self.label} ({workers}, {text.money(self.hourly)} an hour each)"
+        return f"{vms}: a step takes {milliseconds(stalls.step)} ({examples}, {repeats})"
 
-    def _said(self, part: Part) -> str:
-        """As `$0.41 of each dollar`, or why not."""
+    def _cost_words(self, part: Part) -> str:
+        """Return `$0.41 of each dollar`, or why it is unknown."""
         if part.name == measured.COMPUTE or part.measured:
             return f"${max(part.share, 0.0):.2f} of each dollar"
         if part.name == "fetch" and not self.stalls.bytes:
@@ -73,7 +68,21 @@ class Bar:
 
 @dataclass(frozen=True)
 class Report:
-    """What `name` came to so far: `taken` of `planned` measures."""
+    """The report of a measurement so far.
+
+    Attributes
+    ----------
+    name, phase, words
+        The name, phase and progress of the measurement.
+    bars
+        The kinds of VMs.
+    straggler
+        How much later the slowest worker of a step is than the mean one.
+    apart
+        Workers that differ from others of the same kind.
+    notes
+        Sentences about the quality of the measurement.
+    """
 
     name: str
     phase: str
@@ -85,33 +94,32 @@ class Report:
 
     @property
     def below(self) -> tuple[str, ...]:
-        """What is said below the bars."""
-        said = [
-            f"{each.worker}: its {each.what} takes {each.share:.0%} of a step longer than that of its equals"
-            for each in self.apart
-        ]
+        """The sentences below the bars."""
+        notes = []
+        for worker in self.apart:
+            longer = f"{worker.share:.0%} of a step longer than that of its equals"
+            notes.append(f"{worker.worker}: its {worker.what} takes {longer}.")
         if self.straggler and self.straggler.low > 0:
-            late = milliseconds(self.straggler)
-            said.append(
-                f"The slowest worker of a step is {late} later than the mean one: --mode sync would wait for it"
-            )
-        return (*(f"{each}." for each in said), *self.notes)
+            late = f"{milliseconds(self.straggler)} later than the mean one"
+            slowest = f"The slowest worker of a step is {late}"
+            notes.append(f"{slowest}: --mode sync would wait for it.")
+        return (*notes, *self.notes)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict per kind of VM and part, in seconds."""
+        """A dict for each kind of VM and part, in seconds."""
         return [
             {
                 "vm": bar.label,
-                "part": each.name,
-                "seconds": each.seconds.mean,
-                "low": each.seconds.low,
-                "high": each.seconds.high,
-                "share": each.share,
-                "measured": each.measured or each.name == measured.COMPUTE,
+                "part": part.name,
+                "seconds": part.seconds.mean,
+                "low": part.seconds.low,
+                "high": part.seconds.high,
+                "share": part.share,
+                "measured": part.measured or part.name == measured.COMPUTE,
             }
             for bar in self.bars
-            for each in (bar.stalls.compute, *bar.stalls.parts)
+            for part in (bar.stalls.compute, *bar.stalls.parts)
         ]
 
     def __str__(self) -> str:
@@ -126,11 +134,17 @@ class Report:
 
 
 def report(state: ClusterState, run: RunState) -> Report:
-    """The measures of `run` that were taken so far."""
+    """Return the report of a measurement.
+
+    Parameters
+    ----------
+    state, run
+        The states of the cluster and of the run that measures.
+    """
     kinds = dict[str, str]()
     labels = dict[str, str]()
     hourly = dict[str, float]()
-    for name in {who for each in run.measured for who in each.seconds}:
+    for name in {worker for measure in run.measured for worker in measure.seconds}:
         if vm := state.vms.get(name):
             then = vm.ran_at(run.ended_at or math.inf)
             kind = kinds[name] = f"{vm.accelerator or 'cpu'}/{then.machine_type}"
@@ -139,7 +153,8 @@ def report(state: ClusterState, run: RunState) -> Report:
     servers = state.spec.parameter_servers if state.spec else 1
     found = by_kind(run.measured, kinds)
     bars = tuple(
-        Bar(labels[each.kind], each, hourly[each.kind], advice(each, servers)) for each in found
+        Bar(labels[stalls.kind], stalls, hourly[stalls.kind], advice(stalls, servers))
+        for stalls in found
     )
     return Report(
         run.name,
@@ -153,41 +168,37 @@ def report(state: ClusterState, run: RunState) -> Report:
 
 
 def _disturbed(state: ClusterState, run: RunState) -> list[str]:
-    said = [f"{disturbance}." for disturbance in disturbances(state, run)]
-    if said:
-        return [*said, "Plans do not use this measure: take it again with nothing beside it."]
-    return []
+    notes = [f"{disturbance}." for disturbance in disturbances(state, run)]
+    if notes:
+        notes.append("Plans do not use this measure: take it again with nothing beside it.")
+    return notes
 
 
 def _notes(found: list[Stalls]) -> list[str]:
-    few = max((len(each.repeats) for each in found), default=0) < measured.LEAST_REPEATS
-    noisy = [
-        each
-        for each in found
-        if not few and each.compute.seconds.half > _NOISY * each.compute.seconds.mean
-    ]
-    if found and few:
-        notes = ["Three repeats are needed before anything is claimed."]
-    else:
-        notes = []
-    return [
-        *notes,
-        *(
-            [
-                "Steps varied much from repeat to repeat: what is within the noise may be a stall all the same. "
-                "Take more --repeats, or longer --seconds."
-            ]
-            if noisy
-            else []
-        ),
-    ]
+    if not found:
+        return []
+    if max(len(stalls.repeats) for stalls in found) < measured.LEAST_REPEATS:
+        return ["Three repeats are needed before anything is claimed."]
+    compute = [stalls.compute.seconds for stalls in found]
+    if any(seconds.half > _NOISY * seconds.mean for seconds in compute):
+        return [
+            "Steps varied much from repeat to repeat: a stall may be hidden in the noise. "
+            "Take more --repeats, or longer --seconds."
+        ]
+    return []
 
 
 def terms(
     state: ClusterState, run: RunState, model: Mapping[str, Any] | None = None
 ) -> dict[str, Terms]:
-    """What plans to come need of it, by kind of worker; nothing where it was disturbed. `model`:
-    what was counted of it, as a run's folder has it.
+    """Return what later plans need of a measurement, by kind of worker; empty if it was disturbed.
+
+    Parameters
+    ----------
+    state, run
+        The states of the cluster and of the run that measured.
+    model
+        What was counted of its model, from the run's folder.
     """
     if disturbances(state, run):
         return {}
@@ -198,10 +209,9 @@ def terms(
         gpu, _, machine = bar.stalls.kind.partition("/")
         kind = kind_of(gpu, machine)
         vcpus = vcpus_of(kind)
+        disk = ""
         if spec and spec.disk_gb:
             disk = f"{spec.disk_gb}GB:{spec.disk_type}"
-        else:
-            disk = ""
         found[kind] = Terms(
             run.name,
             bar.stalls,
@@ -216,34 +226,35 @@ def terms(
     return found
 
 
-# What went on beside a measure of stalls, so that it tells of these circumstances and not of its VMs: pure.
+# Disturbances of a measurement: it is then about these circumstances, not about its VMs.
 
 
 def disturbances(state: ClusterState, run: RunState) -> list[str]:
-    """A sentence for each other run that went on meanwhile, and each VM that was deflated, or
-    stopped and started.
+    """Return a sentence for each disturbance of a measurement.
+
+    These are other runs at the same time, and VMs that were deflated, or stopped and started.
     """
     if not run.measured:
         return []
     since = run.started_at
     until = run.ended_at or math.inf
-    said = [
-        f"{other.name} ran on this cluster meanwhile: what it takes of parameter servers and links is in network "
-        "and contention"
+    sentences = [
+        f"{other.name} ran on this cluster at the same time: its use of parameter servers and "
+        "links counts as network and contention"
         for other in state.of(RunState).values()
         if other.name != run.name
         and other.started_at
         and _overlap(other.started_at, other.ended_at, since, until)
     ]
-    took = {name for each in run.measured for name in each.seconds}
+    took = {name for measure in run.measured for name in measure.seconds}
     for name, vm in state.vms.items():
         if name in took or vm.role == "ps":
             if any(since < stretch.since < until for stretch in vm.stretches[1:]):
-                said.append(f"{name} was stopped and started again while it was measured")
+                sentences.append(f"{name} was stopped and started again while it was measured")
             least = _least(vm.shares, since, until)
             if not least.whole:
-                said.append(f"{name} had {text.share_words(least)} while it was measured")
-    return said
+                sentences.append(f"{name} had {text.share_words(least)} while it was measured")
+    return sentences
 
 
 def _overlap(began: float, ended: float, since: float, until: float) -> bool:
@@ -251,13 +262,12 @@ def _overlap(began: float, ended: float, since: float, until: float) -> bool:
 
 
 def _least(shares: tuple[tuple[float, Share], ...], since: float, until: float) -> Share:
-    """The least that a VM had of itself in that time, by the moments from which on it had so much."""
+    """Return the smallest share of itself that a VM had in that time."""
     least = WHOLE
     for number, (at, share) in enumerate(shares):
+        ended = math.inf
         if number + 1 < len(shares):
             ended = shares[number + 1][0]
-        else:
-            ended = math.inf
         if _overlap(at, ended, since, until):
             least = least.least_of(share)
     return least

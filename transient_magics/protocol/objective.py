@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from ..checks import Count
+from .checks import Count
 
 _LARGER = frozenset(
     (

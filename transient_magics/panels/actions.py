@@ -1,8 +1,7 @@
-"""What the page may ask for, and what is done then: each wish is said on the panel, and carried out
-aside.
+"""The actions that a page may ask for: each is noted on the panel and carried out by a thread.
 
-What a page sends is not trusted: it chooses among these wishes, and its words are checked where
-they are used.
+Messages of a page are not trusted: they choose among these actions, and their texts are checked
+where they are used.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _LOG_CHARACTERS = 40_000
 _LINE_CHARACTERS = 500
 
 
-class AskedRun(Protocol):
-    """The part of a run's handle with which wishes are carried out."""
+class ActionRun(Protocol):
+    """The part of a run's handle that actions use."""
 
     def save(self) -> None: ...
     def agree(self, proposal: int | None = None) -> None: ...
@@ -37,14 +36,14 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-class AskedStudy(Protocol):
-    """The part of a study's handle with which wishes are carried out."""
+class ActionStudy(Protocol):
+    """The part of a study's handle that actions use."""
 
     def trial(self, number: int) -> Stoppable: ...
 
 
-class Asked(Protocol):
-    """What wishes are carried out with: a cluster's handle."""
+class ActionCluster(Protocol):
+    """The part of a cluster's handle that actions use."""
 
     @property
     def state(self) -> ClusterState: ...
@@ -52,43 +51,45 @@ class Asked(Protocol):
     def resize(self, spec: str) -> None: ...
     def delete(self, timeout: float | None = 300.0) -> None: ...
     def agree(self, proposal: int | None = None) -> tuple[str, ...]: ...
-    def run(self, name: str | None = None, /) -> AskedRun: ...
-    def study(self, name: str | None = None) -> AskedStudy: ...
+    def run(self, name: str | None = None, /) -> ActionRun: ...
+    def study(self, name: str | None = None) -> ActionStudy: ...
     def find(self, name: str) -> Stoppable: ...
 
 
 @dataclass(frozen=True)
-class Wish:
-    """`said` at once, and what carrying it out takes some time for; what `do` returns is for the
-    page.
-    """
+class Action:
+    """An action: `notice` is shown immediately. `do` may take long and return data for the page."""
 
-    said: str
+    notice: str
     do: Callable[[], Mapping[str, Any] | None]
 
 
-def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | None:
-    """What a message of the page asks of `cluster`, or of its `run`; None where it is no wish."""
+def find_action(
+    cluster: ActionCluster, run: str | None, message: Mapping[str, Any]
+) -> Action | None:
+    """Return the action that a page asks for on a cluster or its `run`; None for other messages."""
     target = str(message.get("worker") or "")
     match message.get("do"):
         case "delete":
-            return Wish("The cluster is being deleted.", lambda: cluster.delete(timeout=None))
+            return Action("The cluster is being deleted.", lambda: cluster.delete(timeout=None))
         case "revoke":
-            return Wish(f"{target} will be revoked.", lambda: cluster.revoke(target))
+            return Action(f"{target} will be revoked.", lambda: cluster.revoke(target))
         case "resize":
             spec = str(message.get("spec") or "").strip()
             if message.get("agreed") is True:
-                return Wish(f"The cluster becomes {spec}.", lambda: cluster.resize(spec))
-            return Wish("", lambda: {"question": _what_resizing_means(cluster.state, spec)})
+                return Action(f"The cluster becomes {spec}.", lambda: cluster.resize(spec))
+            return Action("", lambda: {"question": _what_resizing_means(cluster.state, spec)})
         case "stop":
             name = str(message.get("name") or "")
-            return Wish(f"{text.plain(name)} is being stopped.", lambda: cluster.find(name).stop())
+            return Action(
+                f"{text.plain(name)} is being stopped.", lambda: cluster.find(name).stop()
+            )
         case "stop trial":
             study = str(message.get("study") or "")
             number = message.get("trial")
             if not isinstance(number, int):
                 return None
-            return Wish(
+            return Action(
                 f"Trial {number} of {study} is being stopped.",
                 lambda: cluster.study(study).trial(number).stop(),
             )
@@ -98,19 +99,23 @@ def wish(cluster: Asked, run: str | None, message: Mapping[str, Any]) -> Wish | 
             if not isinstance(number, int):
                 return None
             if not name:
-                return Wish(
+                return Action(
                     "What was proposed is given up.", lambda: _nothing(cluster.agree(number))
                 )
-            return Wish(f"{name} gets what was proposed.", lambda: cluster.run(name).agree(number))
+            return Action(
+                f"{name} gets what was proposed.", lambda: cluster.run(name).agree(number)
+            )
         case "save":
-            return Wish("A checkpoint is being written.", lambda: cluster.run(run).save())
+            return Action("A checkpoint is being written.", lambda: cluster.run(run).save())
         case "evaluate":
-            return Wish(
+            return Action(
                 "The model is being evaluated.",
                 lambda: _nothing(cluster.run(run).evaluate(now=True)),
             )
         case "logs":
-            return Wish("", lambda: {"log": {"worker": target, "text": _log(cluster, run, target)}})
+            return Action(
+                "", lambda: {"log": {"worker": target, "text": _log(cluster, run, target)}}
+            )
     return None
 
 
@@ -118,27 +123,26 @@ def _nothing(_: object) -> None:
     return None
 
 
-def _what_resizing_means(state: ClusterState, wanted: str) -> dict[str, str]:
-    """The question before the workers change. Raises DeclarationError or ClusterError."""
+def _what_resizing_means(state: ClusterState, spec: str) -> dict[str, str]:
+    """Return the question before the workers change. Raises DeclarationError or ClusterError."""
     if state.spec is None:
         raise ClusterError("The cluster is not declared yet")
-    new = declared.resized(state.spec, resized(state.spec, wanted), state, time.time())
+    new = declared.resized(state.spec, resized(state.spec, spec), state, time.time())
     if new.groups == state.spec.groups:
         raise ClusterError(f"The cluster is {new.spec} already")
     prices = f"{text.money(new.hourly)} per hour, not {text.money(state.spec.hourly)}"
+    question = f"Change to {new.spec} for {prices}?"
     fewer = state.spec.worker_count - new.worker_count
     if fewer > 0:
-        ends = f" {text.count(fewer, 'worker')} will be deleted."
-    else:
-        ends = ""
-    return {"spec": wanted, "text": f"Have {new.spec} for {prices}?{ends}"}
+        question += f" {text.count(fewer, 'worker')} will be deleted."
+    return {"spec": spec, "text": question}
 
 
-def _log(cluster: Asked, run: str | None, worker: str) -> str:
-    """The last lines that a VM wrote, as plain text; of long lines the beginning."""
+def _log(cluster: ActionCluster, run: str | None, worker: str) -> str:
+    """Return the last lines of a VM's log as plain text; of long lines the beginning."""
     try:
-        said = str(cluster.run(run).logs(worker, LOG_LINES))
+        log = str(cluster.run(run).logs(worker, LOG_LINES))
     except TransientError as error:
         return str(error)
-    lines = [text.plain(line, _LINE_CHARACTERS) for line in said.splitlines()[-LOG_LINES:]]
+    lines = [text.plain(line, _LINE_CHARACTERS) for line in log.splitlines()[-LOG_LINES:]]
     return "\n".join(lines)[-_LOG_CHARACTERS:]
