@@ -18,6 +18,8 @@ _MOST_NAMES = 14
 """Valid names that an error lists."""
 _MOST_NUMBERED = 6
 """Names that an error lists if numbers count them: the latest ones."""
+_MOST_SUMMARY = 160
+"""Characters of an exception in a log."""
 _DIGITS = re.compile(r"\d+")
 
 
@@ -204,6 +206,35 @@ class RoomError(RemoteError):
 
 class CommandError(RemoteError):
     """A command on a VM has failed."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what went wrong, as a clause for another sentence that says where.
+
+    Parameters
+    ----------
+    error
+        Any exception. Of a group, the first exception in it counts.
+
+    Returns
+    -------
+    str
+        The message of the operating system for an OSError, else the message of the exception, or
+        the name of its class if it has none.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return str(error) or type(error).__name__
+
+
+def summary_of(error: BaseException) -> str:
+    """Return the class and the beginning of the first line of an exception, for a log."""
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line[:_MOST_SUMMARY]}"
 
 
 def error_class(name: object, default: type[TransientError]) -> type[TransientError]:

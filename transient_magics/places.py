@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .errors import HomeError
+from .errors import HomeError, reason_of
 
 _VARIABLE = "TRANSIENT_MAGICS_HOME"
 _EMULATOR_VARIABLE = "TRANSIENT_MAGICS_EMULATOR"
@@ -66,7 +66,7 @@ def reporting() -> Iterator[None]:
             raise HomeError(str(error)) from error
         if not _is_own(error.filename):
             raise
-        what = f"{error.filename} cannot be read or written: {error.strerror}"
+        what = f"{error.filename} cannot be read or written: {reason_of(error)}"
         raise HomeError(
             what, fix=f"Free or repair it, or set {_VARIABLE} to another folder."
         ) from error

@@ -151,7 +151,7 @@ export interface Notice {
   tone?: string;
 }
 
-/** What a change of the workers means; empty without a question. */
+/** The question before a change of the workers; empty without one. */
 export interface Question {
   spec?: string;
   text?: string;

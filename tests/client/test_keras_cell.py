@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from transient_magics.client import cell
+from transient_magics.client import cell, keras_cell
 from transient_magics.errors import CellError
 
 MODEL = """import keras, numpy as np
@@ -86,6 +86,23 @@ def test_a_keras_cell_is_not_told_of_tensor2tensor() -> None:
     with pytest.raises(CellError, match="neither calls fit nor defines input_fn") as caught:
         cell.check(MODEL, own_model=True)
     assert "Tensor2Tensor" not in str(caught.value)
+
+
+def test_the_lines_behind_fit_are_named() -> None:
+    behind = "score = model.evaluate(x, y)\nprint(score)\n"
+    assert keras_cell.notes(MODEL + FIT, 1) == []
+    assert keras_cell.notes(MODEL + FIT + "print(1)\n", 1) == [
+        "Line 7 stands after model.fit and is not executed: continue in the next cell, with model = run.model()."
+    ]
+    assert keras_cell.notes(MODEL + FIT + behind, 1) == [
+        "Lines 7 to 8 stand after model.fit and are not executed: continue in the next cell, with model = run.model()."
+    ]
+    assert keras_cell.notes(MODEL + FIT + behind, 0)[0].startswith("Lines 6 to 7")
+
+
+def test_another_backend_is_named() -> None:
+    source = 'import os\nos.environ["KERAS_BACKEND"] = "jax"\n' + MODEL + FIT
+    assert keras_cell.notes(source) == ["KERAS_BACKEND=jax is ignored: a run computes with TensorFlow."]
 
 
 def test_these_checks_import_no_tensorflow() -> None:

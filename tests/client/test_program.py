@@ -115,10 +115,10 @@ def test_a_dry_run_meets_what_a_new_project_refuses(home: Path) -> None:
             assert emulator.stdout.readline().startswith(b"ready ")
             said("emulator", "project", "mend", "compute.googleapis.com", "billing", "roles/compute.instanceAdmin.v1")
             refused = said("cluster", "t4x2", "--dry-run", code=1)
-            assert "NOT TOLD: organization policies: The API cloudresourcemanager.googleapis.com is not" in refused
+            assert "UNKNOWN: organization policies: The API cloudresourcemanager.googleapis.com is not" in refused
             said("emulator", "project", "mend", "cloudresourcemanager.googleapis.com", "roles/orgpolicy.policyViewer")
             asked = said("cluster", "t4x2", "--dry-run", code=1)
-            assert "NOT TOLD: managed organization policies: compute.managed.requireOsLogin" in asked
+            assert "UNKNOWN: managed organization policies: compute.managed.requireOsLogin" in asked
             assert "NOT GOOD: quotas of the project: The quota GPUS_ALL_REGIONS" in refused
             said("emulator", "project", "whole")
             assert "NOT" not in said("cluster", "t4x2", "--dry-run")
@@ -154,7 +154,7 @@ def test_a_cluster_from_declaration_to_deletion(home: Path) -> None:
         line = attached.stdout.readline()
         assert line, "it ended without the status"
         status += line
-    assert "will be taken back" in said("cluster", "revoke", "demo", "worker-0", "--in", "3s")
+    assert "it stops 30 seconds after its notice" in said("cluster", "revoke", "demo", "worker-0", "--in", "3s")
     assert following.stdout is not None
     for line in following.stdout:
         if b"worker-0 will be revoked within 30 s" in line:
@@ -210,5 +210,5 @@ def test_interrupting_a_wait_ends_with_130_and_leaves_the_cluster(home: Path) ->
     os.kill(waiting.pid, signal.SIGINT)
     _, error = waiting.communicate(timeout=60)
     assert waiting.returncode == 130
-    assert b"go on" in error
+    assert b"continue" in error
     assert "cpu" in said("cluster", "list")

@@ -205,7 +205,7 @@ def test_where_a_broken_file_leaves_out_a_figure_its_error_takes_the_place(home:
     store = store_of(known)
     learn(store, known)
     store.path.write_text('{"runs": {"demo/run-1@1": {}}}', encoding="utf-8")
-    error = f"What earlier runs measured cannot be read: KeyError: 'observations' ({store.path}). Delete that file."
+    error = f"Earlier measurements cannot be read: KeyError: 'observations' ({store.path}). Delete that file."
     spec = stories.declaration("new", 40, project="my-project")
     assert error in str(foreseen(Preview(spec)))
     assert f"The duration is unknown. {error}" in str(searched(spec))

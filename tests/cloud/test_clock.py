@@ -84,7 +84,7 @@ async def test_limits_of_a_cluster_that_is_there_go_by_compute_engines_clock(
     fleet = cast(Fleet, SimpleNamespace(request=lambda decisions, _: asked.extend(decisions)))
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = controller._recorder = Recorder(journal, replay(read(journal.path)))
-        controller._carry_out(fleet, Situation(lookup.corrected_now(engine.ahead), recorder.state))
+        controller._apply(fleet, Situation(lookup.corrected_now(engine.ahead), recorder.state))
     assert recorder.state.phase == ("deleting" if ends else "provisioning")
     assert [each.vm for each in asked] == ([] if ends else ["ps-0", "worker-0"])
 

@@ -199,13 +199,13 @@ def test_the_notice_of_a_preemption_is_a_vms_own_word_and_it_is_held_to_it(clust
         tell(controller, {"kind": "vm.preemption_notice", "time": 1})
         assert recorder.state.vms["worker-0"].state == ("leaving" if model == "spot" else "ready")
         fleet = Fleet(cluster, recorder, cast(Access, None), tasks, lambda *_: None, lambda _: None)
-        fleet.keep_links()
+        fleet.update_links()
         assert asked == ["link worker-0"]
         noticed = time.time() - 3600
         vms = {name: replace(vm, noticed_at=noticed) for name, vm in recorder.state.vms.items()}
         recorder.state = replace(recorder.state, vms=vms)
         for decision in decide(Situation(200.0, recorder.state, ahead=time.time() - 200.0)):
-            if isinstance(decision, DeleteVm) and "still there" in decision.reason:
+            if isinstance(decision, DeleteVm) and "still running" in decision.reason:
                 fleet.delete(recorder.state.vms[decision.vm], decision.reason)
         assert ("delete worker-0" in asked) == (model == "spot")
 
@@ -242,7 +242,7 @@ async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_be
     cluster: Path, monkeypatch: pytest.MonkeyPatch, answers: bool, patience: float, told: bool
 ) -> None:
     """It knows the moment. Both show it at once, and who is seen first is chance."""
-    monkeypatch.setattr(vms_fleet, "_TELL_SECONDS", patience)
+    monkeypatch.setattr(vms_fleet, "_NOTICE_SECONDS", patience)
     taken = Vm("one-worker-0", AWAY, "1", "STOPPING", "10.0.0.1", "", {}, None, preemptible=True, last_start=None)
     with in_charge(cluster) as controller:
         async with asyncio.TaskGroup() as group:

@@ -15,11 +15,11 @@ from transient_magics.controller.decisions.core import (
     Decision,
     DeleteVm,
     HandOver,
+    ReportReady,
     RequestVm,
     SaveAhead,
     Situation,
     StayHere,
-    TellReady,
     decide,
 )
 from transient_magics.journal import ClusterState, Event, events, replay
@@ -89,11 +89,11 @@ def test_a_cluster_is_ready_once_every_declared_vm_answers_whatever_else_there_i
     story = Story()
     story.carry_out(story.decisions())
     for vm, left in (("ps-0", 2), ("worker-1", 1), ("worker-0", 0)):
-        assert TellReady(2) not in story.decisions(), f"{left} do not answer yet"
+        assert ReportReady(2) not in story.decisions(), f"{left} do not answer yet"
         story.happens(events.VmRunning(vm=vm, address="10.128.0.2"), events.VmReady(vm=vm))
-    assert story.decisions() == [TellReady(2)]
+    assert story.decisions() == [ReportReady(2)]
     story.happens(events.VmPreemptionNotice(vm="worker-0"))
-    assert TellReady(2) not in story.decisions()
+    assert ReportReady(2) not in story.decisions()
 
 
 def test_a_vm_that_answers_no_more_is_given_up_and_one_that_only_said_it_would_be_taken() -> None:
@@ -102,7 +102,7 @@ def test_a_vm_that_answers_no_more_is_given_up_and_one_that_only_said_it_would_b
     story.happens(events.VmPreemptionNotice(vm="worker-1"))
     story.carry_out(story.decisions()).after(LEAVE_SECONDS)
     assert not [each for each in story.decisions() if isinstance(each, DeleteVm)]
-    still = DeleteVm("worker-1", "it was to be preempted and is still there")
+    still = DeleteVm("worker-1", "still running 5 min after its preemption notice")
     assert still in story.after(1).decisions()
     assert still not in story.decisions(ahead=-60.0), "by the clock by which the notice is dated"
     story.happens(

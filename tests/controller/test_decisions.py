@@ -15,7 +15,7 @@ from transient_magics.controller.decisions.core import (
     SaveAhead,
     Situation,
     idle_seconds,
-    wanted,
+    places_now,
 )
 from transient_magics.journal import bill, events
 from transient_magics.protocol.space import parse_space
@@ -62,7 +62,9 @@ def test_all_that_is_declared_is_asked_for_in_this_order_in_these_zones_on_these
         request("worker-1", 1, "t4"),
         request("worker-2", 2, "t4"),
     ]
-    assert [(place.role, place.slot, place.zones, place.fixed) for place in wanted(Situation(START, story.state))] == [
+    assert [
+        (place.role, place.slot, place.zones, place.fixed) for place in places_now(Situation(START, story.state))
+    ] == [
         ("controller", 0, (HOME, BESIDE, FAR), False),
         ("ps", 0, (HOME, BESIDE, FAR), False),
         ("ps", 1, (HOME, BESIDE, FAR), False),
@@ -194,7 +196,7 @@ def slots(*living: tuple[int, str, str], lost: tuple[tuple[int, str], ...] = (),
             story.happens(events.VmRevoked(vm=vm, signal="api"))
         if state == "deleted":
             story.happens(events.VmDeleted(vm=vm, reason="silent"))
-    places = wanted(Situation(story.now, story.state))
+    places = places_now(Situation(story.now, story.state))
     return [(place.slot, place.accelerator) for place in places if place.role == "worker"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from transient_magics.client import Declaration, specify
 from transient_magics.cloud.values import instance_of
-from transient_magics.controller.decisions.core import Situation, wanted
+from transient_magics.controller.decisions.core import Situation, places_now
 from transient_magics.controller.programs.preflight import first_requests
 from transient_magics.controller.vms.machines import firewall_rules
 from transient_magics.journal import ClusterState
@@ -120,7 +120,7 @@ def test_parameter_servers_are_asked_for_in_their_own_zone_and_in_no_other() -> 
         "ps-0": "us-central1-c", "ps-1": "us-central1-c", "worker-0": "us-central1-a", "worker-1": "us-central1-a",
     }  # fmt: skip
     (places,) = {
-        place.zones for place in wanted(Situation(0.0, ClusterState(spec=spec(ps_zone="us-central1-c"))))
+        place.zones for place in places_now(Situation(0.0, ClusterState(spec=spec(ps_zone="us-central1-c"))))
         if place.role == "ps"
     }  # fmt: skip
     assert places == ("us-central1-c",)

@@ -101,9 +101,9 @@ def taken_back(folder: Path) -> Iterator[Controller]:
     controller = Controller(folder)
     with Journal(folder / "journal.jsonl") as journal:
         history = read(journal.path)
-        controller._take_up(Recorder(journal, replay(history)))
+        controller._create_works(Recorder(journal, replay(history)))
         assert declared.was_elsewhere(history)
-        controller._hold_to_what_was_declared(declared.agreed(folder, history))
+        controller._sift_journal(declared.agreed(folder, history))
         yield controller
 
 
@@ -117,7 +117,7 @@ def test_a_cluster_is_taken_back_as_this_machine_knows_it(home: Path, noted: boo
         state = controller._state
         assert state.spec == known
         assert not state.vms["worker-0"].living  # what was only asked for is not asked for again
-        assert "taken back as it was declared here" in state.trouble
+        assert "taken back as declared on this machine" in state.trouble
         assert "max_cost" in state.trouble
         assert state.clock.rate == 1.0  # with a project, the clock is Google's
         assert state.reclaim is None  # nor does any VM go because of it
@@ -517,7 +517,7 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
         path.unlink()
     controller = Controller(home)
     with Journal(home / "journal.jsonl") as journal:
-        controller._take_up(Recorder(journal, replay(read(journal.path))))
+        controller._create_works(Recorder(journal, replay(read(journal.path))))
         controller._begin_journal()
         state = controller._state
     assert bill(state, time.time()).total == pytest.approx(SPEC.most_hourly / 2, rel=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transient_magics.controller.record import Recorder
-from transient_magics.controller.vms.credentials import Login
+from transient_magics.controller.vms.credentials import CredentialStatus
 from transient_magics.errors import CredentialsError
 from transient_magics.journal import ClusterState, Journal, events, read
 
@@ -15,9 +15,9 @@ EXPIRED = CredentialsError("Google did not accept the credentials", where="worke
 def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path) as journal:
-        login = Login(Recorder(journal, ClusterState()))
+        login = CredentialStatus(Recorder(journal, ClusterState()))
         for _ in range(3):
-            with login.minded():
+            with login.deferring():
                 raise EXPIRED
         assert login.refused
         login.refuse(CredentialsError("Another sentence"))
@@ -34,12 +34,12 @@ def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: 
 def test_while_a_cluster_is_deleted_it_is_said_that_what_is_left_costs_money(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = Recorder(journal, ClusterState())
-        login = Login(recorder)
-        login.tell()
+        login = CredentialStatus(recorder)
+        login.report()
         assert not recorder.trouble
         login.refuse(EXPIRED)
         recorder.record(events.ClusterDeleting(reason="asked by the user"))
-        login.tell()
+        login.report()
         told = "Google did not accept the credentials. What is left of the cluster is not deleted, and costs money"
         assert recorder.trouble.startswith(told)
         assert "`gcloud auth application-default login`" in recorder.trouble
@@ -56,7 +56,7 @@ def test_what_troubled_an_earlier_controller_is_told_until_this_one_knows_better
 
 def test_credentials_are_looked_for_ever_less_often_half_a_minute_at_most(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal.jsonl") as journal:
-        login = Login(Recorder(journal, ClusterState()))
-        assert [login.pause() for _ in range(6)] == [2, 4, 8, 16, 30, 30]
+        login = CredentialStatus(Recorder(journal, ClusterState()))
+        assert [login.next_pause() for _ in range(6)] == [2, 4, 8, 16, 30, 30]
         login.accept()
-        assert login.pause() == 2
+        assert login.next_pause() == 2

@@ -15,12 +15,12 @@ from transient_magics.client import Declaration
 from transient_magics.client.declaring import Relocation, relocated, specify
 from transient_magics.client.text import event_words, phase_words
 from transient_magics.controller.decisions.core import (
-    Arrive,
+    CancelMove,
     Decision,
     DeleteVm,
+    FinishMove,
     RequestVm,
     Situation,
-    Stay,
     decide,
 )
 from transient_magics.controller.decisions.relocation import CAPACITY_SECONDS, meant, patience
@@ -80,9 +80,9 @@ class World:
                     self.happens(requested(rented_as, each))
                 case DeleteVm():
                     self.happens(events.VmDeleted(vm=each.vm, reason=each.reason))
-                case Arrive():
+                case FinishMove():
                     self.happens(events.ClusterRelocated(leaves=each.leaves, transferred=2**20, dollars=0.01))
-                case Stay():
+                case CancelMove():
                     self.happens(events.ClusterStayed(reason=each.why))
                 case _:
                     pass
@@ -129,7 +129,7 @@ def test_whole_new_vms_come_before_any_of_the_old_goes_and_then_the_old_go() -> 
         assert world.round() == [], "not all of them are there"
     assert {vm.name for vm in world.state.serving} == old
     world.comes("worker-2")
-    assert world.round() == [Arrive(tuple(sorted(old)), save=True)]
+    assert world.round() == [FinishMove(tuple(sorted(old)), save=True)]
     assert {vm.name for vm in world.state.serving} == {"ps-1", "worker-2", "worker-3"}
     assert {each.vm for each in world.round() if isinstance(each, DeleteVm)} == old
     world.is_whole()
@@ -150,10 +150,10 @@ def test_nobody_is_handed_over_before_all_is_prepared_and_that_is_not_waited_for
 
     assert decided("ps-1", "worker-3") == []
     assert decided("worker-3") == []
-    assert [type(each) for each in decided("worker-0")] == [Arrive], "one that is left anyway"
+    assert [type(each) for each in decided("worker-0")] == [FinishMove], "one that is left anyway"
     world.now += patience(world.state.relocation.spec)  # type: ignore[union-attr]
     (stay,) = decided("worker-3")
-    assert isinstance(stay, Stay)
+    assert isinstance(stay, CancelMove)
     assert "had not all ready within" in stay.why
 
 
@@ -163,7 +163,7 @@ def test_another_gpu_leaves_the_parameter_server_where_it_is_and_saves_nothing()
     world.round()
     for vm in ("worker-2", "worker-3"):
         world.comes(vm)
-    assert world.round() == [Arrive(("worker-0", "worker-1"), save=False)]
+    assert world.round() == [FinishMove(("worker-0", "worker-1"), save=False)]
     world.all_come()
     world.is_whole()
     assert "ps-0" in {vm.name for vm in world.state.living}
@@ -174,10 +174,10 @@ def test_another_parameter_server_is_the_same_act() -> None:
     world.move("", servers=2)
     assert [each.vm for each in world.round() if isinstance(each, RequestVm)] == ["ps-1"]
     world.comes("ps-1")
-    assert world.round() == [Arrive((), save=True)]
+    assert world.round() == [FinishMove((), save=True)]
     world.is_whole()
     world.move("", servers=1)
-    assert world.round() == [Arrive(("ps-1",), save=True)]
+    assert world.round() == [FinishMove(("ps-1",), save=True)]
     world.all_come()
     world.is_whole()
 
@@ -200,7 +200,7 @@ def test_where_nobody_gives_the_vms_it_stays_and_what_had_come_goes(cause: str, 
     if after:
         (again,) = [each.vm for each in world.round() if isinstance(each, RequestVm)]
         world.happens(events.VmRefused(vm=again, reason="no capacity.", cause=cause))
-    (stay,) = [each for each in world.round() if isinstance(each, Stay)]
+    (stay,) = [each for each in world.round() if isinstance(each, CancelMove)]
     assert stay.why == "a VM that it needs there cannot be had: no capacity"
     assert event_words(events.ClusterStayed(reason="no")) == "the cluster stays where it is: no"
     world.all_come()
@@ -235,7 +235,7 @@ def test_without_the_old_parameter_server_the_move_goes_on_from_what_was_saved_b
     assert not [each for each in world.round() if isinstance(each, RequestVm)], "nothing is rented here any more"
     for vm in ("ps-1", "worker-2", "worker-3"):
         world.comes(vm)
-    assert world.round() == [Arrive(("worker-0", "worker-1"), save=False)]
+    assert world.round() == [FinishMove(("worker-0", "worker-1"), save=False)]
 
 
 MISHAPS = st.sampled_from(["come", "refuse", "revoke", "fail", "wait", "lose server", "round", "round"])
@@ -298,7 +298,7 @@ def test_what_cannot_move_is_refused_in_a_sentence() -> None:
 
     assert "one is there already" in refusal(World(), HOME)
     assert "one is there already" in refusal(World(), "", "k80")
-    assert "us-east1-b has no K80 (--zone). These have: us-west1-b" in refusal(World(), "us-east1-b")
+    assert "us-east1-b has no K80 (--zone). Use one of these: us-west1-b" in refusal(World(), "us-east1-b")
     assert "unknown zone 'us-east9-c'" in refusal(World(), "us-east9-c")
     world = World()
     world.happens(events.WorkDeclared(of="job", work="job-1", spec={"command": "true", "workers": 1}))
@@ -340,7 +340,7 @@ def test_the_money_lasts_for_both_places_or_the_end_is_earlier_or_it_does_not_mo
         world.spec, new, {"bytes": 0, "dollars": 0.0, "ends_at": new.ends_at, "ends_at_before": world.spec.ends_at},
         begun=False,
     )  # fmt: skip
-    assert "sooner, for its limit has to pay for both" in str(offer)
+    assert "sooner, because its limit on cost covers both" in str(offer)
     assert "--yes" in str(offer)
     world.round()
     for vm in [each.name for each in world.state.living if each.state == "requested"]:

@@ -75,7 +75,7 @@ async def fleet_at(out: str, recorder: Recorder, directory: Path, group: asyncio
 async def test_a_cluster_is_deleted_when_every_zone_says_that_it_has_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, deleted: bool
 ) -> None:
-    monkeypatch.setattr(fleets, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(fleets, "_RETRY_SECONDS", 0.0)
     gone = events.ClusterDeleting(reason="r"), events.VmDeleted(vm="worker-0", reason="r")
     with Journal(tmp_path / "journal.jsonl") as journal:
         recorder = Recorder(journal, state(*gone))

@@ -33,7 +33,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 def controller(recorder: Recorder, tmp_path: Path) -> Controller:
     (tmp_path / layout.SPEC).write_text(json.dumps(SPEC.to_dict()), encoding="utf-8")
     controller = Controller(tmp_path)
-    controller._take_up(recorder)
+    controller._create_works(recorder)
     return controller
 
 

@@ -21,7 +21,7 @@ from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms import machine_change
 from transient_magics.controller.vms.access import Access
-from transient_magics.controller.vms.credentials import Login
+from transient_magics.controller.vms.credentials import CredentialStatus
 from transient_magics.controller.vms.fleet import Fleet
 from transient_magics.errors import (
     AccessError,
@@ -213,7 +213,7 @@ async def _one(recorder: Recorder, cloud: Cloud, over: Callable[[ClusterState], 
     async with asyncio.TaskGroup() as group, asyncio.timeout(60):
         tasks = Tasks(group, recorder.changed.set, recorder.note)
         carried_out = machine_change.Restarts(
-            recorder, cast(Access, SimpleNamespace(engine=cloud)), tasks, Login(recorder), lambda name: None,
+            recorder, cast(Access, SimpleNamespace(engine=cloud)), tasks, CredentialStatus(recorder), lambda name: None,
             lambda error: "stockout" if isinstance(error, StockoutError) else "other",
             lambda moment: int(moment.timestamp() * 1e9) if moment else 0, told_to_stop,
         )  # fmt: skip
@@ -351,13 +351,13 @@ def test_a_vm_that_boots_again_is_not_silent_before_it_answers(tmp_path: Path, a
         fleet = Fleet(tmp_path, recorder, cast(Access, None), cast(Tasks, None), lambda *_: None, lambda _: None)
         at = time.monotonic()
         fleet._lost(NAME)
-        fleet._silence.asked(at + 100, at + 100.1, answered=True)
-        assert fleet.silent() == ([NAME] if answered else [])
+        fleet._silent.polled(at + 100, at + 100.1, answered=True)
+        assert fleet.given_up() == ([NAME] if answered else [])
         for name in ("ps-0", "worker-0"):
             fleet._lost(name)
-        fleet._silence.asked(at + 200, at + 200.1, answered=True)
-        assert fleet.silent() == [], "of those that answered before none does"
-        assert fleet._silence.closed
+        fleet._silent.polled(at + 200, at + 200.1, answered=True)
+        assert fleet.given_up() == [], "of those that answered before none does"
+        assert fleet._silent.path_closed
 
 
 def test_a_start_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,8 +295,8 @@ def taken_back(directory: Path) -> Iterator[Controller]:
     """A controller on this machine that takes charge, up to where it asks Compute Engine."""
     controller = Controller(directory)
     with Journal(directory / layout.JOURNAL) as journal:
-        controller._take_up(Recorder(journal, replay(read(journal.path))))
-        controller._hold_to_what_was_declared(declared.agreed(directory))
+        controller._create_works(Recorder(journal, replay(read(journal.path))))
+        controller._sift_journal(declared.agreed(directory))
         yield controller
 
 
@@ -406,7 +406,7 @@ def test_few_lines_of_a_vm_rent_nothing_outside_the_declaration(written: list[Ev
 class Deaf(Fleet):
     """A fleet that records its requests and sends none."""
 
-    def _bulk(self, batch: Sequence[events.VmRequested]) -> Any:
+    def _send_batch(self, batch: Sequence[events.VmRequested]) -> Any:
         return None
 
 

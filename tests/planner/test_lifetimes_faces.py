@@ -105,7 +105,7 @@ def test_a_file_of_preemptible_vms_gives_spot_no_wall(home: Path) -> None:
     rows = [f"{0.5 + i / 4:.2f},1,k80,us-west1-b" for i in range(40)] + ["24.1,1,k80,us-west1-b"] * 60
     answer = tm.lifetimes("k80", "us-west1", source=str(written(home, rows)))
     assert "100 VMs, 40 revoked" in answer.counted
-    assert "their end there is not counted" in " ".join(answer.notes)
+    assert "an end at that age does not count" in " ".join(answer.notes)
     assert answer.rows[-1]["alive"] == pytest.approx(0.6)
 
 
@@ -115,7 +115,7 @@ def test_a_file_of_preemptible_vms_gives_spot_no_wall(home: Path) -> None:
         (["1,1"], "hours,revoked", "has no column lifetime_hours"),
         (["1,1,k80", "x,1,k80"], "lifetime_hours,revoked,gpu", "row 2: lifetime_hours must be a number"),
         (["1,maybe,k80"], "lifetime_hours,revoked,gpu", "row 1: revoked must be 1 or 0"),
-        (["1"], "lifetime_hours", "no column gpu to choose by"),
+        (["1"], "lifetime_hours", "no column gpu to select by"),
         (["1,v100"], "lifetime_hours,gpu", "has no VM that is K80"),
         (["1,k80"] * 29, "lifetime_hours,gpu", "29 revocations of 29 VMs say too little"),
     ],
@@ -132,7 +132,7 @@ def test_a_file_s_mistakes_are_told(home: Path, rows: list[str], header: str, sa
         (["--source", "nothere.csv"], "nothere.csv cannot be read"),
         (["--gpu", "k8"], "k80"),
         (["--region", "us-west"], "Did you mean us-west"),
-        (["--gpu", "t4", "--source", "published"], "Nobody published lifetimes of T4"),
+        (["--gpu", "t4", "--source", "published"], "Lifetimes of T4 were never published"),
         (["--gpu", "k80", "--region", "us-west1", "--source", "published"], "11 revocations of 48 VMs say too little"),
         (["--age", "3h"], "--age needs --job"),
         (["--fit", "gamma"], "--fit"),

@@ -90,7 +90,7 @@ def test_a_stall_lands_in_its_part_and_where_there_is_none_none_is_claimed(made:
 @pytest.mark.parametrize(("kind", "faster"), [("k80/n1-standard-4", "A faster GPU"), ("cpu/n1-standard-4", "A GPU")])
 def test_where_a_step_is_computing_a_gpu_is_advised_or_a_faster_one(kind: str, faster: str) -> None:
     (found,) = by_kind(told([step()] * 5), {"worker-1": kind})
-    assert advice(found).endswith(f"% of a step is computing. {faster} is what would help.")
+    assert advice(found).endswith(f"% of a step is computing. {faster} would help.")
 
 
 def test_nothing_is_advised_before_there_are_repeats_enough_to_claim_anything() -> None:
@@ -103,7 +103,7 @@ def test_a_part_that_takes_long_and_is_too_uneven_to_be_claimed_is_told_to_be_me
     """Seen of a disk that others used: most of a step in the mean, and one repeat of four without any of it."""
     found = one(told([step(cold=each) for each in (0.1, 0.4, 0.5, 0.9)]))
     assert not found.stalled
-    assert re.search(r"but fetch took 7\d% of a step in the mean, and not evenly: take more --repeats", advice(found))
+    assert re.search(r"but fetch took 7\d% of a step in the mean, but unevenly: use more --repeats", advice(found))
 
 
 def test_of_twenty_steps_without_a_stall_at_most_one_has_one_by_chance() -> None:
@@ -184,7 +184,7 @@ def test_repeats_on_a_slower_machine_make_no_stall_less_sure() -> None:
     assert stall.seconds.half < 0.01 * stall.seconds.mean < 0.1 * found.compute.seconds.half
 
 
-@pytest.mark.parametrize(("change", "said"), [({"cache": 1.5}, "no share"), ({"link": 0.0}, "no number of times")])
+@pytest.mark.parametrize(("change", "said"), [({"cache": 1.5}, "not a share"), ({"link": 0.0}, "not a valid factor")])
 def test_a_change_that_cannot_be_is_refused(change: dict[str, float], said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
         Change(**change)

@@ -19,16 +19,16 @@ from unittest import mock
 from tests import virtual_time as loop
 from tests.simulation.clock import Clock
 from transient_magics.controller.decisions.core import (
-    Arrive,
     BeginDeletion,
+    CancelMove,
     DeleteVm,
+    FinishMove,
     HandOver,
+    ReportReady,
     RequestVm,
     Situation,
-    Stay,
-    TellReady,
     decide,
-    wanted,
+    places_now,
 )
 from transient_magics.controller.decisions.ledger import Leases, leases
 from transient_magics.controller.decisions.relocation import meant
@@ -490,7 +490,7 @@ class Steps:
         situation = Situation(at, state, answering=answering, here=state.seat)
         for decision in decide(situation):
             self._carry_out(decision)
-        places = wanted(Situation(at, self.state))
+        places = places_now(Situation(at, self.state))
         slots = {place.slot: place.accelerator for place in places if place.role == WORKER}
         if self.state.phase != "deleting":
             self._studies.declare_waiting()
@@ -515,14 +515,14 @@ class Steps:
                 self._delete(decision.vm, decision.reason)
             case BeginDeletion():
                 self._recorder.begin_deletion(decision.reason)
-            case TellReady():
+            case ReportReady():
                 seconds = self.clock.now - self.state.declared_at
                 self._report(events.ClusterReady(workers=decision.workers, seconds=seconds))
             case HandOver():
                 self._report(events.ControllerMoved(vm=decision.vm))
-            case Arrive():
+            case FinishMove():
                 self._arrive(decision)
-            case Stay():
+            case CancelMove():
                 self._report(events.ClusterStayed(reason=decision.why))
             case _:
                 pass
@@ -541,7 +541,7 @@ class Steps:
             self._going.add(vm)
             self.clock.after(_DELETE_SECONDS, lambda: self._report(events.VmDeleted(vm=vm, reason=reason)))
 
-    def _arrive(self, decision: Arrive) -> None:
+    def _arrive(self, decision: FinishMove) -> None:
         running = [run for run in self.state.of(RunState).values() if run.phase == "running"]
         for run in running:
             for worker in run.workers.values():

@@ -15,10 +15,10 @@ from tests.simulation.cloud import Cloud, Instance
 from transient_magics.controller.decisions.core import (
     BeginDeletion,
     DeleteVm,
+    ReportReady,
     RequestVm,
     SaveAhead,
     Situation,
-    TellReady,
     decide,
 )
 from transient_magics.controller.vms.machines import instance_name, labels, requested, vm_name, vm_request
@@ -126,7 +126,7 @@ class Steering:
                 case SaveAhead():
                     self._saved_ahead = True
                     self.save_ahead()
-                case TellReady():
+                case ReportReady():
                     self.record(events.ClusterReady(workers=decision.workers, seconds=1.0))
         self._keep_in_touch()
         self.conduct()

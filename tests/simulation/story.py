@@ -105,7 +105,7 @@ class Story:
         It may choose the numbers, and nothing else.
         """
         chosen = [
-            place for place in core.wanted(Situation(self.clock.now, self.steering.state)) if place.role == WORKER
+            place for place in core.places_now(Situation(self.clock.now, self.steering.state)) if place.role == WORKER
         ]
         mine = {each.kind: each for slot, each in self._all.items() if slot[0] == WORKER}
         if not chosen or any(place.accelerator not in mine for place in chosen):

@@ -40,14 +40,17 @@ class Begun:
         The work.
     since : int
         The number of the last event in the journal of its cluster before the declaration.
+    notes : tuple of str
+        Sentences about its code, such as the lines that are not executed.
     """
 
     work: Handle[Any, Any]
     since: int
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         declared = f"{self.work.name} is declared on {self.work.cluster.name}."
-        return " ".join(filter(None, (declared, self.promised)))
+        return " ".join(filter(None, (declared, self.promised, *self.notes)))
 
     @property
     def promised(self) -> str:

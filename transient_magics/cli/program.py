@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from .. import places
 from ..client import text
 from ..client.following.cluster import watch
-from ..errors import CellError, DeclarationError, TransientError, unknown
+from ..errors import CellError, DeclarationError, TransientError, reason_of, unknown
 from ..protocol.checks import all_plain
 from . import arguments, options, verbs
 from .answers import Begun
@@ -122,7 +122,7 @@ def _declare(command: Command) -> int:
         print(answer)
         return _exit_code(answer.well)
     print(
-        f"{answer.name} is declared and starts in the background: `transient cluster status "
+        f"{answer.name} is declared. It starts in the background: `transient cluster status "
         f"{answer.name}`.",
         flush=True,
     )
@@ -146,10 +146,7 @@ def _read_source(command: Command) -> tuple[Command, str, Path]:
     try:
         source = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError):
-            reason = error.strerror
-        else:
-            reason = "it is not UTF-8 text"
+        reason = reason_of(error)
         raise DeclarationError(f"{path} cannot be read: {reason}") from None
     return replace(command, values=values), source, path.resolve().parent
 

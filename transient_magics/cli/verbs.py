@@ -8,7 +8,7 @@ waits for VMs and runs: `program` and `magics` choose how to show an answer, and
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,10 @@ def begin(command: Command, code: Code) -> Any:
     answer = found.declare(dict(command.values), code, **how)
     if not isinstance(answer, client.Handle):
         return answer
-    return Begun(answer, before.get(answer.cluster.identity, 0))
+    notes: Sequence[str] = ()
+    if found.notes:
+        notes = found.notes(command.values, code)
+    return Begun(answer, before.get(answer.cluster.identity, 0), tuple(notes))
 
 
 def _export(run: str, cluster: str | None = None, **how: Any) -> Path:

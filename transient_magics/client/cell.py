@@ -242,7 +242,7 @@ def as_declared(packages: Iterable[str], files: Mapping[str, Path]) -> tuple[str
 def _parse(source: str, line_offset: int, file: str = "") -> ast.Module:
     try:
         with warnings.catch_warnings():
-            # Warnings about the user's strings are no reason against a launch.
+            # Warnings about the user's strings do not prevent a launch.
             warnings.simplefilter("ignore")
             # Only the compiler refuses a `return` or `await` at the top level, and a late
             # `from __future__`.
@@ -278,7 +278,7 @@ def _place(line: int, line_offset: int, file: str = "") -> str:
 
 
 def _has_unknowable_names(tree: ast.Module) -> bool:
-    """Return whether the names of the module cannot be determined: star imports, `exec` and such."""
+    """Return whether the names of the module are unknown: star imports, `exec` and such."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
             return True
@@ -346,7 +346,7 @@ def _check_own_model(source: str, tree: ast.Module) -> None:
 
 
 def _check_params(source: str, tree: ast.Module, params: Collection[str], line_offset: int) -> None:
-    """Raise CellError if the cell does not read a parameter, or sets it itself: it has no effect."""
+    """Raise CellError for a parameter without effect: the cell sets it, or does not read it."""
     module = symtable.symtable(source, "cell", "exec")
     bound = {symbol.get_name() for symbol in module.get_symbols() if _binds(symbol)}
     unread = _unread(source, dict.fromkeys(params, ""))

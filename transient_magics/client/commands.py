@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..journal import kept
 from ..journal.declared import unreadable
-from ..journal.lock import held
+from ..journal.lock import held as is_locked
 from ..protocol import layout
 from ..protocol.cluster_commands import Command, Ping
 from ..runtime.role import environment
@@ -38,7 +38,7 @@ SWEPT = "`transient cluster sweep` finds its VMs."
 
 def in_charge(directory: Path) -> bool:
     """Return whether a process holds the lock of the cluster, or image build, in `directory`."""
-    return held(directory)
+    return is_locked(directory)
 
 
 def start_controller(directory: Path) -> subprocess.Popen[bytes]:

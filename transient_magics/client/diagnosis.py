@@ -116,7 +116,7 @@ def doctor(spec: str = "", **options: Any) -> Diagnosis:
 
 
 def _with_bucket(declaration: Declaration) -> Declaration:
-    """Add a bucket to a declaration on the emulator, so that the checks of buckets run there too."""
+    """Add a bucket to a declaration on the emulator, so that buckets are checked there too."""
     if declaration.bucket or declaration.project:
         return declaration
     region = specify(declaration).home_zone.rpartition("-")[0]

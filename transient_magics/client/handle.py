@@ -206,7 +206,7 @@ class Handle(Generic[State, Outcome]):
         return "declared"
 
     def _state_in(self, state: ClusterState) -> State | None:
-        """Return the state of the work in a state of its cluster; None if it is not recorded yet."""
+        """Return the state of the work in a state of its cluster; None before it is recorded."""
         return cast("State | None", state.of_kind(self.kind).get(self.name))
 
     def _until_over(self, timeout: float | None, left: float | None = None) -> ClusterState:
@@ -253,7 +253,7 @@ class Handle(Generic[State, Outcome]):
         return f"<{type(self).__name__} {self.name} on {self.cluster.name}: {self.words}>"
 
     def _repr_html_(self) -> str:
-        """Return the name, the state and the cost on one line, for notebooks without live panels."""
+        """Return name, state and cost on one line, for notebooks without live panels."""
         name = f"<b>{markup.escape(self.name)}</b> on {markup.escape(self.cluster.name)}"
         cost = f"<span style='{markup.FAINT}'>, {markup.escape(self.cost().words)}</span>"
         return markup.block(f"{name}: {markup.escape(self.words)}{cost}")

@@ -75,6 +75,44 @@ def trains(tree: ast.Module) -> bool:
     )
 
 
+def notes(source: str, line_offset: int = 0) -> list[str]:
+    """Return sentences about the parts of a cell that a run ignores.
+
+    Parameters
+    ----------
+    source
+        The code of the cell, which compiles.
+    line_offset
+        The number of lines above the code in its cell.
+    """
+    tree = ast.parse(source)
+    found: list[str] = []
+    backend = _backend(tree)
+    if backend not in ("", "tensorflow"):
+        found.append(f"KERAS_BACKEND={backend} is ignored: a run computes with TensorFlow.")
+    fits = [
+        number
+        for number, statement in enumerate(tree.body)
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef) and _fits(statement)
+    ]
+    if fits and fits[-1] + 1 < len(tree.body):
+        first = tree.body[fits[-1] + 1].lineno + line_offset
+        last = (tree.body[-1].end_lineno or first) + line_offset
+        lines = f"Lines {first} to {last} stand" if last > first else f"Line {first} stands"
+        found.append(
+            f"{lines} after model.fit and {'are' if last > first else 'is'} not executed: continue "
+            "in the next cell, with model = run.model()."
+        )
+    return found
+
+
+def _fits(statement: ast.stmt) -> bool:
+    return any(
+        isinstance(node, ast.Call) and _name(node) == "fit" and isinstance(node.func, ast.Attribute)
+        for node in ast.walk(statement)
+    )
+
+
 def uses_keras(tree: ast.Module) -> bool:
     """Return whether the cell imports Keras, by itself or from TensorFlow."""
     return any(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .. import places
-from ..errors import ClusterError, NameTakenError
+from ..errors import ClusterError, NameTakenError, reason_of
 from ..journal import read, replay
 from ..journal.lock import take
 from ..protocol import layout
@@ -101,9 +101,9 @@ def make(spec: ClusterSpec, fill: Callable[[Path], None] = lambda folder: None) 
         fresh.rename(directory)
     except OSError as error:
         if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            raise _taken(spec.name) from None
+            raise _name_error(spec.name) from None
         raise ClusterError(
-            f"The folder of the cluster cannot be created: {error.strerror}", where=str(directory)
+            f"The folder of the cluster cannot be created: {reason_of(error)}", where=str(directory)
         ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # it does not exist after the rename
@@ -124,10 +124,10 @@ def _make_room(name: str) -> None:
     """
     directory = places.cluster(name)
     if not is_free(name):
-        raise _taken(name)
+        raise _name_error(name)
     with _locked(name):
         if not is_free(name):  # another process has declared its cluster in the meantime
-            raise _taken(name)
+            raise _name_error(name)
         target = places.private(places.past()) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         if target.exists():
             target = target.with_name(f"{target.name}-{secrets.token_hex(4)}")
@@ -160,7 +160,7 @@ def _try_lock(name: str) -> int | None:
         return None
 
 
-def _taken(name: str) -> NameTakenError:
+def _name_error(name: str) -> NameTakenError:
     return NameTakenError(
         f"The cluster {name} exists already",
         fix=f"Use it: %transient_cluster attach {name}. Or delete it: %transient_cluster delete "

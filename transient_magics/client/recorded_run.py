@@ -140,7 +140,7 @@ class RecordedRun(Handle[RunState, Result]):
 
     @property
     def place(self) -> tuple[str, str | None] | None:
-        """The bucket folder of its checkpoints (`gs://bucket/path`) and the project, if it has one."""
+        """The bucket folder of its checkpoints (`gs://bucket/path`) and its project, or None."""
         try:
             store = self.declared.store
             if not store:

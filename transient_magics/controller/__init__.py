@@ -1,13 +1,13 @@
 """The process that owns one cluster's VMs: provision, connect, replace, limit, tear down.
 
-`decisions/` are pure functions of the journal's state and the clock, `cluster` is in charge,
-`vms/fleet` carries out, `vms/link` is one VM, `runs/conduct` has the runs, `runs/training` is one
-of them. Started detached by whoever needs it (`python -m transient_magics.controller NAME`); a lock
-on the cluster's folder keeps a second one away; everything that it knows is in the journal and in
-the labels of the VMs. Where it is declared so it moves to a VM of the cluster (`placement/seat`),
-and what stays here only follows it (`placement/mirror`); `placement/attaching` makes the folder of
-a cluster that another machine declared. `programs/bake` is the same for one image: a program that
-outlives the notebook.
+`cluster` is the control loop, `decisions` are pure functions of the journal's state and the clock,
+`vms/fleet` carries them out, and `vms/link` is the connection to one VM. Clients start the process
+detached (`python -m transient_magics.controller NAME`). A lock on the cluster's folder keeps a
+second one away. All that the process knows is in the journal and in the labels of the VMs.
+
+With `--controller cluster` it moves to a VM (`remote_controller/install`), and the process on this
+machine is its proxy (`remote_controller/proxy`). `remote_controller/attach` makes the folder of a
+cluster that another machine declared.
 """
 
 from .decisions.core import Decision, Situation, decide

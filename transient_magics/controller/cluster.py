@@ -1,9 +1,8 @@
-"""In charge of one cluster: wake when anything changed (or a second has passed), decide, carry out,
-until it is gone.
+"""The control loop of one cluster: observe, decide and act, until the cluster is gone.
 
-What may be forgotten is recorded before it is done (a VM is in the journal before Google hears of
-it), what is a fact after it. A controller that is killed is followed by another, which reads the
-journal and goes on.
+The loop runs whenever anything changes, and at least once a second. Intentions are recorded before
+they are carried out (a VM is in the journal before it is requested from Google), facts afterwards.
+A controller that follows a killed one reads the journal and continues.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ClusterError, RemoteError, unknown
+from ..errors import ClusterError, RemoteError, reason_of, unknown
 from ..files import write_atomically
 from ..journal import ClusterState, Journal, encode, events, now, read, replay
 from ..journal.declared import agree, agree_to_move, agreed, differences, resized, was_governed
@@ -49,18 +48,18 @@ from ..spec import PARAMETER_SERVER, WORKER, ClusterSpec, cluster_store
 from ..version import VERSION
 from .commands import PATIENCE, serve, still_looking
 from .decisions.core import (
-    Arrive,
     BeginDeletion,
+    CancelMove,
     DeleteVm,
+    FinishMove,
     HandOver,
+    ReportReady,
     RequestVm,
     SaveAhead,
     Situation,
-    Stay,
     StayHere,
-    TellReady,
     decide,
-    wanted,
+    places_now,
 )
 from .decisions.machine_change import asked
 from .decisions.shrink_policy import MEASURES, leaving
@@ -85,13 +84,13 @@ from .works import Comes, Never, Tick, Turn, Waits, Works, refuse_when_ending
 log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-_BESIDE = {PARAMETER_SERVER: DISPATCHER, WORKER: INPUT}
-"""By a VM's role, what else may run there for a run."""
-_MOVE_AGAIN_SECONDS = 60.0
+_SECOND_PROCESS = {PARAMETER_SERVER: DISPATCHER, WORKER: INPUT}
+"""The second process that a run may have on a VM, by the role of the VM."""
+_HAND_OVER_RETRY_SECONDS = 60.0
 
 
 class Controller:
-    """In charge of the cluster whose folder is `directory`. The caller holds the cluster's lock."""
+    """The controller of the cluster in the folder `directory`. The caller holds the cluster's lock."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -99,18 +98,18 @@ class Controller:
             json.loads((directory / layout.SPEC).read_text(encoding="utf-8"))
         )
         self._saved_ahead = False
-        self._noted = False
-        """Whether the agreement was noted since this controller began."""
+        self._agreement_saved = False
+        """Whether this controller has saved the user's agreement."""
         self._fleet: Fleet | None = None
         self._metering: Metering | None = None
         self._in_charge = asyncio.Event()
-        self._waits = ""
-        """What a cluster that a study has for itself waits for, before anything is asked for."""
-        self._taken: set[str] = set()
-        """VMs that Compute Engine was told to take back, and whose notice may not have come yet."""
+        self._waits_for = ""
+        """What the cluster waits for before its first request, such as other clusters of a study."""
+        self._preempted: set[str] = set()
+        """VMs whose preemption was requested; their notices may not have come yet."""
         self._recorder: Recorder
         self._works: dict[str, Works[Any]] = {}
-        """The work of each kind, in the order in which the control loop takes them."""
+        """The work of each kind, in the order in which the control loop advances it."""
         self._mover: Mover
         self._reclaims: Reclaims
         self._copies: BucketBackup | None = None
@@ -126,42 +125,43 @@ class Controller:
         return None
 
     async def run(self) -> None:
-        """Take charge; return when the cluster is gone, or in the charge of a controller elsewhere."""
+        """Control the cluster until it is gone, or until a controller on another machine takes over."""
         path = self._directory / layout.JOURNAL
         with Journal(path) as journal:
             history = read(path)
             unreadable = max(path.read_bytes().count(b"\n") - len(history), 0)
-            self._take_up(Recorder(journal, replay(history)))
+            self._create_works(Recorder(journal, replay(history)))
             if self._state.over:
                 return
             if self._state.spec is None:
                 self._begin_journal()
             if not controller_vm() and sifted_until(history) < len(history):
-                self._hold_to_what_was_declared(agreed(self._directory, history))
+                self._sift_journal(agreed(self._directory, history))
             async with serve(command_socket(self._directory), self._command):
                 if any(event.kind == "controller.started" for event in history):
                     vms = len(self._state.living)
                     self._recorder.record(
                         events.ControllerRecovered(pid=os.getpid(), vms=vms, unreadable=unreadable)
                     )
-                elif await self._turn_comes():
+                elif await self._wait_for_turn():
                     self._recorder.record(
                         events.ControllerStarted(pid=os.getpid(), version=VERSION)
                     )
                 else:
                     self._recorder.record(events.ClusterDeleted())
                     return
-                self._waits = ""
+                self._waits_for = ""
                 self._declare_waiting()
                 async with Access(self._declared) as access:
                     if await Setup(self._directory, self._recorder, access).open():
                         adviser = Adviser(self._recorder, access)
-                        await adviser.keep_asking(now())  # before the first VM is asked for
-                        await self._govern(access, adviser)
+                        # The first request already follows the advice.
+                        await adviser.keep_asking(now())
+                        await self._control_loop(access, adviser)
             journal.sync()
 
-    def _take_up(self, recorder: Recorder) -> None:
-        """Create what conducts each kind of work that the cluster may have."""
+    def _create_works(self, recorder: Recorder) -> None:
+        """Create the conduct of each kind of work that the cluster may have."""
         self._recorder = recorder
         for kind in KINDS:
             works = load(kind, "conduct").WORKS
@@ -170,7 +170,7 @@ class Controller:
         self._reclaims = Reclaims(recorder, self._works.values())
 
     def _begin_journal(self) -> None:
-        """Write its first lines: at the very begin, or where nothing of it can be read any more."""
+        """Write the first lines of the journal, also if all lines of an earlier one are lost."""
         if was_governed(self._directory):
             spec = agreed(self._directory)
         else:
@@ -178,11 +178,11 @@ class Controller:
         self._recorder.record(events.ClusterDeclared(spec=spec.to_dict()))
         begin_without_journal(self._directory, self._recorder, self._works.values())
 
-    async def _turn_comes(self) -> bool:
-        """Wait until the clusters that come before this one, such as those of a study, are done.
+    async def _wait_for_turn(self) -> bool:
+        """Wait for the clusters that come before this one, such as other clusters of a study.
 
-        False where that is never. With its turn the cluster is declared again: its limits are what
-        is left from now on.
+        Returns False if its turn never comes. When it comes, the cluster is declared again: its
+        limits are then what the others have left.
         """
         if self._state.vms:
             return True
@@ -201,52 +201,57 @@ class Controller:
                 case Never(reason):
                     self._recorder.begin_deletion(reason)
                 case Waits(what):
-                    self._waits = what
+                    self._waits_for = what
                     self._recorder.note("turn", f"{self._declared.name} waits for its turn: {what}")
                     await self._recorder.change(_TICK_SECONDS)
         return False
 
     def _turn(self) -> Turn | None:
-        """Return the first turn that a kind of work has something to say about."""
+        """Return the turn of the cluster if a kind of work decides it, or None."""
         turns = (works.turn(self._declared, now()) for works in self._works.values())
         return next((turn for turn in turns if turn), None)
 
-    def _hold_to_what_was_declared(self, known: ClusterSpec) -> None:
-        """Sift the journal after a time in which a VM wrote it: nothing that it says decides what
-        this machine rents.
+    def _sift_journal(self, own: ClusterSpec) -> None:
+        """Remove intentions from the journal that a VM wrote: they must not decide what is rented.
 
-        VMs that exist are found by asking Compute Engine. What was only asked for elsewhere is
-        asked for again, or not.
+        The list of Compute Engine shows which VMs exist. Requests that the VM recorded without
+        success are decided again.
+
+        Parameters
+        ----------
+        own
+            The declaration of this machine.
         """
-        there = self._state.spec
-        found = sift(self._directory, read(self._directory / layout.JOURNAL), known)
+        of_vm = self._state.spec
+        found = sift(self._directory, read(self._directory / layout.JOURNAL), own)
         try:
             jsonl.append_lines(self._directory / LEFT_OUT, b"".join(map(encode, found.left_out)))
-        except OSError as error:  # they are kept for those who look into it, and decide nothing
+        except OSError as error:
+            # The lines are kept for inspection only.
             log.warning("%s: %s", LEFT_OUT, error)
         written = self._recorder.rewrite(found.kept)
         if found.surprising:
             kinds = ", ".join(found.surprising)
             what = f"The controller on its VM wrote what only this machine decides, and it does not count: {kinds}"
             self._recorder.note("provenance", what)
-        if other := differences(there, known):
+        if other := differences(of_vm, own):
             log.warning(
                 "the journal has another declaration (%s); this machine's own holds",
                 ", ".join(other),
             )
-            what = f"{known.name} is taken back as it was declared here: on its VM it had become another"
+            what = f"{own.name} is taken back as declared on this machine: its VM had changed the declaration"
             self._recorder.note("declaration", f"{what} ({', '.join(other)})")
-        if self._state.spec != known:
-            self._recorder.record(events.ClusterResized(spec=known.to_dict()))
+        if self._state.spec != own:
+            self._recorder.record(events.ClusterResized(spec=own.to_dict()))
         changed = {event.vm for event in found.left_out if isinstance(event, events.VmMachineAsked)}
         for vm in self._state.living:
             if not vm.running_at:
                 self._recorder.record(
-                    events.VmDeleted(vm=vm.name, reason="it was asked for elsewhere")
+                    events.VmDeleted(vm=vm.name, reason="requested by another controller")
                 )
             if vm.change or vm.name in changed:
                 self._recorder.record(
-                    events.VmDeleted(vm=vm.name, reason="it was stopped elsewhere")
+                    events.VmDeleted(vm=vm.name, reason="stopped by another controller")
                 )
         for works in self._works.values():
             works.take_back()
@@ -254,7 +259,8 @@ class Controller:
         if written:
             self._recorder.record(events.ClusterTakenBack(left_out=found.counts))
 
-    async def _govern(self, access: Access, adviser: Adviser) -> None:
+    async def _control_loop(self, access: Access, adviser: Adviser) -> None:
+        """Observe, decide and act until the cluster is gone or another controller takes over."""
         async with asyncio.TaskGroup() as group:
             recorder = self._recorder
             self._tasks = Tasks(
@@ -274,12 +280,12 @@ class Controller:
             self._tasks.do("poll", fleet.poll)
             self._tasks.do("write", recorder.keep_writing)
             if controller_vm():
-                self._tasks.do("journal", fleet.keep_journal)
-                self._tasks.do("copies", lambda: self._keep_copies(fleet))
+                self._tasks.do("journal", fleet.backup_journal)
+                self._tasks.do("copies", partial(self._backup_results, fleet))
             while not self._state.over and self._state.seat == controller_vm():
                 recorder.changed.clear()
                 if adviser.due(now()):
-                    self._tasks.do("advice", lambda: adviser.keep_asking(now()))
+                    self._tasks.do("advice", partial(adviser.keep_asking, now()))
                 recorder.note("clock", lookup.clock_error(access.engine.ahead))
                 if not self._directory.exists():
                     self._recorder.begin_deletion("its folder on this machine was removed")
@@ -287,35 +293,34 @@ class Controller:
                 for works in self._works.values():
                     works.demand(at)
                 self._reclaims.look(self._tasks, fleet, at)
-                self._note_agreement()
-                self._carry_out(fleet, self._situation(at, access, fleet))
-                fleet.keep_links()
-                fleet.keep_changing()
+                self._save_agreement()
+                self._apply(fleet, self._situation(at, access, fleet))
+                fleet.update_links()
+                fleet.advance_machine_changes()
                 self._tick_works(at)
                 if self._state.phase == "deleting" and not self._state.living:
-                    await self._keep_copies(fleet, once=True)
+                    await self._backup_results(fleet, once=True)
                     await fleet.verify_gone()
                 elif not recorder.changed.is_set():
                     await recorder.change(_TICK_SECONDS)
             self._tasks.cancel_all()
 
-    def _note_agreement(self) -> None:
-        """Note what the cluster is since it was opened: requests are compared with that. Tried
-        again on a full disk.
-        """
-        if self._noted:
+    def _save_agreement(self) -> None:
+        """Save the declaration with which requests are compared. Tried again after a full disk."""
+        if self._agreement_saved:
             return
         try:
             agree(self._directory, self._recorder.spec)
         except OSError as error:
-            self._recorder.note("opening", f"The agreement cannot be written: {error.strerror}")
+            self._recorder.note("opening", f"The agreement cannot be written: {reason_of(error)}")
         else:
-            self._noted = True
+            self._agreement_saved = True
             self._recorder.note("opening", "")
 
-    async def _keep_copies(self, fleet: Fleet, *, once: bool = False) -> None:
-        """Have what jobs and bags left on this VM in the bucket too, where a user can have it when
-        the VM is gone.
+    async def _backup_results(self, fleet: Fleet, *, once: bool = False) -> None:
+        """Copy results of work from this VM to the bucket, where they outlive the VM.
+
+        Runs until cancelled, or one time with `once`.
         """
         store = cluster_store(self._declared)
         while controller_vm() and store and fleet.storage:
@@ -326,6 +331,7 @@ class Controller:
             await asyncio.sleep(EVERY_SECONDS)
 
     def _situation(self, at: float, access: Access, fleet: Fleet) -> Situation:
+        """Return the state and the observations at the time `at`, in seconds since 1970."""
         unprepared: set[str] = set()
         for works in self._works.values():
             unprepared.update(works.unprepared())
@@ -335,16 +341,19 @@ class Controller:
             self._saved_ahead,
             ahead=now() - at,
             answering=fleet.answering,
-            silent=fleet.silent(),
+            silent=fleet.given_up(),
             here=controller_vm(),
             isolated=access.isolated,
             unprepared=unprepared,
         )
 
-    def _carry_out(self, fleet: Fleet, situation: Situation) -> None:
+    def _apply(self, fleet: Fleet, situation: Situation) -> None:
+        """Decide, and carry out the decisions."""
         decisions = decide(situation)
-        going = {each.vm for each in decisions if isinstance(each, DeleteVm)}
-        fleet.request([each for each in decisions if isinstance(each, RequestVm)], going)
+        deletions = {decision.vm for decision in decisions if isinstance(decision, DeleteVm)}
+        requests = [decision for decision in decisions if isinstance(decision, RequestVm)]
+        # All requests go together: those of one shape share a call.
+        fleet.request(requests, deletions)
         for decision in decisions:
             match decision:
                 case DeleteVm():
@@ -355,7 +364,7 @@ class Controller:
                     self._saved_ahead = True
                     for works in self._works.values():
                         works.save_ahead()
-                case TellReady():
+                case ReportReady():
                     seconds = now() - self._state.declared_at
                     self._recorder.record(
                         events.ClusterReady(workers=decision.workers, seconds=seconds)
@@ -364,13 +373,13 @@ class Controller:
                     self._hand_over(fleet, decision.vm)
                 case StayHere():
                     self._recorder.note("seat", decision.why)
-                case Arrive() | Stay():
+                case FinishMove() | CancelMove():
                     self._mover.carry_out(decision, fleet, self._tasks)
                 case RequestVm():
-                    pass  # all of them were asked for at once
+                    continue
 
     def _tick_works(self, at: float) -> None:
-        """Begin what was declared, and do what is due, for each kind of work."""
+        """Begin declared work, and advance the work of each kind."""
         tick = Tick(self._tasks, at, partial(self._worker_slots, at))
         for works in self._works.values():
             if self._may_begin(works.kind):
@@ -378,31 +387,32 @@ class Controller:
             works.tick(tick)
 
     def _declare_waiting(self) -> None:
-        """Begin what was declared before this controller began: it may decide which VMs are
-        requested first.
+        """Begin work that was declared before this controller started.
+
+        It may decide which VMs are requested first.
         """
         for works in self._works.values():
             if self._may_begin(works.kind):
                 works.declare_waiting()
 
     def _may_begin(self, kind: str) -> bool:
-        """Return whether work of this kind may begin now: most kinds need VMs that stay."""
+        """Return whether work of this kind may begin now. Most kinds cannot while VMs move."""
         return self._state.phase != "deleting" and (KINDS[kind].moves or not self._state.relocation)
 
     def _worker_slots(self, now: float) -> dict[int, str]:
-        """The places of workers, each with its GPU."""
-        places = wanted(Situation(now, self._state))
+        """Return the GPU of each worker's place, by slot."""
+        places = places_now(Situation(now, self._state))
         return {place.slot: place.accelerator for place in places if place.role == WORKER}
 
     def _agent_line(self, vm: str, line: AgentLine) -> None:
-        """What an agent told of its VM. Each controller reads all lines of its agents."""
+        """Handle a line of an agent. Every controller reads all lines of its agents again."""
         state = self._state.vms[vm]
         match line:
-            case PreemptionNoticed():  # those on demand are never preempted, and another VM is rented at this word
-                # A VM that this controller stops to change its machine may announce its shutdown in
-                # the same way.
-                taken = state.living and state.state != "leaving" and not state.change
-                if taken and state.provisioning_model != "standard":
+            case PreemptionNoticed():
+                # A VM that stops for a change of its machine type announces its end in the same way.
+                expected = state.living and state.state != "leaving" and not state.change
+                # A notice causes the request of another VM, so a VM on demand cannot give one.
+                if expected and state.provisioning_model != "standard":
                     most = max(NOTICE_SECONDS, float(self._recorder.spec.notice_seconds))
                     seconds = min(line.seconds, most)
                     self._recorder.record(
@@ -411,12 +421,13 @@ class Controller:
             case TrafficCounted():
                 self._metering = self._metering or Metering(self._recorder)
                 self._metering.counted(vm, line, now())
-            case ProcessGaveUp() if (line.name, line.role) in (
-                (vm, state.role),
-                (_BESIDE.get(state.role),) * 2,
-            ):
-                for works in self._works.values():
-                    works.gave_up(state, line)
+            case ProcessGaveUp():
+                second = _SECOND_PROCESS.get(state.role)
+                if (line.name, line.role) in ((vm, state.role), (second, second)):
+                    for works in self._works.values():
+                        works.gave_up(state, line)
+                else:
+                    log.info("%s: %s", vm, line)
             case ProcessUnfit() if (line.name, line.role) == (vm, WORKER):
                 if state.living and not state.failure:
                     self._recorder.record(events.VmUnfit(vm=vm, reason=line.reason))
@@ -424,9 +435,9 @@ class Controller:
                 log.info("%s: %s", vm, line)
 
     def _hand_over(self, fleet: Fleet, vm: str) -> None:
-        """Give the cluster into the charge of a controller on `vm`.
+        """Pass control of the cluster to a controller on `vm`.
 
-        The line in the journal is what does it; whatever is under way here is done there again.
+        The event in the journal passes it on. Work that is under way here starts again there.
         """
         link = fleet.link(vm)
         if link is None:
@@ -437,7 +448,7 @@ class Controller:
                 await RemoteInstall(await link.connection(), self._declared, vm).check()
             except RemoteError as error:
                 self._recorder.note("seat", f"The controller cannot move to {vm} yet: {error}")
-                await asyncio.sleep(_MOVE_AGAIN_SECONDS)
+                await asyncio.sleep(_HAND_OVER_RETRY_SECONDS)
             else:
                 if self._state.spec:
                     agree(self._directory, self._state.spec)
@@ -445,15 +456,15 @@ class Controller:
 
         self._tasks.do(f"hand over to {vm}", hand_over)
 
-    # Commands
+    # ---------------------------------------------------------------- commands
 
     async def _command(self, command: Command) -> dict[str, Any]:
+        """Carry out a command of a client, and return the answer."""
         if self._state.seat != controller_vm():
-            raise ConnectionAbortedError(
-                "the controller elsewhere is meant"
-            )  # the client tries again
-        if self._waits and not isinstance(command, Ping | Delete):
-            what = f"{self._declared.name} waits for its turn: {self._waits}"
+            # The client connects again, to the other controller.
+            raise ConnectionAbortedError("another machine runs the controller")
+        if self._waits_for and not isinstance(command, Ping | Delete):
+            what = f"{self._declared.name} waits for its turn: {self._waits_for}"
             raise ClusterError(what, fix=f"Stop the study, or delete {self._declared.name}.")
         match command:
             case Ping():
@@ -478,10 +489,10 @@ class Controller:
                 await self._resize(ClusterSpec.from_dict(command.spec), command.give_up)
             case Relocate():
                 refuse_when_ending(self._state)
-                wanted = ClusterSpec.from_dict(command.spec)
+                target = ClusterSpec.from_dict(command.spec)
                 if not command.agreed:
-                    return await self._mover.offer(wanted)
-                await self._mover.begin(wanted)
+                    return await self._mover.offer(target)
+                await self._mover.begin(target)
             case Logs():
                 text = await last_lines(
                     self._directory,
@@ -496,17 +507,18 @@ class Controller:
                 for works in self._works.values():
                     if await works.obey(command):
                         return {}
-                raise ClusterError(f"No kind of work obeys {type(command).__name__}")
+                raise ClusterError(f"Unknown command {type(command).__name__}")
         return {}
 
     def _refuse_when_moving(self) -> None:
+        """Raise ClusterError while the cluster moves to other zones."""
         if self._state.relocation:
             raise ClusterError(
-                f"{self._declared.name} is just moving", fix="Try again when it has."
+                f"{self._declared.name} is being relocated", fix="Try again when it has moved."
             )
 
     async def _until_in_charge(self) -> None:
-        """Raises ClusterError where that takes long."""
+        """Wait until VMs can be changed. Raises ClusterError after some seconds."""
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._in_charge.wait()
@@ -534,36 +546,36 @@ class Controller:
             raise ClusterError(f"{name} is not running yet")
         if vm.change:
             raise ClusterError(
-                f"{name} is just becoming {vm.change.machine_type}",
+                f"{name} is being changed to {vm.change.machine_type}",
                 fix="Try again when it is ready.",
             )
-        if vm.state == "leaving" or name in self._taken:
-            return  # a command that lost its answer on the way comes twice
+        # A client sends a command again if its answer was lost.
+        if vm.state == "leaving" or name in self._preempted:
+            return
         assert self._fleet
         self._recorder.record(events.VmPreemptionAsked(vm=name, seconds=seconds))
         await self._fleet.preempt(vm, seconds)
         if seconds <= 0:
-            self._taken.add(name)
+            self._preempted.add(name)
 
-    async def _resize(self, wanted: ClusterSpec, give_up: GiveUp | None) -> None:
+    async def _resize(self, target: ClusterSpec, give_up: GiveUp | None) -> None:
+        """Record the new size, and which workers leave if there are too many."""
         chosen = give_up or self._recorder.spec.give_up
         policy = None if chosen == "ask" else chosen
+        measurements = None
         if policy:
-            known = await measured(self._works.values(), self._state, policy)
-        else:
-            known = None
-        if give_up and known is None:
+            measurements = await measured(self._works.values(), self._state, policy)
+        if give_up and measurements is None:
             what = (
-                f"Who is the {give_up} on {self._declared.name} cannot be told: {MEASURES[give_up]}"
+                f"The {give_up} workers of {self._declared.name} are unknown: {MEASURES[give_up]}"
             )
             raise ClusterError(what, where="--give-up", fix="Take youngest or dearest.")
         refuse_when_ending(self._state)
         self._refuse_when_moving()
         assert self._state.spec
-        spec = resized(self._state.spec, wanted, self._state, now())
-        if policy and known is not None:
-            gone = leaving(self._state, spec, policy, known)
-        else:
-            gone = ()
+        spec = resized(self._state.spec, target, self._state, now())
+        gone: tuple[str, ...] = ()
+        if policy and measurements is not None:
+            gone = leaving(self._state, spec, policy, measurements)
         agree(self._directory, spec)
         self._recorder.record(events.ClusterResized(spec=spec.to_dict(), gives_up=gone))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import errors
-from ..errors import ClusterError, TransientError
+from ..errors import ClusterError, TransientError, reason_of
 from ..files import private_sockets
 from ..protocol.cluster_commands import Command, read
 
@@ -74,7 +74,7 @@ async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
         return {"ok": False, **errors.to_message(error)}
     except OSError as error:  # a full disk; without an answer the client sends the command again
         log.warning("a command failed: %s", error)
-        what = f"The controller cannot do this: {error.strerror or error}"
+        what = f"The controller cannot do this: {reason_of(error)}"
         return {
             "ok": False,
             **errors.to_message(ClusterError(what, where=str(error.filename or ""))),

@@ -1,6 +1,4 @@
-"""Where this process, a controller, runs: on a user's machine, or on a VM of its cluster; and its
-socket there.
-"""
+"""The machine that this controller runs on: its VM, its command socket, and systemd's watchdog."""
 
 from __future__ import annotations
 
@@ -34,10 +32,10 @@ def command_socket(directory: Path) -> Path:
     return places.command_socket(directory.name)
 
 
-# Signs of life for systemd, under which a controller runs on a VM: one that stands still is killed and started again.
+# ---------------------------------------------------------------- watchdog
 #
-# systemd says in the environment where it listens and for how long it waits (sd_notify(3), sd_watchdog_enabled(3)).
-# Elsewhere nobody listens, and nothing is sent.
+# On a VM, systemd restarts a controller that hangs. The environment has the socket and the time limit
+# (sd_notify(3), sd_watchdog_enabled(3)). Without them nothing is sent.
 
 
 async def notify_watchdog(environment: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ from ..errors import RemoteError, TrainingError
 from ..journal import ClusterState, events, now
 from ..journal.declared import agree, agree_to_move
 from ..spec import ClusterSpec
-from .decisions.relocation import Arrive, Stay, meant
+from .decisions.relocation import CancelMove, FinishMove, meant
 from .record import Recorder
 from .tasks import Tasks
 from .vms.fleet import Fleet
@@ -73,20 +73,20 @@ class Mover:
         agree_to_move(self._directory, new)
         self._recorder.record(events.ClusterRelocating(spec=new.to_dict()))
 
-    def carry_out(self, decision: Arrive | Stay, fleet: Fleet, tasks: Tasks) -> None:
+    def carry_out(self, decision: FinishMove | CancelMove, fleet: Fleet, tasks: Tasks) -> None:
         """Do what is next."""
         match decision:
-            case Stay(why):
+            case CancelMove(why):
                 tasks.cancel("move")
                 self._stay(why)
-            case Arrive():
+            case FinishMove():
                 tasks.do("move", lambda: self._arrive(decision, fleet))
 
     def _stay(self, why: str) -> None:
         self._recorder.record(events.ClusterStayed(reason=why))
         agree_to_move(self._directory, None)
 
-    async def _arrive(self, decision: Arrive, fleet: Fleet) -> None:
+    async def _arrive(self, decision: FinishMove, fleet: Fleet) -> None:
         relocation = self._state.relocation
         assert relocation
         try:

@@ -1,8 +1,7 @@
-"""The way to Compute Engine opened, and what is settled once before a cluster's first VM is asked
-for.
+"""Open Compute Engine for a cluster, and settle what must be known before its first request.
 
-That is: nobody has the name, the clock is right, today's prices, the zones that have the GPUs, one
-image for all VMs.
+That is: its name is free, this machine's clock is right, today's prices, the zones with the GPUs,
+and one image for all VMs.
 """
 
 from __future__ import annotations
@@ -119,10 +118,10 @@ class Setup:
             log.warning("%s", error)
 
 
-# The first lines of a new journal, for a cluster whose journal was removed.
+# ---------------------------------------------------------------- a journal that was removed
 #
-# Its bill begins with the most that it can have cost, so `--max-cost` holds. The work in its folder counts as failed.
-# Nothing says whether it ended, and work is not computed and paid for twice unless its user asks for it.
+# The bill begins with the highest possible cost so far, so that `--max-cost` holds. The work in the
+# folder counts as failed: whether it ended is unknown, and it must not be computed and paid for twice.
 
 
 def begin_without_journal(directory: Path, recorder: Recorder, works: Iterable[Works[Any]]) -> None:

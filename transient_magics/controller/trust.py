@@ -1,9 +1,10 @@
-"""Which lines of a journal count once this machine takes a cluster back from a controller on a VM.
+"""The trust boundary of a cluster: what counts of the lines and wishes that a VM writes.
 
-A VM may write what it likes. So of the time in which it was in charge the facts count, and an
-intention counts only where files of this machine say the same: the declarations of runs, jobs and
-studies, and the commands that were passed on. Such an intention is made again from those files. All
-others are left out of the journal and kept beside it.
+User code runs on VMs, so a VM may write anything. Lines that do not fit are rejected
+(`RejectedLines`). When this machine takes a cluster back from a controller on a VM, the facts of
+that time count. An intention counts only if files of this machine say the same: declarations of
+work, and commands that were passed on (`sift`). Other lines are kept beside the journal. Each
+request for a VM is compared with the user's agreement (`agreed_spec`, `compare`).
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ _FIRST = 10
 _EACH = 1000
 
 
-# The lines of a VM that are not taken: passed over, counted, and told once.
-#
-# User code runs on VMs, and whoever is let in by it. So lines from there are read as those of a stranger.
+# ---------------------------------------------------------------- rejected lines
 
 
 class RejectedEventError(Exception):
@@ -254,11 +253,11 @@ def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
     return event
 
 
-# The last look at a VM before it is requested: nothing that this machine's user has not agreed to is rented.
+# ---------------------------------------------------------------- requests
 #
-# What is requested follows from the state, and the state from the journal. The agreement is read from files that no
-# journal writes (`journal/declared.py`). Each request is compared with it whole, so a feature that rents something
-# new is refused until its agreement is noted. Pure.
+# What is requested follows from the state, and the state from the journal. The agreement is read from
+# files that no journal writes (`journal/declared.py`). Each request is compared with it as a whole, so
+# that a feature that rents something new is refused until its agreement is saved. Pure.
 
 
 def agreed_spec(

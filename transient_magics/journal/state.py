@@ -1,5 +1,7 @@
-"""ClusterState: what the events of a journal add up to, of VMs, runs and the cluster. How they do
-is in folding/.
+"""The state of a cluster, of its VMs and of its runs, as the events of its journal add up to it.
+
+The rules by which events change it are in `folding`. Everything here is immutable: a rule makes a new
+state. Times are in seconds since 1970, and 0 where something has not happened yet.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ from .work import Work, Works
 _State = TypeVar("_State", bound=Work[object])
 
 MOST_FAILED_BOOTS = 2
-"""VMs of one kind that fail to boot in a row, or turn out unfit; more of them would be paid for
-nothing.
+"""How many VMs of one kind may fail in a row, before no further one is requested.
+
+A VM fails if it does not boot or cannot do its work. Further ones would cost money for nothing.
 """
 
 
 _STALE_SECONDS = 30.0
-"""A speed is told every ten seconds; one that is older is not that of now."""
+"""The age at which a reported speed no longer counts: one is reported every ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,70 +67,57 @@ class VmState:
     hints: tuple[str, ...] = ()
     requested_at: float = 0.0
     ends: float = 0.0
-    """When Compute Engine is to end it, as it was asked for; 0 where that is not known."""
+    """The requested moment at which Compute Engine ends it; 0 if unknown."""
     running_at: float = 0.0
     ready_at: float = 0.0
-    """When it answered for the first time."""
+    """The moment of its first answer."""
     step: str = ""
-    """What its start-up script does, as long as it does not answer."""
+    """The present step of its start-up script, until it answers."""
     failure: str = ""
-    """Why it will not answer, or is of no use, a clause."""
+    """Why it will not answer or cannot do its work, a clause."""
     noticed_at: float = 0.0
     notice_seconds: float = 30.0
-    """From the notice of its preemption to its end, or to the start of its shutdown where it has a
-    longer notice.
-    """
-    """When its preemption was announced."""
+    """Seconds from the preemption notice to its end, or to its shutdown if the notice is longer."""
     ended_at: float = 0.0
     started_at: float = 0.0
-    """Since when it ran, as Compute Engine says, and below when it was told to stop; 0 where that
-    is not known.
-    """
+    """When it started, as reported by Compute Engine; 0 if unknown. `stopping_at` likewise."""
     stopping_at: float = 0.0
     traffic_bytes: int = 0
-    """Sent and received, where that costs money."""
+    """Bytes sent and received, of a VM whose traffic costs money."""
     traffic_rate: float = 0.0
-    """Of late, in bytes per second."""
+    """The latest rate of its traffic, in bytes per second."""
     traffic_at: float = 0.0
     coming: bool = False
-    """Rented where the cluster is to be: until the move is done, no run has it."""
+    """Whether it was rented for a move that is not complete yet: no work has it."""
     left: bool = False
-    """Of the place that the cluster has left, or did not move to, or given up as the cluster became
-    smaller: it is deleted.
-    """
+    """Whether the cluster no longer needs it, after a move or a smaller size: it is deleted."""
     left_at: float = 0.0
-    """Since when."""
+    """When the cluster gave it up."""
     arrived_at: float = 0.0
-    """Since when work may have it, of a VM that was rented for a move; infinite where the cluster
-    did not move.
-    """
+    """The end of the move for which it was rented; infinite if the cluster stayed."""
     gib_price: float | None = None
-    """US dollars for each GiB of its traffic, of a VM that was left; None: as the cluster's
-    declaration says.
-    """
+    """US dollars per GiB of its traffic, of a VM that was left (default: as declared)."""
     transfer: Mapping[str, float] = field(default_factory=dict[str, float])
-    """The cost of its traffic, in US dollars, by the work that had the VM when it was counted; ""
-    where none had.
-    """
+    """The cost of its traffic in US dollars, by the work that had the VM; "" for no work."""
     share: Share = WHOLE
-    """What its provider leaves it of its processors and its network."""
+    """The share of its processors and network that its provider leaves it."""
     shares: tuple[tuple[float, Share], ...] = ()
-    """Since when it has had what, the latest changes."""
+    """The latest shares, each with its first moment."""
     change: MachineChange | None = None
-    """What it is to be when it has been stopped and started again, as long as it is not."""
+    """The requested change to another machine type, until it is complete."""
     powered: tuple[Stretch, ...] = ()
-    """What it has been, of a VM that was stopped and started again."""
+    """Its stretches as different machines, of a VM that was stopped and started again."""
     restarted_at: float = 0.0
-    """When it was seen to run again."""
+    """When the controller saw that it ran again."""
 
     @property
     def living(self) -> bool:
-        """Asked for and not gone."""
+        """Whether it was requested and is not gone."""
         return self.state in ("requested", "booting", "ready", "leaving", "stopping", "stopped")
 
     @property
     def stretches(self) -> tuple[Stretch, ...]:
-        """What it has been since it ran first: as what machine, at which price."""
+        """Its stretches since its first start: as which machine, at which price."""
         began = self.started_at or self.running_at
         only = Stretch(
             began, self.machine_type, self.hourly, self.on_demand_hourly, ready_at=self.ready_at
@@ -135,9 +125,7 @@ class VmState:
         return self.powered or (only,)
 
     def ran_at(self, moment: float) -> Stretch:
-        """Of these the last one in which it ran that began by a moment (seconds since 1970), else
-        the first one.
-        """
+        """Return the last stretch in which it ran that began by a moment; else its first one."""
         ran = (
             stretch
             for stretch in reversed(self.stretches)
@@ -147,26 +135,24 @@ class VmState:
 
     @property
     def ran(self) -> Stretch:
-        """Of these the last one in which it ran."""
+        """The last stretch in which it ran."""
         return self.ran_at(math.inf)
 
     @property
     def answered_at(self) -> float:
-        """When it answered, after its latest start (seconds since 1970); 0 while it is stopped, or
-        does not yet.
-        """
+        """The moment of its first answer after its latest start; 0 until then."""
         if self.powered:
             return self.powered[-1].ready_at
         return self.ready_at
 
     @property
     def rented_as(self) -> str:
-        """The machine type that it was rented as."""
+        """Its machine type when it was rented."""
         return self.stretches[0].machine_type
 
     @property
     def part(self) -> float:
-        """Which part it has of the vCPUs that it was rented with."""
+        """The share that it has of the vCPUs with which it was rented."""
         return self.ran.part
 
     @property
@@ -186,11 +172,11 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Which VMs prepare a run's mini-batches: those in `slots`, since then (seconds since 1970).
+    """The VMs that prepare a run's mini-batches.
 
-    It keeps the `least`, with which it was seen to do and not with fewer; `gave_back`: it has had
-    more than it needed. `waited`: of late, when it was told and which share of their steps workers
-    waited.
+    They are those in `slots`, from `since` on. The run keeps at least `least` of them, because fewer
+    were not enough once. `gave_back` says whether it has had more than it needed. `waited` has the
+    latest reports: the moment, and the share of their steps for which workers waited.
     """
 
     slots: tuple[int, ...] = ()
@@ -225,9 +211,7 @@ class RunState(Work[RunSpec]):
     counted.
     """
     server_bytes: int = 0
-    """The most memory that its process on the first parameter server's VM has had; 0 where it was
-    not told.
-    """
+    """Peak memory of its process on the first parameter server's VM, in bytes; 0 if unknown."""
     checkpoint_step: int | None = None
     checkpoint: str = ""
     shipped_step: int | None = None
@@ -244,9 +228,9 @@ class RunState(Work[RunSpec]):
     unsaved: tuple[float, int, str] | None = None
     """Time, step and reason, while checkpoints cannot be written."""
     slow: TrainSlow | None = None
-    """What holds up the run, while something does."""
+    """The present bottleneck of a run that is slow."""
     order: str = ""
-    """Why its workers cannot begin at any of their examples, if they cannot."""
+    """Why its workers cannot start at any of their examples; empty if they can."""
     data: TrainData | None = None
     """How it reads its records, where they come in blocks."""
     preparation: Preparation = Preparation()
@@ -256,11 +240,11 @@ class RunState(Work[RunSpec]):
     best: TrainBest | None = None
     """The best evaluation, of a run that keeps its checkpoint."""
     deadline: DeadlineState | None = None
-    """Of a run that has to be done in time."""
+    """The state of its deadline, if it has one."""
     measured: tuple[TrainMeasured, ...] = ()
-    """Of a run that measures stalls, in the order in which they were taken."""
+    """The measures of a run that measures stalls, in their order."""
     made: bool = False
-    """All steps are made and saved: it needs no worker any more, but the end of its evaluation."""
+    """Whether its steps are made and saved: only its evaluation may still run."""
     series: tuple[tuple[float, int, float | None, float], ...] = ()
     checkpoints: tuple[tuple[float, int], ...] = ()
     evaluations: tuple[tuple[float, int, Mapping[str, float]], ...] = ()
@@ -276,9 +260,7 @@ class RunState(Work[RunSpec]):
         return self.spec.train_steps
 
     def seconds_left(self, now: float) -> float:
-        """Until its last step, at the speed that was told last; infinity where nothing was told of
-        late.
-        """
+        """Return the seconds until its last step at the latest speed; infinity without a recent one."""
         if not self.series or not self.workers:
             return math.inf
         told_at, step, _, speed = self.series[-1]
@@ -306,16 +288,14 @@ Claim = Work[object]
 
 
 def unknown_run(name: str, **known: object) -> RunState:
-    """A run of which no more of its declaration is known than these fields, which were checked."""
+    """Return a run whose declaration has only these fields, which were checked."""
     spec = cast("Callable[..., RunSpec]", RunSpec)
     return RunState(name, spec(**{"name": name, "train_steps": 0, **known}))
 
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """A move under way: what the cluster is to be, and since when that is prepared, in seconds
-    since 1970.
-    """
+    """A move under way: the declaration of the cluster after it, and when it began."""
 
     spec: ClusterSpec
     began_at: float
@@ -323,9 +303,7 @@ class Relocation:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """VMs that the provider wants back: what it `wanted`, what is `proposed`, and what was
-    `answered`.
-    """
+    """VMs that the provider wants back: its request, the proposal, and the answer."""
 
     wanted: e.ReclaimWanted
     proposed: e.ReclaimProposed | None = None
@@ -352,24 +330,18 @@ class ClusterState:
     """By `boot_key`: how many VMs in a row answered and were of no use."""
     revocations: int = 0
     seat: str = ""
-    """The VM on which the controller in charge runs; empty: the machine on which the cluster was
-    declared.
-    """
+    """The VM with the controller; empty if it runs on the machine that declared the cluster."""
     trouble: str = ""
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of runs that have begun: the number of their ports on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The run, job or Dask cluster that has the worker in a place (spec/cluster.py), whichever VM
-    is there.
-    """
+    """The work that has the worker in a place (`spec/cluster.py`), whichever VM is there."""
     leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
-    """Since when."""
+    """Since when work has each place in `leases`."""
     tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(
         default_factory=dict[str, tuple[tuple[int, float, float], ...]]
     )
-    """By run or job: the places that it had, from when to when, in seconds since 1970; those of now
-    are in `leases`.
-    """
+    """By work: the places that it had before, each with begin and end."""
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """Runs that wait though they would have enough workers: what for (check, memory, link), and
     why, a clause.
@@ -393,30 +365,26 @@ class ClusterState:
     recent: tuple[Event, ...] = ()
     seq: int = 0
     passed_over: int = 0
-    """Events that made no sense."""
+    """How many events did not fit the state."""
 
     @property
     def over(self) -> bool:
-        """No VM is left and none will come."""
+        """Whether the cluster is deleted."""
         return self.phase == "deleted"
 
     @property
     def living(self) -> list[VmState]:
-        """VMs that were asked for and are not gone."""
+        """The VMs that were requested and are not gone."""
         return [vm for vm in self.vms.values() if vm.living]
 
     @property
     def serving(self) -> list[VmState]:
-        """Those of them that runs have, or may have: no others than `living`, but while the cluster
-        moves.
-        """
+        """The living VMs that work may have: all of them, except during a move."""
         return [vm for vm in self.vms.values() if vm.living and not vm.coming and not vm.left]
 
     @property
     def wanted_back(self) -> list[str]:
-        """The VMs of which the provider wants some back, as far as they are there and have no
-        notice.
-        """
+        """The living VMs without a notice, of those of which the provider wants some back."""
         names = self.reclaim.wanted.vms if self.reclaim else ()
         return [
             name
@@ -426,7 +394,7 @@ class ClusterState:
 
     @property
     def still_wanted(self) -> int:
-        """How many of them have to go."""
+        """How many of the VMs in `wanted_back` have to go."""
         if self.reclaim is None:
             return 0
         return max(
@@ -435,7 +403,7 @@ class ClusterState:
 
     @property
     def proposed_to_go(self) -> tuple[str, ...]:
-        """The VMs that were proposed, but for as many as have gone meanwhile."""
+        """The proposed VMs that still have to go."""
         proposed = self.reclaim.proposed if self.reclaim else None
         if proposed:
             there = [name for name in proposed.vms if name in self.wanted_back]
@@ -445,38 +413,32 @@ class ClusterState:
 
     @property
     def given_up(self) -> frozenset[str]:
-        """The `boot_key`s of VMs that are asked for no more: one after the other failed."""
+        """The `boot_key`s of VMs that are no longer requested: too many failed in a row."""
         counted = (*self.failed_boots.items(), *self.unfit.items())
         return frozenset(key for key, times in counted if times >= MOST_FAILED_BOOTS)
 
     @property
     def idle_since(self) -> float:
-        """Since when the cluster is ready and without anything to do, in seconds since 1970; 0 if
-        it is not.
-        """
+        """Since when the cluster is ready and without work; 0 if it is not."""
         if not self.ready_at or any(not work.over for work in self.works.values()):
             return 0.0
         return max([self.ready_at, *(work.ended_at for work in self.works.values())])
 
     @property
     def stranded(self) -> bool:
-        """Whether a parameter server is missing that is asked for no more, so that no run goes on."""
+        """Whether no run can continue: a parameter server is lost and no longer requested."""
         return boot_key(PARAMETER_SERVER, "") in self.given_up and any(map(_is_lost, self._servers))
 
     @property
     def stranded_since(self) -> float:
-        """Since when, in seconds since 1970; 0 where it is not, or the last one is just being
-        deleted.
-        """
+        """Since when it is stranded; 0 if it is not, or if the last VM is still being deleted."""
         if self.stranded:
             return max((vm.ended_at for vm in self._servers if _is_lost(vm)), default=0.0)
         return 0.0
 
     @property
     def unused_since(self) -> float:
-        """Since when it is without a run or a parameter server, in seconds since 1970; 0 if it has
-        both, or a job.
-        """
+        """Since when it is idle or stranded; 0 if it is neither, or has work without servers."""
         if self.needs_workers_alone:
             return 0.0
         return min(filter(None, (self.idle_since, self.stranded_since)), default=0.0)
@@ -492,9 +454,7 @@ class ClusterState:
         return {vm.slot: vm for vm in known}.values()
 
     def seconds_left(self, now: float) -> float:
-        """Until the limits on hours and cost end the cluster, at the declared rate, in seconds of
-        this machine.
-        """
+        """Return the seconds until limits on hours or cost end the cluster, by this machine's clock."""
         if self.spec is None:
             return 0.0
         passed = self.clock.between(self.spec.declared_at, now)
@@ -559,7 +519,7 @@ class ClusterState:
 
     @property
     def turns(self) -> list[RunState]:
-        """The runs that are not over, in the order in which they begin."""
+        """The runs that are not over, in the order in which they start."""
         active = [run for run in self.of(RunState).values() if not run.over]
         places = {name: place for place, name in enumerate(self.order)}
         return sorted(active, key=lambda run: places.get(run.name, len(places)))
@@ -576,7 +536,7 @@ class ClusterState:
 
     @property
     def needs_workers_alone(self) -> bool:
-        """Whether something goes on that trains nothing: a job, a Dask cluster, a bag."""
+        """Whether work is not over that needs no parameter servers: a job, Dask cluster or bag."""
         return any(not work.over and not work.trains for work in self.works.values())
 
     @property
@@ -591,7 +551,7 @@ class ClusterState:
 
     @property
     def due(self) -> RunState | None:
-        """The run that has to be done in time, and has the cluster until then."""
+        """The run with a deadline, which has the cluster for itself."""
         return next((run for run in self.turns if run.spec.finish_by), None)
 
     @property
@@ -612,12 +572,12 @@ class ClusterState:
 
     @property
     def queue(self) -> list[RunState]:
-        """Those of them that have not begun, the one that is to begin next first."""
+        """The runs that have not started, in their order."""
         return [run for run in self.turns if not self.has_begun(run)]
 
     @property
     def active_run(self) -> RunState | None:
-        """The first run that trains, or is the next to."""
+        """The first run that trains; else the next one in the queue."""
         turns = self.turns
         return next((run for run in turns if self.has_begun(run)), next(iter(turns), None))
 
@@ -637,17 +597,17 @@ class ClusterState:
         return run.phase != "declared" or run.name in self.ports
 
     def has(self, name: str, vm: VmState) -> bool:
-        """Whether a run, job or Dask cluster has a worker's place on this VM."""
+        """Return whether work has a worker's place on this VM."""
         return vm.role == WORKER and any(
             self.leases.get(place) == name for place in places(vm.slot)
         )
 
     def slots_of(self, name: str) -> set[int]:
-        """The slots in which it has places."""
+        """Return the slots in which work has places."""
         return {slot_of(place) for place, owner in self.leases.items() if owner == name}
 
     def holders(self, vm: VmState) -> list[str]:
-        """The runs, jobs and Dask clusters that use the VM now: several where trials share it."""
+        """Return the work that uses the VM now: several if trials share it."""
         if vm.role == PREPARATION:
             names = [self.preparers.get(vm.slot, "")]
         else:
@@ -678,12 +638,12 @@ class ClusterState:
         )
 
     def ended_of(self, name: str) -> float:
-        """When work ended, in seconds since 1970; 0 while it runs, and of unknown work."""
+        """Return when work ended; 0 while it runs, and for unknown work."""
         work = self.works.get(name)
         return work.ended_at if work and work.over else 0.0
 
     def byte_price(self, vm: VmState) -> float:
-        """The price of a byte that the VM exchanges with parameter servers, in US dollars."""
+        """Return the price in US dollars of a byte between the VM and parameter servers."""
         price = vm.gib_price
         if price is None:
             if self.spec:
@@ -693,7 +653,7 @@ class ClusterState:
         return price / 2**30
 
     def runs_of(self, vm: VmState) -> list[RunState]:
-        """The runs in which the VM trains now: one, or trials that share it."""
+        """Return the runs in which the VM trains: one, or trials that share it."""
         return [
             run for run in self.of(RunState).values() if not run.over and vm.name in run.workers
         ]
@@ -704,9 +664,7 @@ def _is_lost(vm: VmState) -> bool:
 
 
 def boot_key(role: str, accelerator: str) -> str:
-    """What boots alike, as in `worker (t4)`: where VMs of one kind fail one after another, it is
-    not chance.
-    """
+    """Return the kind of a VM for counts of failures, such as `worker (t4)`."""
     if accelerator:
         return f"{role} ({accelerator})"
     return role

@@ -18,7 +18,7 @@ from typing import Self
 
 from .. import files
 from ..clock import now
-from ..errors import JournalError
+from ..errors import JournalError, reason_of
 from ..protocol import jsonl
 from .events import Event, encode
 from .folding import MOST_LOST
@@ -68,7 +68,7 @@ class Journal:
                 os.write(self._file, b"\n")
         except OSError as error:
             raise JournalError(
-                f"The journal cannot be opened: {error.strerror}", where=str(path)
+                f"The journal cannot be opened: {reason_of(error)}", where=str(path)
             ) from error
         name_twice(path)
         self.seq = 0
@@ -90,7 +90,7 @@ class Journal:
             written = os.write(self._file, line)
         except OSError as error:
             raise JournalError(
-                f"The journal cannot be written: {error.strerror}", where=str(self.path)
+                f"The journal cannot be written: {reason_of(error)}", where=str(self.path)
             ) from error
         if written != len(line):
             os.ftruncate(self._file, size)
@@ -151,7 +151,7 @@ class Journal:
             fresh = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise JournalError(
-                f"The journal cannot be written: {error.strerror}", where=str(self.path)
+                f"The journal cannot be written: {reason_of(error)}", where=str(self.path)
             ) from error
         os.close(self._file)
         self._file = fresh

@@ -106,8 +106,9 @@ def _begin(magics: Notebook, command: Command, code: Code) -> Any:
         return begun
     work = begun.work
     _keep(magics, command, work)
-    if begun.promised:
-        print(begun.promised, flush=True)
+    sentences = " ".join(filter(None, (begun.promised, *begun.notes)))
+    if sentences:
+        print(sentences, flush=True)
     prints = hasattr(work, "stream")
     if not (command.wait and prints):
         panels.show_handle(work)

@@ -1,8 +1,7 @@
-"""Panels: what a cluster looks like. Each is a pure function of state (`view`), with an HTML twin
-and a text.
+"""Panels: how clusters and work look, as pure functions of state with a static picture and a text.
 
-`show` puts a live panel into the running cell; the follower feeds it. `declare` shows the panel in
-which a cluster is put together. The front end is in `widgets/`.
+`show` puts a live panel into the running cell; the follower updates it. `declare` shows the panel
+that declares a cluster. The front end is in `widgets/`.
 """
 
 from .comparison import comparison_html, runs_html

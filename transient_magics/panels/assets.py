@@ -12,9 +12,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def path(name: str) -> Path:
-    """The file `name` of the front end. Raises ImportError in a source tree in which it was never
-    bundled.
-    """
+    """Return a file of the front end. Raises ImportError in a source tree without the bundle."""
     shipped = _PACKAGE / "_widgets" / name
     built = _PACKAGE.parent / "widgets" / "dist" / name
     found = shipped if shipped.exists() else built

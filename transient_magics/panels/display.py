@@ -162,7 +162,7 @@ class Display:
         publish
             `publish(bundle, update=...)` sends a bundle under the display_id.
         page
-            Whether a page will draw it. A page cannot say so while a cell keeps the kernel busy.
+            Whether a page will draw it. A page cannot send that while a cell keeps the kernel busy.
         in_place
             Whether the page puts the panel before the picture.
         """
@@ -182,7 +182,10 @@ class Display:
             else:
                 ends = ""
             spent = text.work_cost(account.work[run.name])
-            line = f"{run.name} on {self._state.name}: {text.work_words(run, self._state)}{spent}{ends}"
+            line = (
+                f"{run.name} on {self._state.name}: "
+                f"{text.work_words(run, self._state)}{spent}{ends}"
+            )
             return "\n".join([line, *split_lines(self._split())])
         run = shown_run(self._state, None)
         if run and self._forecast:
@@ -450,9 +453,7 @@ class Display:
             self._draw()
 
     def _set_pace(self, page: str, seconds: object) -> None:
-        """Draw as often as the quickest page wants. Of pages that are gone without a word, the
-        latest are kept.
-        """
+        """Draw as often as the fastest page needs; of closed pages the latest paces are kept."""
         if isinstance(seconds, int | float):
             self._paces.pop(page, None)
             self._paces[page] = min(max(float(seconds), _FRAME_SECONDS), _SLOWEST_FRAME_SECONDS)

@@ -1,4 +1,4 @@
-"""What a panel follows besides the journal: the metrics of runs, and forecasts."""
+"""Feeds of a panel besides the journal: the metrics of runs, and forecasts."""
 
 from __future__ import annotations
 

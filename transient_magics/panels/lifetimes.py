@@ -47,7 +47,8 @@ def lifetimes_html(answer: Lifetimes) -> str:
         changed = f"<div style='color:{COLOURS['bad']}'>● {words}</div>"
     notes = "".join(f"<div>{escape(note)}</div>" for note in answer.notes)
     return (
-        f"<div style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>"
+        "<div "
+        f"style='{FONT}'><div><b>{escape(answer.title)}</b></div><div>{escape(answer.counted)}.</div>"
         f"<div>{escape(answer.summary)}</div>{changed}"
         f"{_figure(drawing, styles)}{_legend(answer.fits, styles)}"
         f"<div style='{FAINT};font-size:12px;margin-top:4px'>{notes}</div></div>"
@@ -66,10 +67,12 @@ def _figure(drawing: Mapping[str, Any], styles: Mapping[str, str]) -> str:
     )
     observed = place.path(_level(drawing["observed"], end, steps))
     return (
-        f"<svg viewBox='0 0 {_TOTAL_WIDTH} {_TOTAL_HEIGHT}' width='{_TOTAL_WIDTH}' style='max-width:100%' role='img' "
-        f"font-size='11' fill='currentColor' aria-label='The share of VMs still alive, by age, and their hazard'>"
-        f"{_axes(place)}<path d='{band}Z' fill='{COLOURS['busy']}' opacity='.18'/>{fits}"
-        f"<path d='{observed}' fill='none' stroke='{COLOURS['busy']}' stroke-width='2'/>{_hazard(drawing, place)}</svg>"
+        f"<svg viewBox='0 0 {_TOTAL_WIDTH} {_TOTAL_HEIGHT}' width='{_TOTAL_WIDTH}' "
+        "style='max-width:100%' role='img' font-size='11' fill='currentColor' aria-label='The "
+        f"share of VMs still alive, by age, and their hazard'>{_axes(place)}<path d='{band}Z' "
+        f"fill='{COLOURS['busy']}' opacity='.18'/>{fits}"
+        f"<path d='{observed}' fill='none' stroke='{COLOURS['busy']}' "
+        f"stroke-width='2'/>{_hazard(drawing, place)}</svg>"
     )
 
 
@@ -107,7 +110,8 @@ def _axes(place: _Scale) -> str:
             f"<path d='M{_LEFT} {y:.1f}H{_LEFT + _WIDTH}' stroke='currentColor' opacity='.15'/>"
         )
         parts.append(
-            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{share:.0%}</text>"
+            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' "
+            f"opacity='.7'>{share:.0%}</text>"
         )
     step = next((tick for tick in _TICKS if place.end / tick <= 8), _TICKS[-1])
     for index in range(int(place.end / step + 1e-9) + 1):
@@ -115,9 +119,13 @@ def _axes(place: _Scale) -> str:
         label = f"{index * step:g}{' h' if index * step + step > place.end else ''}"
         parts.append(f"<path d='M{x:.1f} {_TOP + _HEIGHT}v4' stroke='currentColor' opacity='.5'/>")
         parts.append(
-            f"<text x='{x:.1f}' y='{_TOP + _HEIGHT + 17}' text-anchor='middle' opacity='.7'>{label}</text>"
+            f"<text x='{x:.1f}' y='{_TOP + _HEIGHT + 17}' text-anchor='middle' "
+            f"opacity='.7'>{label}</text>"
         )
-    label = f"<text x='{_LEFT + _WIDTH}' y='{_TOP + 12}' text-anchor='end' opacity='.7'>VMs still alive, by age</text>"
+    label = (
+        f"<text x='{_LEFT + _WIDTH}' y='{_TOP + 12}' text-anchor='end' opacity='.7'>VMs still "
+        "alive, by age</text>"
+    )
     return "".join([*parts, label])
 
 
@@ -130,8 +138,10 @@ def _hazard(drawing: Mapping[str, Any], place: _Scale) -> str:
         height = hazard / most * _BARS
         width = max(place.x(high) - x - 1, 1)
         parts.append(
-            f"<rect x='{x:.1f}' y='{_BARS_TOP + _BARS - height:.1f}' width='{width:.1f}' height='{height:.1f}' "
-            f"fill='{COLOURS['quiet']}'><title>{low:g} to {number(high)} h: {hazard:.2%} per hour</title></rect>"
+            f"<rect x='{x:.1f}' y='{_BARS_TOP + _BARS - height:.1f}' width='{width:.1f}' "
+            f"height='{height:.1f}' "
+            f"fill='{COLOURS['quiet']}'><title>{low:g} to {number(high)} h: {hazard:.2%} per "
+            "hour</title></rect>"
         )
     for share, y in (("0", _BARS_TOP + _BARS), (f"{most:.1%}", _BARS_TOP)):
         parts.append(
@@ -155,7 +165,10 @@ def _legend(fits: Sequence[Mapping[str, Any]], styles: Mapping[str, str]) -> str
         values = ", ".join(
             f"{escape(name)} {number(value)}" for name, value in fit["parameters"].items()
         )
-        line = f"<svg width='36' height='8' aria-hidden='true'><path d='M0 4H36' {styles[fit['name']]}/></svg>"
+        line = (
+            "<svg width='36' height='8' aria-hidden='true'><path d='M0 4H36' "
+            f"{styles[fit['name']]}/></svg>"
+        )
         name = f"{line} {escape(fit['name'])}"
         rows.append(row([name, f"{fit['aic'] - best:.1f}", f"{fit['distance']:.1%}", values]))
     return table(rows, "font-size:12px;margin:2px 0")

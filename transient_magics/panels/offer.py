@@ -165,8 +165,8 @@ def _risk(gpu: str, place: str) -> str:
         f"{table.fraction(hours * _HOUR):.0%} within {hours} h" for hours in (1, 8, LAST_HOUR)
     ]
     return (
-        f"Revoked of {table.launched} preemptible {table.gpu.upper()} VMs in {table.region} (published 2019 and 2020): "
-        f"{', '.join(shares)}."
+        f"Revoked of {table.launched} preemptible {table.gpu.upper()} VMs in {table.region} "
+        f"(published 2019 and 2020): {', '.join(shares)}."
     )
 
 

@@ -45,8 +45,8 @@ def search_view(search: Search) -> dict[str, Any]:
     front = [_point(plan, search) for plan in search.front]
     return {
         "title": search_words.steps_of(search),
-        "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and in cost"
-        + lasts(search.front),
+        "about": f"{len(front)} of {search.considered:,} clusters that no other beats in time and "
+        "in cost" + lasts(search.front),
         "points": [{"hours": plan.hours, "dollars": plan.dollars} for plan in search.plans],
         "front": front,
         "legend": _legend(search),
@@ -130,7 +130,8 @@ def search_html(search: Search) -> str:
     view = search_view(search)
     notes = "".join(f"<div>{escape(note)}</div>" for note in view["notes"])
     legend = " &#160; ".join(
-        f"<span style='white-space:nowrap'><span style='color:{COLOURS[tone]}'>{sign}</span> {escape(words)}</span>"
+        f"<span style='white-space:nowrap'><span style='color:{COLOURS[tone]}'>{sign}</span> "
+        f"{escape(words)}</span>"
         for tone, sign, words in view["legend"]
     )
     return (
@@ -158,20 +159,23 @@ def deadline_curve(cost: DeadlineCost) -> str:
     points = cost.curve
     across = _Scale([point.hours for point in points], _LEFT, WIDTH - _ROOM)
     up = _Scale(
-        [each for point in points for each in (point.low, point.high)], HEIGHT - _BOTTOM, _ROOM
+        [dollars for point in points for dollars in (point.low, point.high)],
+        HEIGHT - _BOTTOM,
+        _ROOM,
     )
-    edge = [(each.hours, each.high) for each in points] + [
-        (each.hours, each.low) for each in reversed(points)
+    edge = [(point.hours, point.high) for point in points] + [
+        (point.hours, point.low) for point in reversed(points)
     ]
     band, line = (
         "L".join(f"{across(hours):.1f} {up(dollars):.1f}" for hours, dollars in path)
-        for path in (edge, [(each.hours, each.dollars) for each in points])
+        for path in (edge, [(point.hours, point.dollars) for point in points])
     )
     x = across(cost.wanted.hours)
     y = up(cost.wanted.dollars)
     return (
-        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' style='display:block;"
-        f"max-width:100%' aria-label='Dollars over deadlines'>{_axes(across, up)}"
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' "
+        "style='display:block;max-width:100%' aria-label='Dollars over "
+        f"deadlines'>{_axes(across, up)}"
         f"<path d='M{band}Z' fill='{COLOURS['busy']}' opacity='.15'/>"
         f"<path d='M{line}' fill='none' stroke='{COLOURS['busy']}'/>"
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{COLOURS['good']}'/></svg>"
@@ -184,10 +188,12 @@ def scatter(view: Mapping[str, Any]) -> str:
     """Return time against cost as SVG: circles, the front with error bars, the knee in a ring."""
     front = view["front"]
     across = _Scale(
-        [each for point in front for each in point["hours_interval"]], _LEFT, WIDTH - _ROOM
+        [hours for point in front for hours in point["hours_interval"]], _LEFT, WIDTH - _ROOM
     )
     up = _Scale(
-        [each for point in front for each in point["dollars_interval"]], HEIGHT - _BOTTOM, _ROOM
+        [dollars for point in front for dollars in point["dollars_interval"]],
+        HEIGHT - _BOTTOM,
+        _ROOM,
     )
     parts = [_axes(across, up)]
     for point in view["points"]:
@@ -201,8 +207,9 @@ def scatter(view: Mapping[str, Any]) -> str:
     parts.append(f"<path d='M{path}' fill='none' stroke='{COLOURS['busy']}' opacity='.5'/>")
     parts += [_mark(point, across, up) for point in front]
     return (
-        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' style='display:block;"
-        f"max-width:100%' aria-label='Time against cost'>{''.join(parts)}</svg>"
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' height='{HEIGHT}' role='img' "
+        "style='display:block;max-width:100%' aria-label='Time against "
+        f"cost'>{''.join(parts)}</svg>"
     )
 
 
@@ -221,7 +228,7 @@ class _Scale:
 
     def __call__(self, value: float) -> float:
         low, high, value = (
-            math.log(each) if self._log else each for each in (self.low, self.high, value)
+            math.log(number) if self._log else number for number in (self.low, self.high, value)
         )
         return self._begin + (value - low) / (high - low) * (self._end - self._begin)
 
@@ -244,15 +251,18 @@ def _axes(across: _Scale, up: _Scale) -> str:
 
     style = "font:11px system-ui,sans-serif"
     bottom = HEIGHT - _BOTTOM
-    lines = f"<path d='M{_LEFT} {_ROOM}V{bottom}H{WIDTH - _ROOM}' fill='none' stroke='currentColor' opacity='.4'/>"
+    lines = (
+        f"<path d='M{_LEFT} {_ROOM}V{bottom}H{WIDTH - _ROOM}' fill='none' "
+        "stroke='currentColor' opacity='.4'/>"
+    )
     below = "".join(
-        f"<text x='{across(tick):.0f}' y='{bottom + 16}' text-anchor='middle' style='{style}' fill='currentColor' "
-        f"opacity='.7'>{hours(tick)}</text>"
+        f"<text x='{across(tick):.0f}' y='{bottom + 16}' text-anchor='middle' style='{style}' "
+        f"fill='currentColor' opacity='.7'>{hours(tick)}</text>"
         for tick in across.ticks(1 / 60 if across.high < 1 else 1.0)
     )
     beside = "".join(
-        f"<text x='{_LEFT - 6}' y='{up(tick) + 4:.0f}' text-anchor='end' style='{style}' fill='currentColor' "
-        f"opacity='.7'>{render_money(tick)}</text>"
+        f"<text x='{_LEFT - 6}' y='{up(tick) + 4:.0f}' text-anchor='end' style='{style}' "
+        f"fill='currentColor' opacity='.7'>{render_money(tick)}</text>"
         for tick in up.ticks()
     )
     return lines + below + beside
@@ -274,8 +284,10 @@ def _mark(point: Mapping[str, Any], across: _Scale, up: _Scale) -> str:
     else:
         ring = ""
     return (
-        f"<g><title>{escape(point['words'])}</title><path d='M{left:.1f} {y:.1f}H{right:.1f}M{x:.1f} {low:.1f}"
-        f"V{high:.1f}' stroke='{colour}' opacity='.6'/><circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{colour}'/>"
+        f"<g><title>{escape(point['words'])}</title><path d='M{left:.1f} "
+        f"{y:.1f}H{right:.1f}M{x:.1f} {low:.1f}"
+        f"V{high:.1f}' stroke='{colour}' opacity='.6'/><circle cx='{x:.1f}' cy='{y:.1f}' r='4' "
+        f"fill='{colour}'/>"
         f"{ring}</g>"
     )
 

@@ -1,7 +1,6 @@
-"""A cluster that could be declared, and the course that a workload would take on it.
+"""Clusters that could be declared, and the course of a workload on them.
 
-Zones, prices and what traffic costs come from the catalog; lifetimes and start-up times from
-whoever asks.
+Zones, prices and traffic costs come from the catalog; lifetimes and start-up times from the caller.
 """
 
 from __future__ import annotations
@@ -51,17 +50,15 @@ _GIB = 2**30
 
 
 def immortal(gpu: str, place: str) -> LifetimeModel | None:
-    """Lifetimes of VMs that nobody revokes."""
+    """Return the lifetimes of VMs that are never revoked."""
     return None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A declaration: groups of workers (each with its zone), parameter servers beside most of them,
-    how all is rented.
+    """A declaration: groups of workers with their zones, parameter servers, provisioning.
 
-    `servers` of 0: a single worker that keeps its variables to itself, as the papers' smallest
-    cluster.
+    With 0 `servers` a single worker keeps its variables itself, as in the papers' smallest cluster.
     """
 
     groups: tuple[WorkerGroup, ...]
@@ -69,13 +66,13 @@ class Choice:
     server_cores: int = 4
     provisioning: str = "spot"
     machines: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By GPU: the machine of its workers, where it is not the catalog's."""
+    """Machine types of workers by GPU, if they are not the catalog's."""
     server_zone: str = ""
-    """Where the parameter servers are, if not beside most workers."""
+    """The parameter servers' zone, if not that of most workers."""
     disk: str = ""
-    """Of workers and parameter servers, as `--disk` says it; empty: the usual."""
+    """The disk of workers and parameter servers (`--disk`); '' for the usual one."""
     starts: Starts = published_starts
-    """How long VMs take until they can be used."""
+    """Start-up times of VMs."""
 
     @property
     def transient(self) -> bool:
@@ -84,26 +81,21 @@ class Choice:
 
     @property
     def workers(self) -> int:
-        """Of all groups together."""
+        """The number of workers of all groups."""
         return sum(group.count for group in self.groups)
 
     @cached_property
     def placed(self) -> tuple[WorkerGroup, ...]:
-        """The groups, each with a zone: its own, else the catalog's best for all that name none."""
+        """The groups with zones: their own, else the catalog's best for all that name none."""
         kinds = [group.accelerator for group in self.groups if not group.zone]
-        if kinds:
-            zone = default_zone(kinds)
-        else:
-            zone = ""
+        zone = default_zone(kinds) if kinds else ""
         return tuple(
-            WorkerGroup(each.accelerator, each.count, each.zone or zone) for each in self.groups
+            WorkerGroup(group.accelerator, group.count, group.zone or zone) for group in self.groups
         )
 
     @cached_property
     def home_zone(self) -> str:
-        """Where the parameter servers are: where most workers are, unless they have a zone of their
-        own.
-        """
+        """The parameter servers' zone: a declared one, else that of most workers."""
         if self.server_zone:
             return self.server_zone
         counts: dict[str, int] = {}
@@ -113,28 +105,33 @@ class Choice:
 
     @property
     def line(self) -> str:
-        """What declares it."""
+        """The line that declares the cluster."""
         zones = {group.zone for group in self.groups}
-        together = (
-            len(self.groups) > 1 and len(zones) == 1 and None not in zones
-        )  # then it is said once
+        # A common zone is an option of its own.
+        together = len(self.groups) > 1 and len(zones) == 1 and None not in zones
+        groups = self.groups
         if together:
-            groups = [WorkerGroup(each.accelerator, each.count) for each in self.groups]
-        else:
-            groups = self.groups
+            groups = tuple(WorkerGroup(group.accelerator, group.count) for group in self.groups)
         words = ["%transient_cluster", render_groups(groups)]
-        words += ["--zone", str(*zones)] if together else []
-        words += ["--machine-type", ",".join(self._machines)] if self._machines else []
-        words += ["--disk", self.disk] if self.disk else []
-        words += ["--ps-zone", self.server_zone] if self.server_zone else []
-        words += ["--ps", str(self.servers)] if self.servers > 1 else []
-        words += ["--ps-cores", str(self.server_cores)] if self.server_cores != 4 else []
-        words += ["--provisioning-model", self.provisioning] if self.provisioning != "spot" else []
+        if together:
+            words += ["--zone", str(*zones)]
+        if self._machines:
+            words += ["--machine-type", ",".join(self._machines)]
+        if self.disk:
+            words += ["--disk", self.disk]
+        if self.server_zone:
+            words += ["--ps-zone", self.server_zone]
+        if self.servers > 1:
+            words += ["--ps", str(self.servers)]
+        if self.server_cores != 4:
+            words += ["--ps-cores", str(self.server_cores)]
+        if self.provisioning != "spot":
+            words += ["--provisioning-model", self.provisioning]
         return " ".join(words)
 
     @property
     def _machines(self) -> list[str]:
-        """As `--machine-type` says them."""
+        """The machines as `--machine-type` takes them."""
         named = [(gpu, self.machines[gpu]) for gpu in self._gpus if gpu in self.machines]
         if len(self._gpus) == 1:
             return [name for _, name in named]
@@ -145,45 +142,44 @@ class Choice:
         return list(dict.fromkeys(group.accelerator for group in self.groups))
 
     def prices(self, workload: Workload) -> PriceList:
-        """The workload's own prices where they know all these GPUs, else those of a cluster that is
-        declared.
-        """
+        """Return the workload's own prices if they cover all these GPUs, else list prices."""
         own = workload.prices
         kinds = self._gpus
-        if own.servers and all(kind in own.servers for kind in kinds):
-            found = own
-        else:
+        found = own
+        if not own.servers or not all(kind in own.servers for kind in kinds):
             found = price_list(kinds)
+        gb = 0
+        kind = DISK_TYPE
         if self.disk:
             gb, kind = parse_disk(self.disk)
-        else:
-            gb = 0
-            kind = DISK_TYPE
         return replace(found, machines=self.machines, disk_gb=gb, disk_type=kind)
 
     def kind(self, group: WorkerGroup) -> str:
-        """The kind of the group's workers: their GPU, and their machine if it is not the catalog's."""
+        """Return the kind of the group's workers: GPU, and machine if it is not the catalog's."""
         return kind_of(group.accelerator, self.machines.get(group.accelerator, ""))
 
     def worker_price(self, workload: Workload, group: WorkerGroup) -> VmPrice:
-        """Dollars per hour of one of the group's VMs. Raises DeclarationError where no price is
-        known.
+        """Return dollars per hour of one of the group's VMs.
+
+        Raises DeclarationError if no price is known.
         """
         return self.prices(workload).worker_price(group.accelerator, group.zone or "")
 
     def step(self, workload: Workload, group: WorkerGroup) -> Estimate:
-        """The seconds of a step of one of the group's workers, the way to its servers included.
+        """Return the seconds of a step of one of the group's workers, distance included.
+
         Raises PlanError.
         """
-        known = self._computing(workload, group)
-        return replace(known, seconds=known.seconds + self.added_seconds(workload, group))
+        estimate = self._computing(workload, group)
+        seconds = estimate.seconds + self.added_seconds(workload, group)
+        return replace(estimate, seconds=seconds)
 
     def _computing(self, workload: Workload, group: WorkerGroup) -> Estimate:
-        """The same beside its servers."""
+        """Return the seconds of a step beside its servers."""
         return workload.step(group.accelerator, self.machines.get(group.accelerator, ""), self.disk)
 
     def round_trip(self, group: WorkerGroup) -> float:
-        """The estimated seconds to the parameter servers and back; 0 within one region."""
+        """Return the estimated seconds to the parameter servers and back; 0 within a region."""
         here = region(group.zone or "")
         there = region(self.home_zone)
         if self.servers and here != there:
@@ -191,36 +187,30 @@ class Choice:
         return 0.0
 
     def added_seconds(self, workload: Workload, group: WorkerGroup) -> float:
-        """The seconds that a step takes longer for the distance to its servers; 0 within one
-        region.
-        """
+        """Return the seconds that the distance to its servers adds to a step; 0 within a region."""
         away = self.round_trip(group)
         if away:
             return added_seconds(away, workload.bytes_per_step, self.servers)
         return 0.0
 
     def far(self) -> list[WorkerGroup]:
-        """The groups in another region than their parameter servers: how long their steps take is
-        an estimate.
-        """
+        """Return the groups in another region than their servers: their speed is an estimate."""
         return [group for group in self.placed if self.round_trip(group)]
 
     def start(self, workload: Workload, gpu: str, transient: bool, place: str) -> Start:
-        """The start-up of a VM; that of a published workload is as published as its speeds."""
-        return (published_starts if workload.from_first_step else self.starts)(
-            gpu, transient, place
-        )
+        """Return the start-up of a VM; for a published workload the published one."""
+        starts = published_starts if workload.from_first_step else self.starts
+        return starts(gpu, transient, place)
 
     def transfer_dollars(self, workload: Workload, group: WorkerGroup) -> float:
-        """What the data of one step of one of the group's workers costs."""
+        """Return the dollars for the data of one step of one of the group's workers."""
+        price = 0.0
         if self.servers:
             price = transfer_price(group.zone or "", self.home_zone).dollars_per_gib
-        else:
-            price = 0.0
         return workload.bytes_per_step / _GIB * price
 
     def steps_per_second(self, workload: Workload) -> float:
-        """The speed of the undisturbed cluster."""
+        """Return the speed of the undisturbed cluster, in steps per second."""
         speeds, counts = self._speeds(workload)
         if workload.synchronous:
             return float(
@@ -229,57 +219,51 @@ class Choice:
         return float(cluster_speed(speeds @ counts, self._limit(workload)))
 
     def shares(self, workload: Workload) -> list[float]:
-        """The share of all steps that each group makes."""
+        """Return each group's share of all steps."""
         speeds, counts = self._speeds(workload)
-        if workload.synchronous:
-            made = counts
-        else:
-            made = speeds * counts
+        made = counts if workload.synchronous else speeds * counts
         return (made / made.sum()).tolist()
 
     def speed_error(self, workload: Workload) -> float:
-        """How far off, relatively, the speed may be by what measured runs leave open of the
-        workload's parameters.
-        """
+        """Return the relative error of the speed that the measured parameters leave."""
         if workload.draws is None:
             return 0.0
         drawn = workload.draws
         offered = np.zeros(len(workload.draws.service))
         for group in self.placed:
             step = self._computing(workload, group)
-            seconds = step.seconds * drawn.factors.get(step.kind, np.ones(1)) + self.added_seconds(
-                workload, group
-            )
+            factor = drawn.factors.get(step.kind, np.ones(1))
+            seconds = step.seconds * factor + self.added_seconds(workload, group)
             offered += group.count * worker_speed(seconds, drawn.service, self.servers)
         limit = capacities(drawn.service, self.servers, drawn.scaling)
         return float(np.log(cluster_speed(offered, limit)).std())
 
     def speed_of(self, workload: Workload) -> Callable[[Mapping[str, int]], float]:
-        """The undisturbed speed of any number of workers with GPUs of this choice, by GPU."""
+        """Return a function from workers by GPU to the undisturbed speed."""
         speeds, _ = self._speeds(workload)
-        each = dict(
-            zip((group.accelerator for group in self.placed), map(float, speeds), strict=True)
-        )
+        kinds = (group.accelerator for group in self.placed)
+        by_gpu = dict(zip(kinds, map(float, speeds), strict=True))
         limit = self._limit(workload)
-        return lambda workers: float(
-            cluster_speed(sum(each[gpu] * count for gpu, count in workers.items()), limit)
-        )
+
+        def speed(workers: Mapping[str, int]) -> float:
+            offered = sum(by_gpu[gpu] * count for gpu, count in workers.items())
+            return float(cluster_speed(offered, limit))
+
+        return speed
 
     def load(self, workload: Workload) -> float:
-        """The steps per second of workers that nothing holds back, over those that the parameter
-        servers take.
-        """
+        """Return the steps per second of unhindered workers, relative to the servers' capacity."""
         if self.servers:
             return self.offered(workload) / self._limit(workload)
         return 0.0
 
     def offered(self, workload: Workload) -> float:
-        """The steps per second of workers that nothing holds back."""
+        """Return the steps per second of unhindered workers."""
         speeds, counts = self._speeds(workload)
         return float(speeds @ counts)
 
     def _speeds(self, workload: Workload) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
-        """Steps per second of one worker of each group, and how many there are."""
+        """Return steps per second of one worker of each group, and their numbers."""
         seconds = [self.step(workload, group).seconds for group in self.placed]
         counts = np.array([group.count for group in self.placed])
         return worker_speed(seconds, workload.service_seconds, self.servers), counts
@@ -301,7 +285,7 @@ class Choice:
         replace: bool = True,
         on_demand: bool = False,
     ) -> Course:
-        """The run of so many steps; with `on_demand` the same cluster without transient servers."""
+        """Return the run of `steps` steps; with `on_demand` without transient servers."""
         transient = self.transient and not on_demand
         groups = []
         for group in self.placed:

@@ -1,9 +1,8 @@
-"""What was learnt of models by running them, one file per model and problem, which grows with every
-run.
+"""Measurements of trained models: one file per model and problem, which grows with every run.
 
-The files lie in `models/` of the user's data directory and outlive the clusters. Their names end
-with the version of what they hold; files of other versions are not read. A workload is fitted again
-from all runs of its file for each request.
+The files are in `models/` of the user's data directory and outlive the clusters. Their names end
+with a version; files of other versions are ignored. Each request fits the workload to all runs of
+its file.
 """
 
 from __future__ import annotations
@@ -29,22 +28,20 @@ from .speeds.workloads import PLACES, Estimate, Workload
 from .stalls.terms import Terms
 
 _VERSION = 2
-"""Version of what the files hold. Increase it with every change after which earlier files cannot be
-read.
-"""
+"""The version of the files. Increase it with every change that makes earlier files unreadable."""
 _OWN = "cell-"
-"""Begins the name of a model that a cell defines itself; its text's digest follows."""
+"""Prefix of the name of a model that a cell defines, before the digest of its text."""
 _EMULATED = (
-    "Emulated workers are processes of this machine, not GPUs: on Compute Engine hours and dollars will be others. "
-    "--project plans for that."
+    "Emulated workers are processes of this machine, not GPUs: on Compute Engine hours and dollars differ. "
+    "--project plans for Compute Engine."
 )
 _DISTANT = (
-    "Its seconds on {gpus} were measured only with workers in another region than their parameter servers: the "
-    "distance is in them, and counts once more where such workers are planned."
+    "Its seconds on {gpus} were measured only with workers in another region than their parameter servers. They "
+    "include the distance, which counts twice if such workers are planned."
 )
-_NOT_COUNTED = "Its parameters were not counted: the limit of the parameter servers and data transfer between zones are left out."
+_NOT_COUNTED = "Its parameters were not counted: the plan omits the limit of the parameter servers and data transfer between zones."
 _MEASURED = 30.0
-"""For how many seconds of training each speed counts that a measure of stalls tells."""
+"""Seconds of training that each speed from a stall measurement counts as."""
 
 
 class ModelStore:
@@ -60,7 +57,7 @@ class ModelStore:
 
     @classmethod
     def of(cls, spec: RunSpec, cell: bytes) -> Self:
-        """That of what a run trains; of a cell's own model, by the cell's text."""
+        """Return the store of what a run trains; for a cell's own model by the cell's text."""
         if spec.model:
             return cls(spec.model, spec.problem, spec.hparams_set)
         return cls(f"{_OWN}{hashlib.sha256(cell).hexdigest()[:12]}", "")
@@ -71,24 +68,22 @@ class ModelStore:
         return self.key["model"].startswith(_OWN)
 
     def records(self, source: Source) -> dict[str, Record]:
-        """Return the records by run (`cluster/run@moment of its declaration`), with the seconds of
-        one source only.
+        """Return the records by run, with the seconds of one source only.
 
-        The run that was declared last comes last. Runs of other sources keep what holds anywhere
-        (`measured.CROSSING`). Raises StoreError for a broken file.
+        Keys are `cluster/run@moment of its declaration`, the latest run last. Runs of other sources
+        keep what holds anywhere (`run_records.CROSSING`). Raises StoreError for a broken file.
         """
         return {name: record.of(source) for name, record in self._records().items()}
 
     def record(self, run: str) -> Record | None:
-        """Return what was kept of a run, whatever its source; None: nothing. Raises StoreError for
-        a broken file.
-        """
+        """Return the record of a run from any source, or None. Raises StoreError for a broken file."""
         return self._records().get(run)
 
     @property
     def newest_source(self) -> Source | None:
-        """The source of the run that was declared last, of those that trained and those that
-        measured stalls; None where there is none. Raises StoreError for a broken file.
+        """The source of the latest run that trained or measured stalls; None without runs.
+
+        Raises StoreError for a broken file.
         """
         runs: dict[str, Source] = {run: record.source for run, record in self._records().items()}
         runs |= {
@@ -102,20 +97,21 @@ class ModelStore:
         return None
 
     def stalls(self, source: Source) -> Mapping[str, Mapping[str, Terms]]:
-        """Return the measures of stalls on VMs of that source, by run and kind of worker, the
-        latest run last. Raises StoreError for a broken file.
+        """Return the stall measurements on VMs of a source, by run and kind of worker.
+
+        The latest run comes last. Raises StoreError for a broken file.
         """
-        return {
-            run: found
-            for run, kinds in self._all_stalls().items()
-            if (found := {kind: terms for kind, terms in kinds.items() if terms.source == source})
-        }
+        found: dict[str, Mapping[str, Terms]] = {}
+        for run, kinds in self._all_stalls().items():
+            of_source = {kind: terms for kind, terms in kinds.items() if terms.source == source}
+            if of_source:
+                found[run] = of_source
+        return found
 
     def has_seconds(self, source: Source) -> bool:
-        """Return whether runs or measures of stalls on VMs of that source tell how long steps take."""
-        return any(record.observations for record in self.records(source).values()) or bool(
-            self.stalls(source)
-        )
+        """Return whether runs or stall measurements on VMs of that source contain step times."""
+        trained = any(record.observations for record in self.records(source).values())
+        return trained or bool(self.stalls(source))
 
     def _records(self) -> dict[str, Record]:
         kept = self._read().get("runs", {})
@@ -137,32 +133,47 @@ class ModelStore:
             raise self._broken(error) from error
 
     def keep_stalls(self, run: str, found: Mapping[str, Terms]) -> None:
-        """Keep what a measure of stalls came to; a later one of the same run takes its place."""
-        known = self._read()
-        told = {kind: each.to_dict() for kind, each in found.items()}
-        self._write({**known, "stalls": {**known.get("stalls", {}), run: told}})
+        """Store the result of a stall measurement; it replaces an earlier one of the same run."""
+        stored = self._read()
+        values = {kind: terms.to_dict() for kind, terms in found.items()}
+        self._write({**stored, "stalls": {**stored.get("stalls", {}), run: values}})
 
     def learn(self, run: str, record: Record) -> None:
-        """Keep what a run tells; a later record of the same run takes the place of an earlier one."""
-        known = self._read()
-        self._write({**known, "runs": {**known.get("runs", {}), run: record.to_dict()}})
+        """Store the record of a run; it replaces an earlier one of the same run."""
+        stored = self._read()
+        self._write({**stored, "runs": {**stored.get("runs", {}), run: record.to_dict()}})
 
-    def _write(self, known: Mapping[str, Any]) -> None:
+    def _write(self, stored: Mapping[str, Any]) -> None:
         places.private(self.path.parent)
-        write_atomically(self.path, json.dumps({**self.key, **known}, indent=1), durable=False)
+        write_atomically(self.path, json.dumps({**self.key, **stored}, indent=1), durable=False)
 
     def workload(
         self, name: str, source: Source, wire: str = "fp32", *, among: Container[str] | None = None
     ) -> Workload:
-        """Return the workload that these runs (`among`: only those) were on VMs of a source, called
-        `name`.
+        """Return the workload of these runs on VMs of a source.
 
-        Raises PlanError where no stretch of them is long enough.
+        Parameters
+        ----------
+        name
+            Its name.
+        source
+            Where the runs trained.
+        wire
+            The format of gradients, for stalls.
+        among
+            Only these runs.
+
+        Raises
+        ------
+        PlanError
+            If no stretch of the runs is long enough.
         """
-        known = {
-            run: each for run, each in self.records(source).items() if among is None or run in among
+        chosen = {
+            run: record
+            for run, record in self.records(source).items()
+            if among is None or run in among
         }
-        records = {run: each for run, each in known.items() if each.mode == "async"}
+        records = {run: record for run, record in chosen.items() if record.mode == "async"}
         stalls = self._terms(source, wire)
         untrained = ""
         every = [
@@ -170,58 +181,64 @@ class ModelStore:
             for run, record in records.items()
             for observation in record.observations
         ]
-        # A stretch with a distant worker has the way in it: it counts for the kinds that nothing
-        # else measured.
-        near = {kind for _, each in every if not each.distant for kind in each.workers}
+        # A stretch with a distant worker includes the distance: it counts only for kinds that
+        # nothing else measured.
+        near = {
+            kind
+            for _, observation in every
+            if not observation.distant
+            for kind in observation.workers
+        }
         seen = [
-            (run, each)
-            for run, each in every
-            if not each.distant or not near.issuperset(each.workers)
+            (run, observation)
+            for run, observation in every
+            if not observation.distant or not near.issuperset(observation.workers)
         ]
         far = dict.fromkeys(
-            gpu_of(kind).upper() for _, each in seen for kind in each.workers if kind not in near
+            gpu_of(kind).upper()
+            for _, observation in seen
+            for kind in observation.workers
+            if kind not in near
         )
         runs = len({run for run, _ in seen})
         measured = f"measured in {runs} run{'' if runs == 1 else 's'}"
         if not seen and stalls:
             seen = [(terms.run, _observed(kind, terms)) for kind, terms in stalls.items()]
-            measured = (
-                f"measured by {', '.join(dict.fromkeys(stall.run for stall in stalls.values()))}"
-            )
-            untrained = "it never trained: its stalls alone were measured"
+            names = ", ".join(dict.fromkeys(stall.run for stall in stalls.values()))
+            measured = f"measured by {names}"
+            untrained = "it never trained: only its stalls were measured"
         if not seen:
             raise PlanError(
                 f"{name} has not trained long enough {PLACES[source]} to plan with",
                 fix="Some twenty seconds with the same workers are needed.",
             )
         batches = [record.batch_size for record in records.values() if record.batch_size]
-        batches = batches or [each.stalls.examples for each in stalls.values()]
-        told = [*records.values(), *stalls.values()]
-        parameters = max((each.parameters for each in told), default=0)
-        gigaflops = max((each.gigaflops for each in told), default=0.0)
+        batches = batches or [terms.stalls.examples for terms in stalls.values()]
+        measured_runs = [*records.values(), *stalls.values()]
+        parameters = max((done.parameters for done in measured_runs), default=0)
+        gigaflops = max((done.gigaflops for done in measured_runs), default=0.0)
         cells = [
-            Cell(each.workers, each.servers, each.steps_per_second, each.seconds, run)
-            for run, each in seen
+            Cell(stretch.workers, stretch.servers, stretch.steps_per_second, stretch.seconds, run)
+            for run, stretch in seen
         ]
         single = min(sum(cell.workers.values()) / cell.steps_per_second for cell in cells)
         assumed = min(service_by_size(parameters), single / 2)
         found = fit(cells, service_seconds=assumed)
         waits, preparation = waiting(record.waits for record in records.values())
-        if bound := {kind: each for kind, each in stalls.items() if each.waited > 0}:
-            waits = {**waits, **{kind: each.waited for kind, each in bound.items()}}
-            preparation = statistics.fmean(each.input * each.place.vcpus for each in bound.values())
+        bound = {kind: terms for kind, terms in stalls.items() if terms.waited > 0}
+        if bound:
+            waits = {**waits, **{kind: terms.waited for kind, terms in bound.items()}}
+            inputs = (terms.input * terms.place.vcpus for terms in bound.values())
+            preparation = statistics.fmean(inputs)
         joins = [statistics.median(record.joins) for record in records.values() if record.joins]
-        if source == "emulated":
-            notes = [_EMULATED]
-        else:
-            notes = []
+        notes = [_EMULATED] if source == "emulated" else []
         if far:
             notes.append(_DISTANT.format(gpus=" and ".join(far)))
         if not parameters:
             notes.append(_NOT_COUNTED)
         if not found.apart:
             notes.append(
-                f"Its GPUs trained together only: in another mix each may be {BY_PEAK_ERROR:.0%} off."
+                f"Its GPUs only trained together: in another mix each may be {BY_PEAK_ERROR:.0%} off."
             )
         return Workload(
             name=name,
@@ -250,47 +267,45 @@ class ModelStore:
         )
 
     def _terms(self, source: Source, wire: str) -> dict[str, Terms]:
-        """By kind of worker the latest measure of stalls with that wire."""
+        """Return the latest stall measurement with that wire, by kind of worker."""
         return {
-            kind: each
+            kind: terms
             for kinds in self.stalls(source).values()
-            for kind, each in kinds.items()
-            if each.wire == wire
+            for kind, terms in kinds.items()
+            if terms.wire == wire
         }
 
     def _read(self) -> dict[str, Any]:
         try:
-            known = json.loads(self.path.read_text(encoding="utf-8"))
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
             raise self._broken(error) from error
-        return known if isinstance(known, Mapping) else {}  # type: ignore[return-value]
+        return stored if isinstance(stored, Mapping) else {}  # type: ignore[return-value]
 
     def _broken(self, error: Exception) -> StoreError:
-        what = f"What earlier runs measured cannot be read: {type(error).__name__}: {error}"
+        what = f"Earlier measurements cannot be read: {type(error).__name__}: {error}"
         return StoreError(what, where=str(self.path), fix="Delete that file.")
 
 
 def _observed(kind: str, terms: Terms) -> Observation:
-    """What a measure of stalls tells of the speed of workers of a kind, as many as took part."""
+    """Return the speed of the workers of a kind in a stall measurement."""
     return Observation({kind: terms.workers}, terms.servers, terms.workers / terms.step, _MEASURED)
 
 
 def _called(run: str) -> str:
-    """The name of a run by what it is kept under."""
+    """Return the name of a run from its key."""
     return run.rpartition("/")[2].partition("@")[0]
 
 
 def _declared_at(run: str) -> float:
-    """When a run was declared, in seconds since 1970, by what it is kept under. Raises ValueError."""
+    """Return when a run was declared (seconds since 1970) from its key. Raises ValueError."""
     return float(run.rpartition("@")[2])
 
 
 def family_of(model: str) -> str:
-    """The family of networks that was measured to which a Tensor2Tensor model belongs by its name;
-    empty: to none.
-    """
+    """Return the measured family of networks of a Tensor2Tensor model by its name; '' for none."""
     return next(
         (family for family in throughput.families() if family.replace("-", "_") in model), ""
     )

@@ -1,16 +1,14 @@
-"""The best clusters for a run: everything the catalog has, reduced to those that no other beats in
-time and in cost.
+"""The best clusters for a run: those in the catalog that no other beats in both time and cost.
 
-First all clusters of one GPU or of two are computed without chance (`Sketches`); those near the
-front of these are simulated. The knee is where the front, drawn between its fastest and its
-cheapest cluster, bulges most towards the corner (the idea of Kneedle: Satopää et al., ICDCSW 2011;
-for so few points the largest distance).
+First all clusters of one GPU or of two are computed without chance (`Sketches`); those near their
+front are simulated. The knee is where the front, drawn between its fastest and its cheapest
+cluster, bulges most towards the corner (the idea of Kneedle: Satopää et al., ICDCSW 2011; for few
+points the largest distance).
 
-Sketches are hundreds of thousands of clusters, computed without chance in a tenth of a second.
-Workers of one GPU or of two, from 1 to 16 of them together in one zone, with any number of
-parameter servers, rented in any way. An asynchronous cluster is as fast as the sum of its workers,
-whatever they are, until its servers are busy (`speed`). The zones of a region cost the same, so one
-of each stands for all.
+Sketches are hundreds of thousands of clusters, computed in a tenth of a second. They have 1 to 16
+workers of one GPU or of two in one zone, any number of parameter servers, and any provisioning
+model. An asynchronous cluster is as fast as the sum of its workers until its servers are busy
+(`speeds.throughput`). All zones of a region cost the same, so one represents each region.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 from ..catalog import (
     ACCELERATORS,
     PriceList,
+    VmPrice,
     has_gpu,
     larger_shapes,
     never_on_demand,
@@ -45,9 +44,8 @@ from .speeds.workloads import Workload
 SERVERS = (1, 2, 4)
 OBJECTIVES = ("knee", "time", "cost")
 MODELS = ("spot", "standard")
-_SIMULATED = 40
-_MIXED = 24
-"""Of each way of renting: so many clusters of one GPU, and so many of two."""
+_SIMULATED = 40  # clusters of one GPU, by provisioning model
+_MIXED = 24  # the same for clusters of two GPUs
 _ALIKE = 1.01
 _RUNS = 1000
 MOST_ROWS = 8
@@ -55,10 +53,18 @@ MOST_ROWS = 8
 
 @dataclass(frozen=True, repr=False)
 class Search:
-    """The answer: `front` has the plans that no other beats, fastest first; `best` is the one that
-    was asked for.
+    """The result of a search.
 
-    `considered` counts the clusters that were looked at, `plans` all that were simulated.
+    Attributes
+    ----------
+    front
+        The plans that no other beats, fastest first.
+    best
+        The plan by the `objective`.
+    plans
+        All simulated plans.
+    considered
+        The number of computed clusters.
     """
 
     front: tuple[Plan, ...]
@@ -71,9 +77,9 @@ class Search:
     max_dollars: float | None = None
     notes: tuple[str, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
-    """What `client.plan` was asked, so that it can be asked again with something else."""
+    """The arguments of `client.plan`, so that it can be repeated with changes."""
     judged: bool = False
-    """Whether runs of the model tell how accurate some of the plans will be."""
+    """Whether earlier runs show the accuracy of some of the plans."""
 
     def __str__(self) -> str:
         return search_text(self)
@@ -101,28 +107,46 @@ def search(
     accuracies: Accuracies | None = None,
     like: Choice | None = None,
 ) -> Search:
-    """The front within the limits, which hold for means, of clusters of one of the `gpus` or of two
-    of them (by default all with a known speed that Google sells, at list prices). Raises PlanError
-    where nothing keeps within them.
+    """Find the clusters that no other beats, within limits on their means.
 
-    `like`: what else all of them are declared with: machines, disks. Machines that are not named
-    are looked at by themselves where larger ones would make steps shorter. `train_steps` may be how
-    many it takes so many workers; with those for whom it raises PlanError there is no cluster.
+    Parameters
+    ----------
+    workload, train_steps
+        What is trained, and for how many steps. The steps may depend on the number of workers;
+        numbers for which the function raises PlanError have no clusters.
+    lifetimes
+        Lifetimes of VMs, by GPU and region.
+    objective
+        `knee`, `time` or `cost`.
+    max_hours, max_dollars
+        Limits.
+    gpus
+        Clusters have one or two of these GPUs; default: all with a known speed that Google sells,
+        at list prices.
+    zones, servers, server_cores, models
+        Zones, numbers of parameter servers, their vCPUs, and provisioning models.
+    replaced, risk, seed, notes, accuracies
+        As of `make_plan`.
+    like
+        Further declarations of all clusters, such as machines and disks. Without machines, larger
+        ones that would shorten steps are considered.
+
+    Raises
+    ------
+    PlanError
+        If no cluster stays within the limits.
     """
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES, error=PlanError)
     steps, left_out = _by_workers(train_steps)
     if not gpus:
-        # A published workload has prices of its year, and for the GPUs of its year alone.
+        # A published workload has prices of its year, and only for GPUs of its year.
         workload = replace(workload, prices=PriceList())
         gpus = _sold(workload)
     sketches = Sketches(workload, steps, gpus, zones, servers, server_cores, models, like)
     numbers = sketches.near_front(_SIMULATED, _MIXED)
     if not numbers:
-        if zones:
-            where = f" in {', '.join(zones)}"
-        else:
-            where = ""
+        where = f" in {', '.join(zones)}" if zones else ""
         raise PlanError(
             f"No GPU{where} has a known speed for {workload.name}",
             fix="Train it on one for a minute first.",
@@ -141,16 +165,14 @@ def search(
         )
         for choice in map(sketches.choice, numbers)
     ]
-    allowed = [
-        plan
-        for plan in plans
-        if plan.hours <= (max_hours or 1e9) and plan.dollars <= (max_dollars or 1e9)
-    ]
+    most_hours = max_hours or 1e9
+    most_dollars = max_dollars or 1e9
+    allowed = [plan for plan in plans if plan.hours <= most_hours and plan.dollars <= most_dollars]
     if not allowed:
         quickest = min(plans, key=lambda plan: plan.hours)
         cheapest = min(plans, key=lambda plan: plan.dollars)
         raise PlanError(
-            f"No cluster keeps within these limits: the fastest takes {hours(quickest.hours)} for "
+            f"No cluster stays within these limits: the fastest takes {hours(quickest.hours)} for "
             f"{render_money(quickest.dollars)}, the cheapest {render_money(cheapest.dollars)} in "
             f"{hours(cheapest.hours)}",
             fix="Raise --max-hours or --max-cost.",
@@ -174,40 +196,43 @@ def search(
 
 
 def _by_workers(train_steps: int | Callable[[int], int]) -> tuple[dict[int, int], list[str]]:
-    """The steps by the number of workers, and the numbers for which they are not known, in words."""
+    """Return the steps by number of workers, and a note on numbers without known steps."""
     workers = range(1, MOST_WORKERS + 1)
     if not callable(train_steps):
         return dict.fromkeys(workers, train_steps), []
-    known: dict[int, int] = {}
+    steps: dict[int, int] = {}
     refused: dict[int, PlanError] = {}
     for count in workers:
         try:
-            known[count] = train_steps(count)
+            steps[count] = train_steps(count)
         except PlanError as error:
             refused[count] = error
-    if not known:
+    if not steps:
         raise next(iter(refused.values()))
-    said = ", ".join(_ranges(refused))
+    if not refused:
+        return steps, []
+    counts = ", ".join(_ranges(refused))
     reason = next((str(error) for error in refused.values()), "")
-    return known, [f"Clusters of {said} workers are left out. {reason}"] if refused else []
+    return steps, [f"Clusters of {counts} workers are left out. {reason}"]
 
 
 def _ranges(numbers: Iterable[int]) -> Iterator[str]:
-    """Rising numbers in words: 1, 5 to 16."""
+    """Yield rising numbers in words: 1, 5 to 16."""
     for _, run in groupby(enumerate(numbers), lambda place: place[1] - place[0]):
         first, *more = [number for _, number in run]
         yield f"{first} to {more[-1]}" if more else str(first)
 
 
 def pareto(plans: Iterable[Plan]) -> tuple[Plan, ...]:
-    """The plans that no other beats in mean hours and mean dollars, fastest first; a per cent of
-    either is nothing.
+    """Return the plans that no other beats in mean hours and dollars, fastest first.
+
+    Differences of one per cent do not count.
     """
     front: list[Plan] = []
-    fastest = 0.0  # of those of which the last one kept is the cheapest
+    fastest = 0.0  # hours of the fastest plan among those that the last kept plan represents
     for plan in sorted(plans, key=lambda plan: (plan.hours, plan.dollars)):
         if front and plan.hours <= fastest * _ALIKE:
-            front[-1] = min(front[-1], plan, key=lambda each: each.dollars)
+            front[-1] = min(front[-1], plan, key=lambda plan: plan.dollars)
         elif not front or plan.dollars * _ALIKE < front[-1].dollars:
             front.append(plan)
             fastest = plan.hours
@@ -215,9 +240,7 @@ def pareto(plans: Iterable[Plan]) -> tuple[Plan, ...]:
 
 
 def knee(front: Sequence[Plan]) -> Plan:
-    """The plan of a front (fastest first) that lies farthest below the line from its fastest to its
-    cheapest.
-    """
+    """Return the plan of a front farthest below the line from its fastest to its cheapest."""
     fastest = front[0]
     cheapest = front[-1]
     hours = cheapest.hours - fastest.hours
@@ -232,23 +255,21 @@ def knee(front: Sequence[Plan]) -> Plan:
 
 
 def _sold(workload: Workload) -> list[str]:
-    """Return the GPUs with a known speed that can be rented today, those that it was measured on
-    first.
+    """Return the GPUs with a known speed that can be rented today, measured ones first.
 
-    If there is none, those that it was measured on, which only the emulator has.
+    If there is none, return the measured ones, which only the emulator has.
     """
-    measured = [gpu_of(kind) for kind, known in workload.compute.items() if known.measured]
+    measured = [gpu_of(kind) for kind, estimate in workload.compute.items() if estimate.measured]
     gpus = [name for name in ACCELERATORS if name != "cpu"]
-    known = [name for name in dict.fromkeys([*measured, *gpus]) if workload.knows(name)]
-    return [name for name in known if not ACCELERATORS[name].withdrawn] or known
+    usable = [name for name in dict.fromkeys([*measured, *gpus]) if workload.knows(name)]
+    return [name for name in usable if not ACCELERATORS[name].withdrawn] or usable
 
 
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
-"""How many workers of a GPU are looked at; of two GPUs together no more than the most."""
+"""The considered numbers of workers of a GPU; two GPUs together have at most the largest number."""
 MOST_WORKERS = max(COUNTS)
 _NEAR = 1.15
-"""How much slower and dearer than another, without chance, a cluster may be and still be simulated.
-"""
+"""How much slower and dearer than another a cluster may be, before chance, to be simulated."""
 _Array = NDArray[np.float64]
 _ALONE = np.array(COUNTS)[:, np.newaxis]
 _TOGETHER = np.array([both for both in product(COUNTS, repeat=2) if sum(both) <= MOST_WORKERS])
@@ -256,9 +277,10 @@ _TOGETHER = np.array([both for both in product(COUNTS, repeat=2) if sum(both) <=
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Workers with these `gpus` in one zone, in `machines` where these are not the catalog's.
-    `counts`: (rows, gpus); `hours` and `dollars`: (rows, servers, models), infinite where nobody
-    would declare it.
+    """Workers with these `gpus` in one zone, in `machines` if these are not the catalog's.
+
+    `counts` has shape (rows, gpus); `hours` and `dollars` (rows, servers, models), infinite for
+    clusters that make no sense.
     """
 
     gpus: tuple[str, ...]
@@ -270,8 +292,9 @@ class _Block:
 
 
 class Sketches:
-    """All of them for a workload whose `steps` are known by the number of workers; others are left
-    out. Numbered from 0 on; `choice` makes a number a declaration.
+    """All sketches of a workload, numbered from 0; `choice` makes a number a declaration.
+
+    `steps` are known by the number of workers; other numbers are left out.
     """
 
     def __init__(
@@ -291,21 +314,21 @@ class Sketches:
         self._like = like or Choice(())
         self._steps = np.array([steps.get(workers, np.inf) for workers in range(MOST_WORKERS + 1)])
         self._models = tuple(models)
-        self._blocks = [
-            block
-            for kinds in [*((gpu,) for gpu in gpus), *self._mixes(gpus)]
-            for zone in _places(kinds, zones)
-            for machines in self._machines(kinds)
-            if (block := self._block(kinds, machines, zone))
-        ]
+        self._blocks = list[_Block]()
+        for kinds in [*((gpu,) for gpu in gpus), *self._mixes(gpus)]:
+            for zone in _places(kinds, zones):
+                for machines in self._machines(kinds):
+                    block = self._block(kinds, machines, zone)
+                    if block:
+                        self._blocks.append(block)
         self._ends = list(accumulate(block.hours.size for block in self._blocks))
 
     def __len__(self) -> int:
-        """How many clusters they are."""
+        """Return the number of clusters."""
         return sum(int(np.isfinite(block.hours).sum()) for block in self._blocks)
 
     def choice(self, number: int) -> Choice:
-        """The cluster of that number."""
+        """Return the cluster of a number."""
         block, (row, servers, model) = self._at(number)
         counts = block.counts[row].tolist()
         groups = tuple(
@@ -322,13 +345,15 @@ class Sketches:
         )
 
     def hours_and_dollars(self, number: int) -> tuple[float, float]:
-        """Its hours and dollars, without chance."""
+        """Return the hours and dollars of a cluster, without chance."""
         block, place = self._at(number)
         return float(block.hours[place]), float(block.dollars[place])
 
     def near_front(self, most: int, most_mixed: int) -> list[int]:
-        """Numbers of clusters that none beats clearly, for each way of renting (chance falls upon
-        one of them only): at most so many of one GPU and of two.
+        """Return numbers of clusters that none beats clearly, for each provisioning model.
+
+        At most `most` of one GPU and `most_mixed` of two. Chance affects only one model, so they
+        are not compared.
         """
         if not self._blocks:
             return []
@@ -359,29 +384,27 @@ class Sketches:
         return block, (int(row), int(servers), int(model))
 
     def _mixes(self, gpus: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Pairs that one list of prices knows, so that each costs in the mix what it costs alone."""
+        """Return pairs of one list of prices, so that each GPU costs in the mix what it costs alone."""
         own = self._workload.prices.servers
         return (
             (one, other) for one, other in combinations(gpus, 2) if (one in own) == (other in own)
         )
 
     def _machines(self, gpus: tuple[str, ...]) -> Iterable[Mapping[str, str]]:
-        """In which machines: as it was said, else the catalog's, and larger ones that make steps
-        shorter.
-        """
+        """Return the declared machines; else the catalog's, and larger ones that shorten steps."""
         if self._like.machines:
             return [{gpu: self._like.machines[gpu] for gpu in gpus if gpu in self._like.machines}]
         some = [["", *self._larger(gpu)] for gpu in gpus]
         return [
-            {gpu: name for gpu, name in zip(gpus, each, strict=True) if name}
-            for each in product(*some)
+            {gpu: name for gpu, name in zip(gpus, names, strict=True) if name}
+            for names in product(*some)
         ]
 
     def _larger(self, gpu: str) -> Iterator[str]:
+        if not (self._workload.preparation or self._workload.stalls):
+            return
         least = self._workload.step(gpu).seconds
-        for machine in (
-            larger_shapes(gpu) if self._workload.preparation or self._workload.stalls else ()
-        ):
+        for machine in larger_shapes(gpu):
             seconds = self._workload.step(gpu, machine).seconds
             if seconds < least / _ALIKE:
                 yield machine
@@ -396,7 +419,7 @@ class Sketches:
             prices = [choice.worker_price(self._workload, group) for group in groups]
             server = choice.prices(self._workload).parameter_server(self._cores, zone)
         except DeclarationError:
-            return None  # no price is known there
+            return None  # without a price there
         service = self._workload.service_seconds
         scaling = self._workload.scaling
         steps = [choice.step(self._workload, group).seconds for group in groups]
@@ -404,15 +427,7 @@ class Sketches:
             [worker_speed(steps, service, servers) for servers in self._servers], axis=1
         )
         limits = [capacity(service, servers, scaling) for servers in self._servers]
-        rates = np.array(
-            [
-                [
-                    price.on_demand if model == "standard" else price.transient
-                    for model in self._models
-                ]
-                for price in prices
-            ]
-        )
+        rates = np.array([[_rate(price, model) for model in self._models] for price in prices])
         counts = _ALONE if len(kinds) == 1 else _TOGETHER
         hours = (
             self._steps[counts.sum(axis=1, keepdims=True)]
@@ -420,18 +435,19 @@ class Sketches:
             / 3600
         )
         hourly = (counts @ rates)[:, np.newaxis] + (self._servers * server)[:, np.newaxis]
-        # Several workers need a parameter server, and one has no use for a second.
+        # Several workers need a parameter server; a single one does not use a second.
         single = counts.sum(axis=1, keepdims=True) == 1
         hours[np.where(single, self._servers > self._servers.min(), self._servers == 0)] = np.inf
-        each = np.repeat(hours[..., np.newaxis], len(self._models), axis=2)
+        all_hours = np.repeat(hours[..., np.newaxis], len(self._models), axis=2)
         if never_on_demand(kinds):
-            each[..., [model == "standard" for model in self._models]] = np.inf
-        return _Block(kinds, machines, zone, counts, each, each * hourly)
+            all_hours[..., [model == "standard" for model in self._models]] = np.inf
+        return _Block(kinds, machines, zone, counts, all_hours, all_hours * hourly)
 
 
 def _places(kinds: tuple[str, ...], zones: Sequence[str]) -> Iterable[str]:
-    """Of the `zones`, those with all these GPUs; of all where none is named, one of each region
-    that has the machines of parameter servers too, best first.
+    """Return the `zones` with all these GPUs.
+
+    Without `zones` it is the best zone of each region that also has parameter servers' machines.
     """
     if zones:
         return [zone for zone in zones if all(has_gpu(zone, kind) for kind in kinds)]
@@ -442,10 +458,14 @@ def _places(kinds: tuple[str, ...], zones: Sequence[str]) -> Iterable[str]:
     return found.values()
 
 
+def _rate(price: VmPrice, model: str) -> float:
+    if model == "standard":
+        return price.on_demand
+    return price.transient
+
+
 def _slack(hours: _Array, dollars: _Array) -> _Array:
-    """By how much the cluster that beats each most is faster and cheaper, as a factor; infinite
-    where it is far off.
-    """
+    """Return by what factor the best competitor beats each cluster; infinite far from the front."""
     order = np.lexsort((dollars, hours))
     lowest = np.minimum.accumulate(dollars[order])
     least = np.append(np.inf, lowest[:-1])
@@ -455,8 +475,8 @@ def _slack(hours: _Array, dollars: _Array) -> _Array:
         return found
     best_hours = hours[front]
     best_dollars = dollars[front]
-    # Of those that are faster by the whole tolerance the slowest is the cheapest: it alone can rule
-    # a cluster out.
+    # Of those that are faster by the whole tolerance the slowest is the cheapest: only it can
+    # exclude a cluster.
     faster = np.searchsorted(best_hours, hours / _NEAR) - 1
     near = np.isfinite(hours) & ((faster < 0) | (dollars <= _NEAR * best_dollars[faster]))
     beaten = np.minimum(
@@ -467,7 +487,7 @@ def _slack(hours: _Array, dollars: _Array) -> _Array:
 
 
 def search_text(search: Search) -> str:
-    """A search: the table of its front, and what it means."""
+    """Return the table of a search's front, and its explanations."""
     lines = [
         f"{steps_of(search)}{lasts(search.front)}: {len(search.front)} of {search.considered:,} clusters "
         f"that no other beats in time and in cost; > marks {marked(search)}.",
@@ -479,11 +499,8 @@ def search_text(search: Search) -> str:
 
 
 def header(search: Search) -> tuple[str, ...]:
-    """Of a table of `row`s."""
-    if search.judged:
-        judged = ["Accuracy"]
-    else:
-        judged = []
+    """Return the header of a table of `row`s."""
+    judged = ["Accuracy"] if search.judged else []
     return (
         "Time",
         "Range",
@@ -497,19 +514,19 @@ def header(search: Search) -> tuple[str, ...]:
 
 
 def marked(search: Search) -> str:
-    """What the best one is: `the knee`, `the fastest`, `the cheapest`."""
+    """Return what the best plan is: `the knee`, `the fastest`, `the cheapest`."""
     return {"knee": "the knee", "time": "the fastest", "cost": "the cheapest"}[search.objective]
 
 
 def steps_of(search: Search) -> str:
-    """`64,000 steps of run-1`; where they depend on the workers, from the fewest to the most."""
+    """Return the steps in words: `64,000 steps of run-1`, perhaps a range."""
     counts = sorted({plan.train_steps for plan in search.front})
-    said = " to ".join(f"{fromkey:,}" for fromkey in dict.fromkeys([counts[0], counts[-1]]))
-    return f"{said} steps of {search.front[0].workload.called}"
+    steps = " to ".join(f"{count:,}" for count in dict.fromkeys([counts[0], counts[-1]]))
+    return f"{steps} steps of {search.front[0].workload.called}"
 
 
 def shown(search: Search) -> Sequence[Plan]:
-    """The plans that a table has room for: both ends, the best one, and others evenly between."""
+    """Return the plans that fit in a table: both ends, the best, and others evenly between."""
     front = search.front
     if len(front) <= MOST_ROWS:
         return front
@@ -519,7 +536,7 @@ def shown(search: Search) -> Sequence[Plan]:
 
 
 def rows(search: Search) -> list[tuple[str, ...]]:
-    """The front as rows, with `>` before the best one."""
+    """Return the front as rows, with `>` before the best plan."""
     return [
         (">" if plan is search.best else "", *row(plan, judged=search.judged))
         for plan in shown(search)
@@ -527,26 +544,25 @@ def rows(search: Search) -> list[tuple[str, ...]]:
 
 
 def notes(search: Search) -> list[str]:
-    """What a reader must know of these figures."""
+    """Return the explanations of a search."""
     first = search.front[0]
-    if first.workload.from_first_step:
-        counted = "from the first step"
-    else:
-        counted = "from the request"
-    said = [
+    counted = "from the first step" if first.workload.from_first_step else "from the request"
+    sentences = [
         f"Hours and dollars are estimates with their ranges{guessed(first)}, counted {counted}; "
         f"Spot VMs with {first.risk}.",
-        f"What is saved is {AGAINST}{lasts(search.front)}.",
+        f"Savings are {AGAINST}{lasts(search.front)}.",
         *search.notes,
     ]
-    return list(dict.fromkeys([*said, *left_out(search.best), *_of_plans(shown(search))]))
+    return list(dict.fromkeys([*sentences, *left_out(search.best), *_of_plans(shown(search))]))
 
 
 def _of_plans(plans: Sequence[Plan]) -> Iterator[str]:
-    """What is said of them; what is said of one among several names its cluster."""
-    said = Counter(note for plan in plans for note in plan.notes)
+    """Yield the plans' notes; a note of one among several plans names its cluster."""
+    counts = Counter(note for plan in plans for note in plan.notes)
     for plan in plans:
         spec = plan.line.split()[1]
-        yield from (
-            f"{spec}: {note}" if said[note] == 1 < len(plans) else note for note in plan.notes
-        )
+        for note in plan.notes:
+            if counts[note] == 1 < len(plans):
+                yield f"{spec}: {note}"
+            else:
+                yield note

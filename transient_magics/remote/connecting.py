@@ -23,7 +23,7 @@ from typing import Protocol
 import asyncssh
 import stamina
 
-from ..errors import ConnectionLostError, HostKeyError, RemoteError
+from ..errors import ConnectionLostError, HostKeyError, RemoteError, reason_of
 from .connection import Connection, Watch
 
 _PASSING = (OSError, asyncssh.ConnectionLost, asyncssh.ServiceNotAvailable)
@@ -289,7 +289,7 @@ class ProxyCommand:
                         start_new_session=True,
                     )
                 except OSError as error:
-                    what = f"The program {argv[0]} could not be started: {error.strerror}"
+                    what = f"The program {argv[0]} could not be started: {reason_of(error)}"
                     raise RemoteError(
                         what, where=address, fix=f"Install {argv[0]}, or connect without it."
                     ) from error

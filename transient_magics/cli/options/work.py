@@ -5,7 +5,7 @@ They are imported when a cell or a terminal first needs one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -108,6 +108,8 @@ class WorkCommand:
         Whether `declare` takes `dry_run`.
     rank : int
         The place in lists of commands, lowest first.
+    notes : callable or None
+        Returns sentences about the code that belong to the answer, from the values of the options.
     guide : str
         The name of the documentation page that explains it.
     """
@@ -125,6 +127,7 @@ class WorkCommand:
     from_file: bool = True
     dry_run: bool = False
     rank: int = 10
+    notes: Callable[[Mapping[str, Any], Code], Sequence[str]] | None = None
     guide: str = ""
 
     @property

@@ -1,7 +1,7 @@
 """From what the user declares to the frozen ClusterSpec; nothing is created here.
 
-`check_declaration` refuses contradictions, `specify` fills in zones, machine types and prices of the
-catalog, and `preview` shows what would be created and what Google answers.
+`check_declaration` refuses contradictions. `specify` fills in zones, machine types and prices of
+the catalog. `preview` shows what would be created, and the answers of Google.
 """
 
 from .declaration import MODELS, Declaration, refuse_far, refuse_on_demand, refuse_unreachable

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ... import files, places
-from ...errors import ClusterError, NameTakenError
+from ...errors import ClusterError, NameTakenError, reason_of
 from ...kinds import KINDS
 from ...protocol.checks import is_name
 from ...protocol.cluster_commands import Declare
@@ -103,7 +103,7 @@ def declare(
             write_record(fresh / KINDS[kind].file, record(chosen))
             fresh.rename(parent / chosen)
     except OSError as error:
-        what = f"The folder of a {KINDS[kind]} cannot be created: {error.strerror or error}"
+        what = f"The folder of a {KINDS[kind]} cannot be created: {reason_of(error)}"
         raise ClusterError(what, where=str(parent / (name or stem))) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # it does not exist after the rename

@@ -194,16 +194,16 @@ def preview(declaration: Declaration) -> Preview:
         return Preview(spec)
     answer = run_program("preflight", "The examination", stdin=json.dumps(spec.to_dict()))
     findings = tuple(
-        (finding["subject"], finding["good"], finding["said"]) for finding in answer["findings"]
+        (finding["subject"], finding["good"], finding["text"]) for finding in answer["findings"]
     )
     return Preview(ClusterSpec.from_dict(answer["spec"]), findings)
 
 
 def _finding_words(subject: str, good: bool, sentence: str) -> str:
     """Return a line of the preview for a finding. An unknown result is neither good nor bad."""
-    unknown = sentence.removeprefix("not told: ")
+    unknown = sentence.removeprefix("unknown: ")
     if good and unknown != sentence:
-        return f"NOT TOLD: {subject}: {unknown}"
+        return f"UNKNOWN: {subject}: {unknown}"
     if good:
         return f"good: {subject}: {sentence}"
     return f"NOT GOOD: {subject}: {sentence}"

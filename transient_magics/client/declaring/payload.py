@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from ...errors import DeclarationError
+from ...errors import DeclarationError, reason_of
 from ...protocol import layout
 from ..cell import as_declared, files_of, listed, packages
 
@@ -149,7 +149,7 @@ def _status(path: Path) -> os.stat_result:
 def _unreadable(path: Path, error: OSError) -> DeclarationError:
     if isinstance(error, FileNotFoundError) and path.is_symlink():
         return DeclarationError(f"'{path}' is a broken link", where=_OPTION, fix="Remove it.")
-    return DeclarationError(f"'{path}' cannot be read: {error.strerror}", where=_OPTION)
+    return DeclarationError(f"'{path}' cannot be read: {reason_of(error)}", where=_OPTION)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

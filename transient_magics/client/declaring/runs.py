@@ -77,17 +77,23 @@ def specified(
     if str(options.get("data_dir")).startswith("gs://"):
         options["data_dir"] = parse_records(options["data_dir"], cluster)
     options.setdefault("drawn_seed", secrets.randbelow(2**31))
-    return make_run(
-        {
-            **{key: value for key, value in options.items() if value is not None},
-            **payload.fields,
-            "declared_at": time.time(),
-            "store": run_store(cluster, options["name"]) if cluster else None,
-            "max_workers": cluster.max_workers if cluster else 0,
-            "workers": options.get("most_workers") or (cluster.worker_count if cluster else 0),
-            "chief": cluster.chief if cluster else "ps",
+    fields = {key: value for key, value in options.items() if value is not None}
+    fields |= payload.fields
+    fields |= {
+        "declared_at": time.time(),
+        "store": None,
+        "max_workers": 0,
+        "workers": options.get("most_workers") or 0,
+        "chief": "ps",
+    }
+    if cluster:
+        fields |= {
+            "store": run_store(cluster, options["name"]),
+            "max_workers": cluster.max_workers,
+            "workers": options.get("most_workers") or cluster.worker_count,
+            "chief": cluster.chief,
         }
-    )
+    return make_run(fields)
 
 
 def refuse_unknown_speeds(cluster: ClusterSpec, most_workers: int = 0) -> None:

@@ -217,7 +217,7 @@ def relocated(
 
 
 def _priced(spec: ClusterSpec) -> ClusterSpec:
-    """Update the prices of a changed specification. Raises DeclarationError if a GPU is not sold."""
+    """Update the prices of a changed specification. Raises DeclarationError for unsold GPUs."""
     kinds = [group.accelerator for group in spec.groups]
     if not spec.emulated and (refused := next(filter(None, map(living_alternative, kinds)), "")):
         raise DeclarationError(refused)
@@ -293,7 +293,7 @@ def _bucket(declaration: Declaration, home_zone: str) -> str | None:
 
 
 def _default_zone(groups: tuple[WorkerGroup, ...]) -> str:
-    """Return the zone of groups without one: that of other groups if it has the GPUs, or the best."""
+    """Return the zone of groups without one: that of other groups with the GPUs, or the best."""
     kinds = [group.accelerator for group in groups if not group.zone]
     named = [group.zone for group in groups if group.zone]
     beside = (zone for zone in named if all(has_gpu(zone, kind) for kind in kinds))

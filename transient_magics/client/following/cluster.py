@@ -52,7 +52,7 @@ class BaseCluster:
 
     @property
     def followed(self) -> str:
-        """For a cluster of another machine, the source that is followed, in a clause; else empty."""
+        """The followed source of a cluster of another machine, as a clause; else empty."""
         try:
             return (self.directory / ATTACHED).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -60,7 +60,7 @@ class BaseCluster:
 
     @property
     def state(self) -> ClusterState:
-        """The present state in the journal; the declaration alone, before its first line is written."""
+        """The present state in the journal, or the declaration alone before its first line."""
         journal = self.directory / layout.JOURNAL
         state = kept(journal).read()
         if not state.seq and restore(journal):
@@ -178,7 +178,7 @@ class BaseCluster:
 def until_home(
     cluster: BaseCluster, is_home: Callable[[], bool], *, deadline: float | None = None
 ) -> bool:
-    """Block until results are on this machine, for at most HOME_SECONDS, and return whether they are.
+    """Block until results are on this machine, for at most HOME_SECONDS; return whether they are.
 
     Parameters
     ----------

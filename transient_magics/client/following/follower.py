@@ -55,8 +55,8 @@ class Follower:
         self._last: list[Callable[[], Any]] = []
         self._thread = threading.Thread(target=self._run, name="transient-follower", daemon=True)
         self._thread.start()
-        # Finalizers close the watchers of files. Python runs all finalizers at exit together, in
-        # the place of the first one among the exit handlers. Creating one here, before the handler
+        # Finalizers close the watchers of files. At exit, Python runs all finalizers together, in
+        # the turn of the first one among the exit handlers. Creating one here, before the handler
         # below is registered, lets the thread end before any watcher is closed.
         weakref.finalize(self, self._loop.stop).detach()
         atexit.register(self._end)
@@ -113,7 +113,7 @@ class Follower:
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]:
-        """Call a function periodically in the follower's thread; return a function that ends that."""
+        """Call a function periodically in the follower's thread; return one that ends that."""
         ended = threading.Event()
 
         def again() -> None:
@@ -208,7 +208,7 @@ class _Watched:
 
         try:
             async for batch in follow(self._directory / layout.JOURNAL, restart):
-                # Checked after the read: if the name still belongs to this cluster, so does the batch.
+                # Checked after the read: if the cluster still has the name, the batch is its own.
                 self._check_name()
                 self._state = replay(batch, self._state)
                 self._caught_up = True

@@ -121,7 +121,7 @@ def present(cluster: BaseCluster) -> ClusterState:
 
 
 def _unattended(cluster: BaseCluster) -> _Unattended | None:
-    """Return the cluster if it has no controller (or follower of a controller on a VM) but needs one."""
+    """Return the cluster if it needs a controller, or a follower of one, and has none."""
     directory = cluster.directory
     if commands.in_charge(directory):
         return None

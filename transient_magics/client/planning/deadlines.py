@@ -1,8 +1,8 @@
 """Runs with a deadline: its time, the checks before the run, and the observed capacity on demand.
 
 Google publishes no on-demand capacity in advance: its capacity advice (`advice.capacity`, a
-preview) covers Spot VMs, calendars are for reservations of weeks, and an immediate reservation costs
-as much as the VMs. So the only source is earlier requests, and whether they got a VM.
+preview) covers Spot VMs, calendars are for reservations of weeks, and an immediate reservation
+costs as much as the VMs. So the only source is earlier requests, and whether they got a VM.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def refuse_without_quota(cluster: BaseCluster, run: RunSpec) -> None:
             if not finding["good"] and str(finding["subject"]).startswith("quotas"):
                 raise ClusterError(
                     f"The deadline may need {count} {gpu.upper()} VMs on demand, which are not "
-                    f"available: {finding['said']}",
+                    f"available: {finding['text']}",
                     where=_OPTION,
                 )
 

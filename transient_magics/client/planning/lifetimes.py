@@ -147,7 +147,7 @@ class Lifetimes:
 
     @property
     def fits(self) -> list[dict[str, Any]]:
-        """One dict per formula, best first: name, aic, distance (Kolmogorov-Smirnov), parameters."""
+        """Formulas, best first, as dicts: name, aic, distance (Kolmogorov-Smirnov), parameters."""
         return [
             {
                 "name": fit.name,

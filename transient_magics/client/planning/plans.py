@@ -260,6 +260,9 @@ def plan(
             provisioning_model or "spot", None, [accelerator(gpu).name for gpu in gpus]
         )
         steps, chosen, notes = _steps(chosen, needed)
+        fixed_steps = None
+        if isinstance(steps, int):
+            fixed_steps = steps
         found = search(
             chosen,
             steps,
@@ -287,8 +290,8 @@ def plan(
             "zone": zone,
             "project": project,
             "gpus": gpus,
-            "train_steps": None if callable(steps) else steps,
-            "target": target if callable(steps) else None,
+            "train_steps": fixed_steps,
+            "target": None if fixed_steps else target,
             "batch_size": batch_size,
             "max_hours": max_hours,
             "max_cost": max_cost,
@@ -350,7 +353,7 @@ def plan(
 
 
 def _asked(workload: Workload, what_if: Mapping[str, float]) -> Any:
-    """Return the changes of `what_if`. Raises DeclarationError if one is unknown or not measured."""
+    """Return the changes of `what_if`. Raises DeclarationError for unknown or unmeasured ones."""
     from ...planner.stalls.terms import Change
 
     if others := sorted({*what_if} - {*WHAT_IF}):
@@ -442,7 +445,7 @@ def _workload(
 
 
 def _not_there(name: str, store: ModelStore, records: Mapping[str, Record]) -> Workload:
-    """Return the counted workload for Compute Engine of a model that trained on the emulator only."""
+    """Return the counted workload of a model that trained on the emulator only."""
     from ...planner.model_store import family_of
     from ...planner.speeds.workloads import counted_workload
 
@@ -560,7 +563,7 @@ def _steps(
 def _steps(
     workload: Workload, needed: int | TargetSteps, workers: int | None = None
 ) -> tuple[int | Callable[[int], int], Workload, list[str]]:
-    """Return the steps for `workers` (None: any number), the workload with their error, and notes."""
+    """Return the steps for `workers` (None: any number), the workload with their error, notes."""
     if isinstance(needed, int):
         return needed, workload, []
     error = needed.error

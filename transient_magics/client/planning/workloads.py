@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...journal import RunState, kept, metrics
 from ...kinds import load
 from ...protocol import layout
@@ -37,7 +37,7 @@ _OTHERWISE = "or train it for a minute on a cluster, then plan with that run."
 
 
 def store_of(run: KnownRun) -> ModelStore:
-    """Return the store of the model of a run; a model of a cell is identified by the cell's text."""
+    """Return the store of the model of a run; the text of a cell identifies its model."""
     if run.state.spec.model:
         cell = b""
     else:
@@ -226,9 +226,7 @@ def _count(
             Payload(source, paths).fill(folder)
             write_record(folder / layout.RUN, json.loads(declared))
         except OSError as error:
-            raise TrainingError(
-                f"{what} failed: {error.strerror or error}", where=str(folder)
-            ) from error
+            raise TrainingError(f"{what} failed: {reason_of(error)}", where=str(folder)) from error
         found = run_model_program(
             what,
             "--planned",

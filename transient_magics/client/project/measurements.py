@@ -22,7 +22,8 @@ from ...catalog import (
     price_list,
 )
 from ...errors import ClusterError, DeclarationError
-from ...journal.lock import held, starting
+from ...journal.lock import held as is_locked
+from ...journal.lock import starting
 from ...protocol import checks, layout
 from ...spec import parse_groups, render_duration
 from ...spec.measurement import ENDED, STOP, TRACE, MeasureSpec, Sighting, read_sightings, shares
@@ -87,7 +88,7 @@ class Measurement:
     def over(self) -> bool:
         """Whether it has ended."""
         return bool(self.ended) or not (
-            starting(self._folder, self.spec.declared_at) or held(self._folder)
+            starting(self._folder, self.spec.declared_at) or is_locked(self._folder)
         )
 
     @property

@@ -280,7 +280,8 @@ def _history(name: str) -> list[str]:
 
 def _extras(zone: str) -> str:
     """Return the costs of a VM in addition to its machine."""
-    month, (standard, spot) = item_price(DISK_TYPE, zone)[0], address_hourly()
+    month = item_price(DISK_TYPE, zone)[0]
+    standard, spot = address_hourly()
     return (
         f"Prices of clusters and plans also include the disk ({DISK_GB} GB {DISK_TYPE}, in "
         f"{region(zone)} "

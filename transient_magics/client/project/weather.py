@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...catalog import zones_with
 from ...catalog.traces import GOOGLE_H100_2025, Trace, drawn, read_traces
-from ...errors import DeclarationError, unknown
+from ...errors import DeclarationError, reason_of, unknown
 from ...spec import WORKER
 from .emulator_api import ask, emulator_of
 
@@ -76,7 +76,7 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
         try:
             traces = list(read_traces(path.read_text(encoding="utf-8"), name))
         except (OSError, UnicodeDecodeError) as error:
-            reason = _read_error(error)
+            reason = reason_of(error)
             raise DeclarationError(f"{path} cannot be read: {reason}", where=_OPTION) from None
     chosen = chosen.strip().lower()
     if not chosen:
@@ -85,13 +85,6 @@ def _traces(source: str) -> tuple[str, list[Trace]]:
     if not found:
         raise unknown("trace", chosen, [trace.name for trace in traces], at=name, where=_OPTION)
     return name, found
-
-
-def _read_error(error: OSError | UnicodeDecodeError) -> str:
-    """Return why a file could not be read, as a clause."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return "it is not UTF-8 text"
 
 
 def _assigned(zone: str, gpu: str, file: str, trace: Trace) -> dict[str, str]:
@@ -179,7 +172,7 @@ def _with_file(value: Any) -> Any:
     try:
         return {"name": path.name, "csv": path.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:
-        reason = _read_error(error)
+        reason = reason_of(error)
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--revocations") from None
 
 

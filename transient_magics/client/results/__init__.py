@@ -1,1 +1,1 @@
-"""What a run leaves, used on this machine: its model, and its curves in TensorBoard."""
+"""Results of runs: comparisons, trained models, TensorBoard and traces."""

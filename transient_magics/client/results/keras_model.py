@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
@@ -72,7 +72,7 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
 
 
 def _built(folder: RunFolder, example: Any) -> Any:
-    """The model of the cell, called once, so that all its weights are there."""
+    """Return the cell's model, called once, so that all its weights exist."""
     spec = folder.spec()
     provide_packages(folder)
     try:
@@ -86,9 +86,7 @@ def _built(folder: RunFolder, example: Any) -> Any:
 
 @contextlib.contextmanager
 def _apart(include: Path) -> Iterator[None]:
-    """Inside, modules that came along with the cell are the run's; afterwards they are the
-    notebook's again.
-    """
+    """Use the modules of the run within the block, and those of the notebook after it."""
     if include.is_dir():
         names = {path.stem for path in include.iterdir()}
     else:
@@ -167,7 +165,7 @@ def _save(model: Any, target: Path) -> None:
         os.link(fresh, target)  # unlike a rename it replaces nothing
     except OSError as error:
         raise TrainingError(
-            f"The model cannot be written: {error.strerror or error}", where=str(target)
+            f"The model cannot be written: {reason_of(error)}", where=str(target)
         ) from error
     finally:
         fresh.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...protocol import layout
 from ...runtime.files.checkpoints import Checkpoints
 from ...runtime.training.user_model.structure import (
@@ -111,9 +111,7 @@ def _ask(
 
 
 def _is_structure(inputs: Any, *, own: bool) -> bool:
-    """Whether these are several features: of a cell's `own` model a tuple of arrays is, as its
-    input_fn gives them.
-    """
+    """Return whether the inputs are several features: for the cell's `own` model also a tuple."""
     several = (
         own
         and isinstance(inputs, tuple)
@@ -145,7 +143,7 @@ def export(
         fresh.rename(target)  # takes the place of an empty folder
     except OSError as error:
         raise TrainingError(
-            f"The model cannot be exported: {error.strerror}", where=str(target)
+            f"The model cannot be exported: {reason_of(error)}", where=str(target)
         ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -229,9 +227,7 @@ def _no_checkpoint(run: RecordedRun, step: int | None) -> TrainingError:
 
 
 def _array(numpy: Any, name: str, value: Any) -> ndarray:
-    """`value` as an array; a list of sequences of different lengths is filled up with zeros, as T2T
-    fills batches.
-    """
+    """Return a value as an array; sequences of different lengths are padded with zeros."""
     try:
         array = numpy.asarray(value)
     except ValueError:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...journal import ClusterState, RunState
 from ...protocol import layout
 from ...protocol.cluster_commands import Profile
@@ -66,7 +66,7 @@ def profile(run: RecordedRun, file: Path, worker: str) -> Path:
         file.write_bytes(written(trace, file.name))
     except OSError as error:
         raise TrainingError(
-            f"The trace cannot be written: {error.strerror}", where=str(file)
+            f"The trace cannot be written: {reason_of(error)}", where=str(file)
         ) from error
     return file
 
@@ -85,7 +85,7 @@ def read(path: Path) -> Trace:
             return unpacked(file.read(MOST_BYTES + 1))
     except OSError as error:
         raise TrainingError(
-            f"The trace is not here yet: {error.strerror}", where=str(path)
+            f"The trace is not here yet: {reason_of(error)}", where=str(path)
         ) from error
     except ValueError as error:
         raise TrainingError(f"What the VM sent is no trace: {error}", where=str(path)) from error

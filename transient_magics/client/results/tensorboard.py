@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ...files import write_atomically
 from ...journal import Event, metrics, read
 from ...protocol import layout
@@ -47,9 +47,7 @@ Records = dict[str, list[bytes]]
 
 @dataclass
 class _Written:
-    """How far a folder has got: of which run, each worker's newest time, the journal's seq, the
-    files' sizes.
-    """
+    """The progress of a folder: run, newest times of workers, the journal's seq, file sizes."""
 
     run: str
     workers: dict[str, int] = field(default_factory=dict)
@@ -78,15 +76,13 @@ def write(run: RecordedRun, folder: Path) -> Path:
         _profiles(run, folder / "plugins" / "profile" / run.name)
     except OSError as error:
         raise TrainingError(
-            f"The event files cannot be written: {error.strerror}", where=str(folder)
+            f"The event files cannot be written: {reason_of(error)}", where=str(folder)
         ) from error
     return folder
 
 
 def _profiles(run: RecordedRun, folder: Path) -> None:
-    """The traces of steps that were asked for (`run.profile`), where TensorBoard's profiler looks
-    for them.
-    """
+    """Write the traced steps (`run.profile`) to the folder of TensorBoard's profiler."""
     for path in sorted((run.directory / layout.TRACES).glob("*.json.gz")):
         if _SAFE.fullmatch(worker := path.name.removesuffix(".json.gz")):
             folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +105,7 @@ def _save(path: Path, written: _Written) -> None:
 
 
 def _workers(run: RecordedRun, written: _Written, records: Records) -> None:
-    """What the workers measured, behind the newest row of each that is written already."""
+    """Add the rows of each worker since the newest one that is written."""
     rows = metrics.read(run.directory / layout.METRICS)
     for row, speed in zip(rows, metrics.speeds(rows), strict=True):
         worker = str(row["worker"])
@@ -123,9 +119,7 @@ def _workers(run: RecordedRun, written: _Written, records: Records) -> None:
 
 
 def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
-    """The curves of a worker. Counts and seconds are divided: a row may be of a second or, later,
-    of a minute.
-    """
+    """Return the curves of a worker; sums are divided, because a row is of a second or a minute."""
     curves = {name: row.get(name) for name in _CURVES} | {"steps_per_second": speed}
     if steps := row.get("steps"):
         samples, computing, waiting = (
@@ -146,9 +140,7 @@ def _measured(row: Mapping[str, Any], speed: float | None) -> dict[str, Any]:
 
 
 def _journal(run: RecordedRun, written: _Written, records: Records) -> None:
-    """What the chief reported, the evaluations, and what happened to the cluster between the run's
-    begin and end.
-    """
+    """Add the chief's reports, the evaluations, and what happened to the cluster during the run."""
     step = 0
     state = run.recorded
     end = state.ended_at if state.over else math.inf

@@ -1,5 +1,3 @@
-"""Decisions as pure functions of what is known: which VMs to ask for, and where; which to give up;
-who has workers.
-"""
+"""Pure decisions: which VMs to request, where, and which to delete; which work gets which workers."""
 
 from __future__ import annotations

@@ -215,16 +215,16 @@ def _wait(bounds: tuple[float, float], count: int, name: str) -> float:
     return min(first * 2 ** min(count - 1, 30), longest) * spread
 
 
-# Compute Engine's advice on Spot capacity: when it is asked for, and how it ranks the zones of a GPU.
+# ---------------------------------------------------------------- advice on Spot capacity
 #
-# Asked for once when a controller starts and, after a stockout, again when the last question is a quarter of an hour
-# old; only about GPUs that may be in several zones, and only for transient VMs. The answer is an event of the
-# journal, so that the ranking is a pure function of the cluster's state:
+# The controller asks when it starts and, after a stockout, if the last answer is 15 minutes old. It
+# asks only about GPUs that may be in several zones, and only for transient VMs. The answer is an event
+# of the journal, so that the ranking is a pure function of the cluster's state:
 #
-# - zones with little capacity come last, however cheap;
-# - else the declared order holds, but among zones that cost the same (the VM, and its traffic with
-#   the parameter servers) the one where a request is likelier to be served comes first, then the one
-#   where fewer VMs were taken away lately, then the one where they run longer.
+# - zones with little capacity come last, however cheap they are;
+# - otherwise the declared order holds. Among zones that cost the same (the VM, and its traffic with the
+#   parameter servers) the zone with the higher chance of a VM comes first, then the one with fewer
+#   recent preemptions, then the one where VMs run longer.
 
 
 def ranked(

@@ -1,31 +1,27 @@
-"""What to do next, as a pure function: the cluster's state and the moment go in, decisions come
-out.
+"""Decide what a controller does next. Pure.
 
-Nothing here does I/O or remembers anything, so a controller that was killed decides the same from
-the journal as one that was not, and every decision can be replayed from the journal in a test. The
-rules, in order:
+`decide` takes the state of a cluster and the observations of this moment, a `Situation`, and returns
+decisions. It does no I/O and remembers nothing. A controller that follows a killed one therefore
+decides the same from the same journal, and a test can replay every decision.
 
-- a cluster that is being deleted gets rid of every VM, once its runs and jobs are over;
-- limits on hours and cost end it, idleness sends the workers home and then everything;
-- each declared place (slot) that has no VM, or one that was told to leave, gets a new VM under a
-  number never used, the controller's own among them where it is to run on one;
-- but none where VMs of its kind failed to boot one after another, or were unfit, or where the limit
-  comes before one has booted, and no worker where that is so of a parameter server: they would be
-  paid for nothing, and workers that are there idle;
-- VMs prepare mini-batches for runs that have them (`preparation`), as transient as workers are;
-- VMs in places that are no longer declared are deleted, and those that will never answer, or answer
-  no more, or that a bag gave up and that can be replaced;
-- while the cluster moves, VMs are asked for where it is to be, and none of the old is replaced
-  (`moving`);
-- once every declared VM answers, the cluster is ready;
-- one that is to have its controller on a VM of its own is given into its charge once that VM
-  answers.
+The rules, in this order:
+
+1. A cluster that is being deleted deletes all of its VMs, once its unsaved work is over.
+2. The limits on hours, cost and idle time begin the deletion.
+3. Shortly before the end of the cluster the runs save.
+4. A cluster that moves to other zones follows the steps of `relocation` instead of the rules below.
+5. VMs are deleted if no place is declared for them, if they failed or no longer answer, or if their
+   work releases them.
+6. Each declared place without a VM gets one, under a number that was never used. `_may_request` has
+   the exceptions: a VM is not requested where it would cost money without being of use.
+7. The cluster is ready once all declared VMs are.
+8. The control of the cluster passes to the controller's own VM once that VM answers.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ...catalog import home_first
@@ -39,22 +35,38 @@ from ...spec.image import least_boot_seconds
 from . import relocation as moves
 from .capacity import Capacity
 from .preparation import preparing
-from .relocation import Arrive, Stay
+from .relocation import CancelMove, FinishMove
 
 SAVE_AHEAD_SECONDS = 600.0
+"""Runs save this long before the end of their cluster, or earlier in short-lived clusters."""
 LEAVE_SECONDS = 300.0
-"""A VM that is still there so long after the notice of its preemption may have made it up."""
+"""A VM that still runs this long after its preemption notice may have invented the notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """All that a decision depends on: what is known, and what is seen at this moment.
+    """Everything that a decision depends on.
 
-    `now` in seconds since 1970; `ahead` is how many seconds the clock by which events are dated is
-    ahead of it. `answering`: VMs whose agents answer; `silent`: those that answer no more, for good
-    (`silence`). `here`: the VM on which this controller runs, empty on the machine of whoever
-    declared the cluster; `isolated`: whether VMs have a network of their own. `unprepared`: VMs
-    rented where the cluster is to be that have not all ready for its runs.
+    Attributes
+    ----------
+    now
+        The time, in seconds since 1970.
+    state
+        The state of the cluster, from its journal.
+    saved_ahead
+        Whether the runs were already asked to save before the end.
+    ahead
+        How far the clock that dates events is ahead of `now`, in seconds.
+    answering
+        The VMs whose agents answer.
+    silent
+        The VMs that no longer answer and are given up (`heartbeat`).
+    here
+        The VM on which this controller runs, or '' on the machine that declared the cluster.
+    isolated
+        Whether the VMs have a network of their own.
+    unprepared
+        The VMs in the new zones of a moving cluster that do not have the files of its runs yet.
     """
 
     now: float
@@ -70,7 +82,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class RequestVm:
-    """Ask Compute Engine for a VM."""
+    """Request a VM from Compute Engine."""
 
     vm: str
     role: str
@@ -83,7 +95,7 @@ class RequestVm:
 
 @dataclass(frozen=True, slots=True)
 class DeleteVm:
-    """End a VM; `reason` is a clause."""
+    """Delete a VM; `reason` is a clause."""
 
     vm: str
     reason: str
@@ -91,35 +103,35 @@ class DeleteVm:
 
 @dataclass(frozen=True, slots=True)
 class BeginDeletion:
-    """End the whole cluster; `reason` is a clause."""
+    """Delete the whole cluster; `reason` is a clause."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SaveAhead:
-    """Have the chief save and ship now, because the end is near."""
+    """Save all runs now: the cluster ends in `seconds_left` seconds."""
 
     seconds_left: float
 
 
 @dataclass(frozen=True, slots=True)
-class TellReady:
-    """Every declared VM answers, so many `workers` among them."""
+class ReportReady:
+    """Report that all declared VMs are ready, among them this number of `workers`."""
 
     workers: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Give the cluster into the charge of a controller on this VM, if that can run one."""
+    """Pass control of the cluster to a controller on this VM, if the VM can run one."""
 
     vm: str
 
 
 @dataclass(frozen=True, slots=True)
 class StayHere:
-    """The controller stays on this machine, though it was to have a VM; `why` is a sentence."""
+    """Keep the controller on this machine although a VM was declared for it; `why` is a sentence."""
 
     why: str
 
@@ -129,187 +141,198 @@ Decision = (
     | DeleteVm
     | BeginDeletion
     | SaveAhead
-    | TellReady
+    | ReportReady
     | HandOver
     | StayHere
-    | Arrive
-    | Stay
+    | FinishMove
+    | CancelMove
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One VM that the declaration asks for."""
+    """A place for one VM in the declaration of a cluster.
+
+    Attributes
+    ----------
+    zones
+        The zones that the VM may be in, the best first.
+    fixed
+        Whether the user named the zones, so that a VM in another zone does not fit.
+    terms
+        `spot` or `standard` (on demand) where a deadline decides it, or '' for the cluster's own.
+    """
 
     role: str
     slot: int
     accelerator: str
     zones: tuple[str, ...]
-    """Where it may be, best first."""
     fixed: bool = False
-    """Whether the user has said where, so that one elsewhere is not what is wanted."""
     terms: str = ""
-    """`spot` or `standard` (on demand), where a deadline decides that; else as the cluster was
-    declared.
-    """
 
     def fits(self, vm: VmState) -> bool:
-        """Whether this is what was asked for here."""
-        terms = not self.terms or (self.terms == "standard") == (
-            vm.provisioning_model == "standard"
-        )
-        return (
-            terms
-            and vm.accelerator == self.accelerator
-            and (not self.fixed or vm.zone in self.zones)
-        )
+        """Return whether the VM has the terms, GPU and zone of this place."""
+        on_demand = vm.provisioning_model == "standard"
+        if self.terms and (self.terms == "standard") != on_demand:
+            return False
+        if vm.accelerator != self.accelerator:
+            return False
+        return not self.fixed or vm.zone in self.zones
 
 
 def decide(situation: Situation) -> list[Decision]:
-    """The decisions of this moment. Calling it again before they are carried out gives the same
-    ones again.
+    """Decide what the controller does next.
+
+    Until a decision is carried out and in the journal, the next call returns it again.
+
+    Parameters
+    ----------
+    situation
+        The state of the cluster and the observations of this moment.
+
+    Returns
+    -------
+    list of Decision
+        The decisions, in the order in which to carry them out.
     """
     state = situation.state
-    if state.spec is None or state.over:
+    spec = state.spec
+    if spec is None or state.over:
         return []
     if state.phase == "deleting":
-        if any(KINDS[work.kind].saves for work in state.works.values() if not work.over):
-            return list(_gone(situation))  # their last checkpoint comes home first
-        # The VM on which the controller runs goes last: nobody would delete the others.
-        others = [vm for vm in state.living if vm.name != state.seat]
-        return [DeleteVm(vm.name, state.reason) for vm in others or state.living]
-    if reason := _reason_to_end(situation, state.spec):
+        return _delete_all(situation)
+    if reason := _reason_to_end(situation, spec):
         return [BeginDeletion(reason)]
     decisions: list[Decision] = []
     left = state.seconds_left(situation.now)
-    if (
-        left <= min(SAVE_AHEAD_SECONDS, state.spec.max_seconds / 4)
-        and state.active_run
-        and not situation.saved_ahead
-    ):
+    ends_soon = left <= min(SAVE_AHEAD_SECONDS, spec.max_seconds / 4)
+    if ends_soon and state.active_run and not situation.saved_ahead:
         decisions.append(SaveAhead(left))
     if state.relocation:
-        return [*decisions, *_move(situation, state.relocation)]
-    places = list(wanted(situation))
-    decisions += _surplus(state, places, situation)
-    decisions += _missing(situation, state.spec, places)
-    decisions += _ready(state, state.spec)
-    decisions += _elsewhere(situation, state.spec)
+        decisions += _move(situation, state.relocation)
+        return decisions
+    places = list(places_now(situation))
+    decisions += _surplus(situation, spec, places)
+    decisions += _requests(situation, spec, places)
+    decisions += _readiness(state, spec)
+    decisions += _hand_over(situation, spec)
     return decisions
 
 
-def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
-    """What is next while the cluster moves: VMs for the places that it is to have, and the step
-    that follows.
-    """
+# ---------------------------------------------------------------- the end of the cluster
+
+
+def _delete_all(situation: Situation) -> list[Decision]:
+    """Delete all VMs, or only useless ones while work still saves."""
     state = situation.state
-    useless = {each.vm: each for each in _useless(situation)}
-    yield from useless.values()
-    places = list(_elsewhere_wanted(situation, relocation.spec))
-    filled = [(place, _there(state, place, useless)) for place in places]
-    missing = list(
-        _missing(situation, relocation.spec, [place for place, vm in filled if vm is None])
-    )
-    asked = {(each.role, each.slot) for each in missing}
-    known = [
-        moves.Wanted(
-            each.role, each.slot, each.accelerator, each.zones, vm, (each.role, each.slot) in asked
-        )
-        for each, vm in filled
-    ]
-    if step := moves.step(state, relocation, known, situation.now, situation.unprepared):
-        yield step
-    if not isinstance(step, Stay):
-        yield from missing
+    unsaved = any(KINDS[work.kind].saves for work in state.works.values() if not work.over)
+    if unsaved:
+        return list(_unresponsive(situation))
+    # The VM on which the controller runs comes last: after it, no process would delete the others.
+    others = [vm for vm in state.living if vm.name != state.seat]
+    return [DeleteVm(vm.name, state.reason) for vm in others or state.living]
 
 
-def _elsewhere_wanted(situation: Situation, spec: ClusterSpec) -> Iterator[Place]:
-    """The places that the cluster is to have when it has moved, in its zones and no others.
-
-    One that is left empty, because who had it was revoked and nobody is to be replaced, is none of
-    them.
-    """
+def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
+    """Return why the cluster ends now, a clause, or ''."""
     state = situation.state
-    places = [
-        replace(each, fixed=True) for each in wanted(situation, spec) if each.role != PREPARATION
-    ]
-    workers = [each for each in places if each.role == WORKER]
-    present = [
-        vm
-        for vm in state.living
-        if vm.role == WORKER and not vm.left and any(place.fits(vm) for place in workers)
-    ]
-    for place in (
-        *(each for each in places if each.role != WORKER),
-        *_kept(state, workers, present),
+    now = situation.now
+    if state.clock.between(spec.declared_at, now) >= spec.max_seconds:
+        return f"the limit of {render_duration(spec.max_seconds)} is reached"
+    # The bill may reach the limit sooner than the declared rate says: traffic is part of it.
+    if spec.max_cost is not None and (
+        state.seconds_left(now) <= 0 or total(state, now) >= spec.max_cost
     ):
-        there = [
-            vm
-            for vm in state.vms.values()
-            if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)
-        ]
-        gone = [vm for vm in there if vm.state == "revoked" and not vm.left and not vm.coming]
-        if spec.replace or place.role != WORKER or not gone or any(vm.living for vm in there):
-            yield place
+        return f"the limit of ${spec.max_cost:.2f} is reached"
+    if idle_seconds(situation) >= spec.idle_end_seconds:
+        return f"{_missing_use(state)} for {render_duration(spec.idle_end_seconds)}"
+    if _is_busy(state):
+        return ""
+    for work in state.works.values():
+        if work.over and work.has_cluster_alone:
+            return f"{work.name} is over"
+    if state.run and state.run.spec.when_done == "cluster":
+        return f"{state.run.name} is over"
+    return ""
 
 
-def _there(state: ClusterState, place: Place, useless: Collection[str]) -> VmState | None:
-    """The VM that is in a place that the cluster is to have, and can stay."""
-    mine = (
-        vm
-        for vm in state.living
-        if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)
-    )
-    return next(
-        (vm for vm in mine if not vm.left and vm.state != "leaving" and vm.name not in useless),
-        None,
-    )
+def idle_seconds(situation: Situation) -> float:
+    """Return for how many seconds the cluster has been of no use.
+
+    It is of no use without work, and also with a run that has no parameter server.
+    """
+    since = situation.state.unused_since
+    if since:
+        return situation.now - since
+    return 0.0
 
 
-def wanted(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Place]:
-    """The places that should hold a VM now, of the cluster as it is or as `spec` says."""
-    spec = spec or situation.state.spec
+def _missing_use(state: ClusterState) -> str:
+    """Return what the cluster lacks to be of use, a noun phrase."""
+    return "no parameter server" if state.active_run else "no run"
+
+
+def _is_busy(state: ClusterState) -> bool:
+    """Return whether work needs the cluster."""
+    return bool(state.active_run or state.studying or state.needs_workers_alone)
+
+
+# ---------------------------------------------------------------- places
+
+
+def places_now(situation: Situation, spec: ClusterSpec | None = None) -> Iterator[Place]:
+    """Yield the places that should have a VM now.
+
+    Parameters
+    ----------
+    situation
+        The state of the cluster and the observations of this moment.
+    spec
+        The declaration that the cluster moves to (default: its own).
+    """
+    state = situation.state
+    spec = spec or state.spec
     assert spec is not None
     near = home_first(spec.all_zones, spec.home_zone)
     if spec.controller_vm:
         yield Place(CONTROLLER, 0, "", near)
     if spec.parameter_server_zone:
-        servers = (spec.parameter_server_zone,)
+        server_zones = (spec.parameter_server_zone,)
     else:
-        servers = near
+        server_zones = near
     for slot in range(spec.parameter_servers):
-        yield Place(PARAMETER_SERVER, slot, "", servers)
+        yield Place(PARAMETER_SERVER, slot, "", server_zones)
     if CPU in spec.prices:
-        slots = (slot for run in preparing(situation.state) for slot in run.preparation.slots)
-        for slot in itertools.islice(
-            slots, spec.preparation
-        ):  # the limit on money is computed with these
+        slots = (slot for run in preparing(state) for slot in run.preparation.slots)
+        # The time that --max-cost allows is computed with this number of them.
+        for slot in itertools.islice(slots, spec.preparation):
             yield Place(PREPARATION, slot, CPU, (spec.home_zone,))
-    if idle_seconds(situation) >= spec.idle_seconds or _sent_home(situation.state):
+    if idle_seconds(situation) >= spec.idle_seconds or _workers_released(state):
         return
-    yield from _kept(
-        situation.state, list(worker_places(situation.state, spec)), _present(situation.state)
-    )
+    present = [vm for vm in state.serving if vm.role == WORKER]
+    yield from _renumbered(state, list(worker_places(state, spec)), present)
 
 
-def _present(state: ClusterState) -> list[VmState]:
-    return [vm for vm in state.serving if vm.role == WORKER]
+def _workers_released(state: ClusterState) -> bool:
+    """Return whether the last run is over and its declaration releases the workers then."""
+    run = state.run
+    return bool(run and not _is_busy(state) and run.spec.when_done == "workers")
 
 
 def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
-    """The places of workers that `spec` has, or those that a deadline asks for."""
+    """Yield the places of workers: those that a deadline decided on, or else those of `spec`."""
     slots = itertools.count()
-    if state.steered is not None and (run := state.due or state.run):
-        room = dict.fromkeys(
-            ("spot", "standard"), spec.max_workers or spec.worker_count
-        )  # whatever the journal says
+    run = state.due or state.run
+    if state.steered is not None and run:
+        # A VM may have written this part of the journal: it cannot ask for more than was declared.
+        most = spec.max_workers or spec.worker_count
+        room = {"spot": most, "standard": most}
         for gpu, terms, count in state.steered:
-            if gpu in spec.prices:
-                wanted_ = min(count, room[terms])
-            else:
-                wanted_ = 0
-            room[terms] -= wanted_
-            for _ in range(wanted_):
+            if gpu not in spec.prices:
+                continue
+            granted = min(count, room[terms])
+            room[terms] -= granted
+            for _ in range(granted):
                 yield Place(WORKER, next(slots), gpu, zones_for(spec, run.spec, gpu), terms=terms)
         return
     for group in spec.groups:
@@ -321,90 +344,49 @@ def worker_places(state: ClusterState, spec: ClusterSpec) -> Iterator[Place]:
             yield Place(WORKER, next(slots), group.accelerator, zones, fixed=bool(group.zone))
 
 
-def _kept(state: ClusterState, places: list[Place], present: list[VmState]) -> list[Place]:
-    """The same places under the numbers of VMs that fit them: a resize keeps the VMs that are still
-    wanted.
+def _renumbered(state: ClusterState, places: list[Place], present: list[VmState]) -> list[Place]:
+    """Return the places with the slots of VMs that fit them, so that a resize keeps these VMs.
 
-    They stay as they are where every VM fits the place of its number, as it does until a mixed
-    cluster is resized.
+    Slots change only if a VM does not fit the place of its own slot, as after the resize of a
+    cluster with several GPU types.
     """
     declared = {place.slot: place for place in places}
     if all(vm.slot in declared and declared[vm.slot].fits(vm) for vm in present):
         return places
+    # Of two VMs in one slot, the one that is leaving does not count.
     by_slot = {vm.slot: vm for vm in sorted(present, key=lambda vm: vm.state != "leaving")}
-    lost = {
+    # By the slot of the place: the slot that it gets.
+    assigned: dict[int, int] = {}
+    # Places in one zone have fewer VMs that fit, so they choose first.
+    for place in sorted(places, key=lambda place: not place.fixed):
+        free = by_slot.keys() - set(assigned.values())
+        fitting = [slot for slot in free if place.fits(by_slot[slot])]
+        if fitting:
+            assigned[place.slot] = min(fitting, key=lambda slot: (slot != place.slot, slot))
+    # An empty place gets a slot in which a VM of its kind was revoked, so that it is replaced.
+    revoked = {
         (vm.slot, vm.accelerator)
         for vm in state.vms.values()
         if vm.role == WORKER and vm.state == "revoked"
     }
-    kept: dict[int, int] = {}  # by the place's own number
-    for place in sorted(places, key=lambda each: not each.fixed):
-        fitting = [
-            slot for slot, vm in by_slot.items() if slot not in kept.values() and place.fits(vm)
-        ]
-        if fitting:
-            kept[place.slot] = min(fitting, key=lambda slot: (slot != place.slot, slot))
     for place in places:
-        if place.slot not in kept:
-            free = (slot for slot in itertools.count() if slot not in kept.values())
-            some = list(itertools.islice(free, len(places)))
-            kept[place.slot] = min(
-                some, key=lambda slot: ((slot, place.accelerator) not in lost, slot)
-            )
-    return [replace(place, slot=kept[place.slot]) for place in places]
+        if place.slot in assigned:
+            continue
+        unassigned = (slot for slot in itertools.count() if slot not in assigned.values())
+        candidates = list(itertools.islice(unassigned, len(places)))
+        replacing = [slot for slot in candidates if (slot, place.accelerator) in revoked]
+        assigned[place.slot] = min(replacing or candidates)
+    return [replace(place, slot=assigned[place.slot]) for place in places]
 
 
-def idle_seconds(situation: Situation) -> float:
-    """Seconds for which the cluster has been ready without a run, or without a parameter server
-    that it could have.
-    """
-    since = situation.state.unused_since
-    if since:
-        return situation.now - since
-    return 0.0
+# ---------------------------------------------------------------- VMs that are deleted
 
 
-def _sent_home(state: ClusterState) -> bool:
-    run = state.run
-    return bool(run and not _is_busy(state) and run.spec.when_done == "workers")
-
-
-def _is_busy(state: ClusterState) -> bool:
-    return bool(state.active_run or state.studying or state.needs_workers_alone)
-
-
-def _reason_to_end(situation: Situation, spec: ClusterSpec) -> str:
+def _surplus(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[DeleteVm]:
+    """Delete VMs without a place, useless VMs, and VMs that their work releases."""
     state = situation.state
-    now = situation.now
-    if state.clock.between(spec.declared_at, now) >= spec.max_seconds:
-        return f"the limit of {render_duration(spec.max_seconds)} is reached"
-    if spec.max_cost is not None and (
-        state.seconds_left(now) <= 0 or total(state, now) >= spec.max_cost
-    ):
-        return f"the limit of ${spec.max_cost:.2f} is reached"
-    if idle_seconds(situation) >= spec.idle_end_seconds:
-        return f"{_unused(state)} for {render_duration(spec.idle_end_seconds)}"
-    if _is_busy(state):
-        return ""
-    if last := next(
-        (work.name for work in state.works.values() if work.over and work.has_cluster_alone), ""
-    ):
-        return f"{last} is over"
-    run = state.run
-    if run and run.spec.when_done == "cluster":
-        return f"{run.name} is over"
-    return ""
-
-
-def _unused(state: ClusterState) -> str:
-    return "no parameter server" if state.active_run else "no run"
-
-
-def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> Iterator[DeleteVm]:
     declared = {(place.role, place.slot): place for place in places}
-    spec = state.spec
-    assert spec is not None
-    useless = {each.vm: each for each in _useless(situation)}
+    useless = {deletion.vm: deletion for deletion in _useless(situation)}
     released: dict[str, str] = {}
     for part in having("released"):
         released.update(part.released_vms(state))
@@ -414,114 +396,78 @@ def _surplus(state: ClusterState, places: list[Place], situation: Situation) -> 
         if vm.left:
             yield useless[vm.name]
         elif place is None:
-            idle = idle_seconds(situation) >= spec.idle_seconds
-            unused = f"{_unused(state)} for {render_duration(spec.idle_seconds)}"
-            yield DeleteVm(vm.name, unused if idle else "no longer needed")
+            yield DeleteVm(vm.name, _why_unneeded(situation, spec))
         elif vm.role == WORKER and not place.fits(vm):
             yield DeleteVm(vm.name, "no longer declared")
         elif vm.name in useless:
             yield useless[vm.name]
-        elif (
-            vm.name in released
-            and spec.replace
-            and left >= least_boot_seconds(spec, vm.accelerator)
-        ):
-            yield DeleteVm(vm.name, released[vm.name])
+        elif vm.name in released:
+            # Without the time to boot another one, a released VM is better than none.
+            can_replace = spec.replace and left >= least_boot_seconds(spec, vm.accelerator)
+            if can_replace:
+                yield DeleteVm(vm.name, released[vm.name])
+
+
+def _why_unneeded(situation: Situation, spec: ClusterSpec) -> str:
+    """Return why a VM without a place is deleted, a clause."""
+    if idle_seconds(situation) >= spec.idle_seconds:
+        return f"{_missing_use(situation.state)} for {render_duration(spec.idle_seconds)}"
+    return "no longer needed"
 
 
 def _useless(situation: Situation) -> Iterator[DeleteVm]:
-    """VMs that are of no use, wherever the cluster is."""
-    gone = {each.vm: each for each in _gone(situation)}
+    """Delete VMs that are of no use in any zone."""
+    unresponsive = {deletion.vm: deletion for deletion in _unresponsive(situation)}
     for vm in situation.state.living:
         if vm.left:
             yield DeleteVm(vm.name, "no longer needed")
         elif vm.failure:
             yield DeleteVm(vm.name, vm.failure)
-        elif vm.name in gone:
-            yield gone[vm.name]
+        elif vm.name in unresponsive:
+            yield unresponsive[vm.name]
 
 
-def _gone(situation: Situation) -> Iterator[DeleteVm]:
-    """VMs that are there, and nothing more will come of them."""
+def _unresponsive(situation: Situation) -> Iterator[DeleteVm]:
+    """Delete VMs that do not answer, and VMs that outlived their preemption notice."""
+    dated_now = situation.now + situation.ahead
     for vm in situation.state.living:
-        if (
-            vm.state == "leaving"
-            and situation.now + situation.ahead - vm.noticed_at > LEAVE_SECONDS
-        ):
-            yield DeleteVm(vm.name, "it was to be preempted and is still there")
+        if vm.state == "leaving" and dated_now - vm.noticed_at > LEAVE_SECONDS:
+            minutes = round(LEAVE_SECONDS / 60)
+            yield DeleteVm(vm.name, f"still running {minutes} min after its preemption notice")
         elif vm.name in situation.silent:
             yield DeleteVm(vm.name, "it does not answer")
 
 
-def _ready(state: ClusterState, spec: ClusterSpec) -> Iterator[TellReady]:
-    ready = [
-        vm.role
-        for vm in state.living
-        if vm.state == "ready" and vm.role not in (CONTROLLER, PREPARATION)
-    ]
-    if state.steered is None:
-        workers = spec.worker_count
-    else:
-        workers = sum(count for *_, count in state.steered)
-    if state.phase == "provisioning" and len(ready) >= workers + spec.parameter_servers:
-        yield TellReady(ready.count(WORKER))
+# ---------------------------------------------------------------- VMs that are requested
 
 
-def _elsewhere(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | StayHere]:
-    if situation.here or spec.controller != "cluster":
-        return
-    if not spec.controller_vm:
-        yield StayHere("An earlier version declared it: from now on its controller stays here")
-    elif not situation.isolated:
-        yield StayHere("The emulated VMs have no network of their own: the controller stays here")
-    else:
-        seat = next((vm for vm in situation.state.living if vm.role == CONTROLLER), None)
-        # The journal may not know yet that a VM is gone which was ready.
-        if seat and seat.state == "ready" and seat.name in situation.answering:
-            yield HandOver(seat.name)
-
-
-def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> Iterator[RequestVm]:
+def _requests(
+    situation: Situation, spec: ClusterSpec, places: Iterable[Place]
+) -> Iterator[RequestVm]:
+    """Request VMs for the places that have none and that may have one."""
     state = situation.state
-    numbers = {
-        role: _next_number(state, role)
-        for role in (CONTROLLER, PARAMETER_SERVER, WORKER, PREPARATION)
-    }
-    left = state.seconds_left(situation.now)
-    unneeded: set[int] = set()
-    for part in having("released"):
-        unneeded.update(part.vacant_slots(state))
-    # the deadline decides it
+    numbers = _next_numbers(state)
+    # The steering of a deadline decides on its own whether workers are on demand.
     if state.steered is None:
-        alone = spec
+        capacity_spec = spec
     else:
-        alone = replace(spec, fallback_seconds=None)
-    capacity = Capacity(alone, state.vms.values(), situation.now, state.advice)
-    before: dict[tuple[str, int], list[VmState]] = {}
-    for vm in state.vms.values():
-        if not vm.left:
-            before.setdefault((vm.role, vm.slot), []).append(vm)
+        capacity_spec = replace(spec, fallback_seconds=None)
+    capacity = Capacity(capacity_spec, state.vms.values(), situation.now, state.advice)
+    occupants = _occupants(state)
+    vacant: set[int] = set()
+    for part in having("released"):
+        vacant.update(part.vacant_slots(state))
     for place in places:
-        fits = [vm for vm in before.get((place.role, place.slot), ()) if place.fits(vm)]
-        if any(vm.living and vm.state != "leaving" for vm in fits):
+        fitting = [vm for vm in occupants.get((place.role, place.slot), ()) if place.fits(vm)]
+        if any(vm.living and vm.state != "leaving" for vm in fitting):
             continue
-        if left < least_boot_seconds(spec, place.accelerator):
+        lost = next((vm for vm in reversed(fitting) if vm.state in ("revoked", "leaving")), None)
+        if not _may_request(situation, spec, place, lost, vacant):
             continue
-        if boot_key(place.role, place.accelerator) in state.given_up:
-            continue
-        if place.role in (WORKER, PREPARATION) and state.stranded and not _needs_no_server(state):
-            continue
-        if place.role == WORKER and place.slot in unneeded:
-            continue
-        lost = next((vm for vm in reversed(fits) if vm.state in ("revoked", "leaving")), None)
-        transient = place.role in (WORKER, PREPARATION)
-        if lost and transient and not spec.replace:
-            continue
-        if transient and place.terms != "standard":
-            model = spec.provisioning_model
-        else:
-            model = "standard"
+        transient = place.role in (WORKER, PREPARATION) and place.terms != "standard"
+        model = spec.provisioning_model if transient else "standard"
         offer = capacity.offer(place.role, place.slot, place.accelerator, place.zones, model)
+        # No zone has capacity now.
         if offer is None:
             continue
         yield RequestVm(
@@ -536,8 +482,34 @@ def _missing(situation: Situation, spec: ClusterSpec, places: list[Place]) -> It
         numbers[place.role] += 1
 
 
-def _needs_no_server(state: ClusterState) -> bool:
-    """Whether work goes on for which workers alone do."""
+def _may_request(
+    situation: Situation,
+    spec: ClusterSpec,
+    place: Place,
+    lost: VmState | None,
+    vacant: Collection[int],
+) -> bool:
+    """Return whether a VM in this empty place would be of use.
+
+    `lost` is the VM that was revoked in this place, `vacant` are the slots that works leave empty.
+    """
+    state = situation.state
+    if state.seconds_left(situation.now) < least_boot_seconds(spec, place.accelerator):
+        return False
+    # VMs of this kind failed to boot one after another, or were unusable.
+    if boot_key(place.role, place.accelerator) in state.given_up:
+        return False
+    transient = place.role in (WORKER, PREPARATION)
+    # No parameter server can boot, so that these VMs would be idle.
+    if transient and state.stranded and not _works_without_server(state):
+        return False
+    if place.role == WORKER and place.slot in vacant:
+        return False
+    return not (lost and transient and not spec.replace)
+
+
+def _works_without_server(state: ClusterState) -> bool:
+    """Return whether work that needs no parameter server has workers."""
     return any(
         work.leases and not KINDS[work.kind].needs_server
         for work in state.works.values()
@@ -545,6 +517,129 @@ def _needs_no_server(state: ClusterState) -> bool:
     )
 
 
-def _next_number(state: ClusterState, role: str) -> int:
-    numbers = [vm.name.rpartition("-")[2] for vm in state.vms.values() if vm.role == role]
-    return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
+def _occupants(state: ClusterState) -> Mapping[tuple[str, int], list[VmState]]:
+    """Return all VMs by role and slot, in the order of their requests, gone ones included."""
+    found: dict[tuple[str, int], list[VmState]] = {}
+    for vm in state.vms.values():
+        if not vm.left:
+            found.setdefault((vm.role, vm.slot), []).append(vm)
+    return found
+
+
+def _next_numbers(state: ClusterState) -> dict[str, int]:
+    """Return the next number for the name of a VM, by role. Numbers are never reused."""
+    numbers: dict[str, int] = dict.fromkeys((CONTROLLER, PARAMETER_SERVER, WORKER, PREPARATION), 0)
+    for vm in state.vms.values():
+        number = vm.name.rpartition("-")[2]
+        if vm.role in numbers and number.isdecimal():
+            numbers[vm.role] = max(numbers[vm.role], int(number) + 1)
+    return numbers
+
+
+# ---------------------------------------------------------------- moves
+
+
+def _move(situation: Situation, relocation: Relocation) -> Iterator[Decision]:
+    """Fill the places in the new zones, and take the next step of the move."""
+    state = situation.state
+    useless = {deletion.vm: deletion for deletion in _useless(situation)}
+    yield from useless.values()
+    places = list(_places_after_move(situation, relocation.spec))
+    filled = [(place, _occupant(state, place, useless)) for place in places]
+    empty = [place for place, vm in filled if vm is None]
+    requests = list(_requests(situation, relocation.spec, empty))
+    requested = {(request.role, request.slot) for request in requests}
+    targets = [
+        moves.TargetPlace(
+            place.role,
+            place.slot,
+            place.accelerator,
+            place.zones,
+            vm,
+            (place.role, place.slot) in requested,
+        )
+        for place, vm in filled
+    ]
+    step = moves.step(state, relocation, targets, situation.now, situation.unprepared)
+    if step:
+        yield step
+    if not isinstance(step, CancelMove):
+        yield from requests
+
+
+def _places_after_move(situation: Situation, spec: ClusterSpec) -> Iterator[Place]:
+    """Yield the places of the moved cluster, in its new zones only.
+
+    A worker's place whose VM was revoked there is left out if the cluster does not replace VMs.
+    """
+    state = situation.state
+    places = [
+        replace(place, fixed=True)
+        for place in places_now(situation, spec)
+        if place.role != PREPARATION
+    ]
+    workers = [place for place in places if place.role == WORKER]
+    others = [place for place in places if place.role != WORKER]
+    present = [
+        vm
+        for vm in state.living
+        if vm.role == WORKER and not vm.left and any(place.fits(vm) for place in workers)
+    ]
+    yield from others
+    for place in _renumbered(state, workers, present):
+        vms = [
+            vm
+            for vm in state.vms.values()
+            if (vm.role, vm.slot) == (place.role, place.slot) and place.fits(vm)
+        ]
+        revoked = any(vm.state == "revoked" and not vm.left and not vm.coming for vm in vms)
+        if spec.replace or not revoked or any(vm.living for vm in vms):
+            yield place
+
+
+def _occupant(state: ClusterState, place: Place, useless: Collection[str]) -> VmState | None:
+    """Return the VM that is in this place and can stay, or None."""
+    for vm in state.living:
+        if (vm.role, vm.slot) != (place.role, place.slot) or not place.fits(vm):
+            continue
+        if not vm.left and vm.state != "leaving" and vm.name not in useless:
+            return vm
+    return None
+
+
+# ---------------------------------------------------------------- readiness, and the controller's VM
+
+
+def _readiness(state: ClusterState, spec: ClusterSpec) -> Iterator[ReportReady]:
+    """Report the cluster as ready once all declared workers and parameter servers are."""
+    if state.phase != "provisioning":
+        return
+    ready = [
+        vm.role
+        for vm in state.living
+        if vm.state == "ready" and vm.role not in (CONTROLLER, PREPARATION)
+    ]
+    if state.steered is None:
+        workers = spec.worker_count
+    else:
+        workers = sum(count for *_, count in state.steered)
+    if len(ready) >= workers + spec.parameter_servers:
+        yield ReportReady(ready.count(WORKER))
+
+
+def _hand_over(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | StayHere]:
+    """Pass control to the controller's own VM once it answers, or say why it stays here."""
+    if situation.here or spec.controller != "cluster":
+        return
+    if not spec.controller_vm:
+        yield StayHere("An earlier version declared it: from now on its controller stays here")
+        return
+    if not situation.isolated:
+        yield StayHere("The emulated VMs have no network of their own: the controller stays here")
+        return
+    for vm in situation.state.living:
+        if vm.role == CONTROLLER:
+            # The journal may not have the end of a VM yet that was ready.
+            if vm.state == "ready" and vm.name in situation.answering:
+                yield HandOver(vm.name)
+            return

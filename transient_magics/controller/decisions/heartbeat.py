@@ -1,13 +1,12 @@
-"""Which VMs have fallen silent for good, as far as can be told from here.
+"""Decide which VMs have stopped answering for good. Pure.
 
-A VM that Compute Engine calls running and that has not answered for a minute is given up. But
-silence may also be this machine's own: while Compute Engine is not heard either nobody learns
-anything from it, and where no VM answers at all (an address that the firewall does not let in any
-more, a network that lets no SSH out) that is likelier than that all of them have died at once. They
-train on then, and nothing is deleted.
+A VM that Compute Engine lists as running and that has not answered for a minute is given up. But the
+cause of the silence may be this machine. While Compute Engine does not answer either, no VM is given
+up. If no VM answers at all, a closed path (a firewall that no longer admits this address, a network
+that blocks SSH) is likelier than the death of all VMs. They continue to train, and none is deleted.
 
-All times are seconds of a clock that stands still while this machine sleeps: after waking up VMs
-get their time.
+All times are in seconds of a clock that stops while this machine sleeps, so that VMs get their full
+minute after it wakes up.
 """
 
 from __future__ import annotations
@@ -15,46 +14,55 @@ from __future__ import annotations
 from collections.abc import Collection
 
 SECONDS = 60.0
-_PROMPT_SECONDS = 10.0  # an answer that took longer was itself on its way while nobody was heard
+"""Silence after which a VM is given up, in seconds."""
+_PROMPT_SECONDS = 10.0
+"""A slower answer of Compute Engine was itself delayed, so it proves nothing about this machine."""
 
 
-class Silence:
-    """Since when each VM has been silent. One that has never answered is not known here."""
+class SilentVms:
+    """The VMs that have answered before and do not answer now."""
 
     def __init__(self) -> None:
-        self._lost_at: dict[str, float] = {}
-        self._told_at = 0.0
+        self._silent_since: dict[str, float] = {}
+        self._latest_poll = 0.0
+        """When the latest poll of Compute Engine began that was answered promptly."""
         self._none_answers = False
-        self.closed = False
-        """Whether the way to the VMs seems to be closed: none has answered for long."""
+        self.path_closed = False
+        """Whether no VM has answered for a minute, so that the path to them is likely closed."""
 
     def __contains__(self, vm: str) -> bool:
-        return vm in self._lost_at
+        return vm in self._silent_since
 
-    def begin(self, vm: str, now: float) -> None:
-        """It does not answer any more."""
-        self._lost_at.setdefault(vm, now)
+    def add(self, vm: str, now: float) -> None:
+        """Note that a VM does not answer."""
+        self._silent_since.setdefault(vm, now)
 
-    def end(self, vm: str) -> None:
-        """It answers, or is gone."""
-        self._lost_at.pop(vm, None)
+    def remove(self, vm: str) -> None:
+        """Note that a VM answers, or is gone."""
+        self._silent_since.pop(vm, None)
 
-    def asked(self, began: float, now: float, *, answered: bool) -> None:
-        """Compute Engine was asked which VMs it has, and has answered or not."""
-        if answered and now - began <= _PROMPT_SECONDS:
-            self._told_at = began
+    def polled(self, began: float, ended: float, *, answered: bool) -> None:
+        """Note a poll of Compute Engine, and whether it was answered."""
+        if answered and ended - began <= _PROMPT_SECONDS:
+            self._latest_poll = began
         else:
-            self._begin_anew(now)
+            self._restart(ended)
 
-    def for_good(self, known: Collection[str], now: float) -> list[str]:
-        """Those that are to be given up, of the VMs that have once answered (`known`)."""
-        none_answers = len(known) > 1 and all(vm in self for vm in known)
+    def given_up(self, vms: Collection[str], now: float) -> list[str]:
+        """Return which of `vms`, all VMs that have ever answered, are given up."""
+        none_answers = len(vms) > 1 and all(vm in self for vm in vms)
         if self._none_answers and not none_answers:
-            self._begin_anew(now)  # the first one is back, and the others have their time to follow
+            # The path is open again: the other VMs get a minute to answer, too.
+            self._restart(now)
         self._none_answers = none_answers
-        silent = [vm for vm in known if vm in self and self._told_at - self._lost_at[vm] > SECONDS]
-        self.closed = none_answers and bool(silent)
-        return [] if none_answers else silent
+        silent = [
+            vm for vm in vms if vm in self and self._latest_poll - self._silent_since[vm] > SECONDS
+        ]
+        self.path_closed = none_answers and bool(silent)
+        if none_answers:
+            return []
+        return silent
 
-    def _begin_anew(self, now: float) -> None:
-        self._lost_at = dict.fromkeys(self._lost_at, now)
+    def _restart(self, now: float) -> None:
+        """Count the silence of all VMs from now on."""
+        self._silent_since = dict.fromkeys(self._silent_since, now)

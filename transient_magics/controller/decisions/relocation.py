@@ -41,7 +41,7 @@ in which VMs boot.
 
 
 @dataclass(frozen=True, slots=True)
-class Arrive:
+class FinishMove:
     """Hand the runs over to the VMs that have come, and leave these others.
 
     `save`: whether what the parameter servers have is to be saved for the next ones. It is not
@@ -53,14 +53,14 @@ class Arrive:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class CancelMove:
     """Give the move up; `why` is a clause."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TargetPlace:
     """A place of what the cluster is to be, and the VM that is in it; without one whether it is
     `asked` for now.
     """
@@ -207,21 +207,21 @@ def patience(spec: ClusterSpec) -> float:
 def step(
     state: ClusterState,
     relocation: Relocation,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[TargetPlace],
     now: float,
     unprepared: Collection[str] = (),
-) -> Arrive | Stay | None:
+) -> FinishMove | CancelMove | None:
     """What is next in a move, but for VMs that are still to be rented; `now` in seconds since 1970.
 
     `unprepared` are VMs that have not yet all ready which the runs need there.
     """
     if why := _hopeless(state, relocation, wanted, now):
-        return Stay(why)
+        return CancelMove(why)
     there = {place.vm.name: place.vm for place in wanted if place.vm and place.vm.state == "ready"}
     if len(there) < len(wanted) or not there.keys().isdisjoint(unprepared):
         return None
     staying = [vm for vm in state.living if not vm.left and vm.role != CONTROLLER]
-    return Arrive(
+    return FinishMove(
         tuple(vm.name for vm in staying if vm.name not in there), _to_be_saved(state, there)
     )
 
@@ -241,7 +241,7 @@ def _servers(vms: Iterable[VmState]) -> list[VmState]:
 
 
 def _hopeless(
-    state: ClusterState, relocation: Relocation, wanted: Iterable[Wanted], now: float
+    state: ClusterState, relocation: Relocation, wanted: Iterable[TargetPlace], now: float
 ) -> str:
     """Why what the cluster is to be will not be there, a clause, or nothing."""
     passed = now - relocation.began_at

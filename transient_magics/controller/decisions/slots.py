@@ -1,10 +1,9 @@
-"""The places that workers may take, each with its GPU, and what a run or job asks of them.
+"""Worker slots: what work asks of them, which trials share one, and which runs prepare in one. Pure.
 
-Most runs take any workers, so many at least and at most. A run whose machines were named
-(`k80x2+p100x1`, as those of a study with `--on`) takes exactly these and no other: it waits where
-there are fewer free, and nobody waits for it where the cluster has fewer altogether. Other work,
-such as a job, takes as many as it was declared with, of any GPU, and a Dask cluster takes as many
-as there are where there are fewer.
+Most runs take any workers between a least and a most number. A run with named machines
+(`k80x2+p100x1`, or a study with `--on`) takes exactly these. It waits while fewer are free, and does
+not block others if the cluster has fewer in total. Other work, such as a job, takes the declared
+number of workers with any GPU. A Dask cluster takes what there is if there are fewer.
 """
 
 from __future__ import annotations
@@ -135,11 +134,12 @@ def _within(begun: Iterable[int], another: int, head: int, places: int) -> bool:
     return any(places - head - another < each <= places - head for each in sums)
 
 
-# Which trials of a study share a VM (`--per-vm`): a pure function of who has begun, and of the places that they have.
+# ---------------------------------------------------------------- shared VMs
 #
-# For all others those on one VM are one claim, that of the first of them, their host; the others are its guests, and
-# take no worker. A trial is the guest of the first host of its study that has fewer than so many trials there; where
-# all have as many, it is a host and takes a worker of its own. When a host ends, the next trial on its VM is one.
+# With `--per-vm`, the trials of a study on one VM are one claim: that of the first of them, the host.
+# The others are its guests and take no worker. A trial becomes the guest of the first host of its
+# study with room for another trial. If all are full, it is a host and takes a worker of its own. When
+# a host ends, the next trial on its VM becomes the host.
 
 
 def guests(claims: Sequence[Claim], state: ClusterState) -> Mapping[str, str]:
@@ -201,12 +201,12 @@ def _joins(run: RunState, group: Sequence[RunState], slots: Mapping[str, int]) -
     return len(group) < run.spec.per_vm
 
 
-# Which run makes ready on which VM, to have its worker next (pure).
+# ---------------------------------------------------------------- prewarming
 #
-# A run that has begun, and waits for its workers, has a process of each made ready beside the run that makes its last
-# steps there: else the VM would do nothing meanwhile. That is no lease: the run has no part of the VM or its cost,
-# and another one may have the place all the same. Of a study's trials, which wait for any worker, that one comes
-# first that is ready on the VM that is free.
+# A run that has begun and waits for workers prepares its processes on VMs where another run makes its
+# last steps. Otherwise these VMs would be idle between the runs. This is not a lease: the run pays no
+# part of the VM, and another one may get the slot. Of the trials of a study, which wait for any
+# worker, the one that is prepared on the free VM comes first.
 
 
 def ready(

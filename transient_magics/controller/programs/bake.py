@@ -1,7 +1,8 @@
-"""`python -m ...programs.bake NAME`: bake the image that `builds/NAME/spec.json` declares.
+"""Bake the image that `builds/NAME/spec.json` declares: `python -m ...programs.bake NAME`.
 
-Started detached, so that it outlives the notebook; what it does is in `journal.jsonl` beside the
-declaration. Asked to end (SIGTERM), it deletes its VM first. Ends at once where another is at it.
+The client starts it detached, so that it outlives the notebook. Its steps are in `journal.jsonl`
+beside the declaration. On SIGTERM it deletes its VM first. It ends immediately if another process
+bakes the image.
 """
 
 from __future__ import annotations
@@ -48,11 +49,10 @@ _LONGEST_PAUSE = 5.0
 _INSERT_SECONDS = 120.0
 
 
-# From a base image to one that carries a stack: a VM installs it, and its disk becomes the image.
-#
-# The VM is on demand, nobody can log in to it, and Compute Engine itself deletes it after an hour. It is deleted with
-# its disk in any case: when the image is there, when anything failed, when this program is asked to end. Should even
-# that fail, its labels let a sweep find it.
+# A VM installs the stack, and its disk becomes the image. The VM is on demand, has no login, and is
+# deleted by Compute Engine after an hour. It is deleted with its disk in any case: when the image
+# exists, after a failure, and when this program is terminated. If even that fails, a sweep finds it by
+# its labels.
 
 
 class Baking:

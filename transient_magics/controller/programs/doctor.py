@@ -26,7 +26,14 @@ from ...cloud import ComputeEngine, Finding
 from ...cloud.calling import clients
 from ...cloud.calling.failures import grant, set_quota_project
 from ...cloud.calling.login import SignedIn
-from ...errors import AccessError, CloudError, ConsumerError, CredentialsError, TransientError
+from ...errors import (
+    AccessError,
+    CloudError,
+    ConsumerError,
+    CredentialsError,
+    TransientError,
+    reason_of,
+)
 from ...journal import events
 from ...protocol.doctor import BAD, GOOD, NOTE, Check
 from ...spec import ClusterSpec, own_bucket
@@ -107,7 +114,7 @@ async def check_folder(_: Patient) -> Answer:
         probe.unlink()
         places.sockets()
     except OSError as error:
-        found = f"{error.filename or home} cannot be written: {error.strerror or error}."
+        found = f"{error.filename or home} cannot be written: {reason_of(error)}."
         return Answer(BAD, found, "export TRANSIENT_MAGICS_HOME=FOLDER")
     free = shutil.disk_usage(home).free
     if free < _LITTLE_BYTES:
@@ -436,7 +443,7 @@ async def _answered(question: Question, patient: Patient) -> list[Check]:
         late = Answer(BAD, f"no answer within {question.seconds:.0f} s.", "transient doctor")
         return [_check(question.name, question.question, late)]
     except OSError as error:  # of this machine's disk
-        broken = Answer(BAD, f"{error.filename or 'this machine'}: {error.strerror or error}.")
+        broken = Answer(BAD, f"{error.filename or 'this machine'}: {reason_of(error)}.")
         return [_check(question.name, question.question, broken)]
     if found is None:
         return []

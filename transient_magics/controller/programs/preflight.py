@@ -1,6 +1,6 @@
 """Check whether a cluster can be created: `python -m ...programs.preflight < spec.json`.
 
-Nothing is created. Prints one JSON object: `{"findings": [{subject, good, said, fix, told}], "spec":
+Nothing is created. Prints one JSON object: `{"findings": [{subject, good, text, fix, answered}], "spec":
 the declaration}`, with the zones that Compute Engine has. It examines what the controller would
 request first. With the argument `controller`, on the VM that is going to run the controller, it
 checks whether the controller can run there.

@@ -1,5 +1,3 @@
-"""A controller on a VM of its cluster (`--controller cluster`): put there, followed, attached to,
-taken back.
-"""
+"""A controller on a VM of its cluster: install it, mirror it, attach to it, synchronize its results."""
 
 from __future__ import annotations

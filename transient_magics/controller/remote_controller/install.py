@@ -138,7 +138,7 @@ class RemoteInstall:
             await self._connection.start_detached(command, log, environment=settings)
 
     async def ask(self, command: Command) -> dict[str, Any]:
-        """The controller's answer to a command, yet to be `granted`. Raises RemoteError where none
+        """The controller's answer to a command, for `checked_answer`. Raises RemoteError where none
         can be read.
         """
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")

@@ -32,6 +32,7 @@ from ...errors import (
     RoomError,
     TransientError,
     checked_answer,
+    reason_of,
 )
 from ...journal import (
     ClusterState,
@@ -379,7 +380,7 @@ class ControllerProxy:
                 except (OSError, RoomError) as error:
                     if isinstance(error, OSError) and error.errno not in _NO_ROOM:
                         raise
-                    why = error.strerror if isinstance(error, OSError) else error
+                    why = reason_of(error)
                     self._no_room[what] = f"The {what} cannot be copied to this machine: {why}"
                     log.warning("%s", self._no_room[what])
                 await asyncio.sleep(_ROOM_SECONDS)

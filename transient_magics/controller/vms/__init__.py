@@ -1,7 +1,7 @@
-"""A cluster's VMs: requested, reached, watched over SSH, deleted.
+"""The VMs of a cluster: request them, reach them over SSH, watch them, delete them.
 
-`fleet` has them all, `link` is one; `machines` says what a request holds, `access` gives the
-clients and the ways in.
+`fleet` has all VMs, `link` is the connection to one. `machines` makes the requests, `access` has the
+clients of Compute Engine and the ways in, `lookup` finds prices, zones and images.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""When Google does not accept our credentials any more, in the middle of a cluster's life.
+"""Handle credentials that Google no longer accepts, in the middle of a cluster's life.
 
-Nothing is given up: VMs and training go on, what is wanted of Compute Engine waits, and the panel
-says what to type. Credentials are looked for again at growing intervals, so that a login in any
-terminal is enough; then what waited is carried out. The journal says once that it began, and once
-that it is over.
+VMs and training continue, requests to Compute Engine wait, and the panel shows what to type. The
+controller loads the credentials again at growing intervals, so that a login in any terminal is
+enough. Then it sends the requests that waited. The journal notes once when this begins, and once
+when it is over.
 """
 
 from __future__ import annotations
@@ -25,50 +25,46 @@ _FIX = f"Training goes on; VMs are neither made nor deleted {_TYPE}"
 _FIX_DELETING = f"What is left of the cluster is not deleted, and costs money, {_TYPE}"
 
 
-class Login:
-    """Whether Google accepts our credentials, as far as the latest answers tell."""
+class CredentialStatus:
+    """Whether Google accepts the credentials of this process, by its latest answers."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._pause = _FIRST_PAUSE
-        self._said = ""
+        self._reason = ""
 
     @property
     def refused(self) -> bool:
-        """Whether they were not accepted."""
-        return bool(self._said)
+        """Whether Google refused them."""
+        return bool(self._reason)
 
     def refuse(self, error: CredentialsError) -> None:
-        """They were not accepted. Every request says so in its own words; the first is told."""
-        self._said = self._said or error.what.rstrip(".")
-        self.tell()
+        """Note that Google refused them. Only the first sentence is reported: later ones differ."""
+        self._reason = self._reason or error.what.rstrip(".")
+        self.report()
 
-    def tell(self) -> None:
-        """Say what waits for a login, if anything does: while the cluster is deleted, its end."""
-        if self._said:
-            if self._recorder.state.phase == "deleting":
-                fix = _FIX_DELETING
-            else:
-                fix = _FIX
-            self._recorder.note(_SOURCE, f"{self._said}. {fix}")
+    def report(self) -> None:
+        """Report what waits for a login. While the cluster is deleted, that is its end."""
+        if self._reason:
+            deleting = self._recorder.state.phase == "deleting"
+            fix = _FIX_DELETING if deleting else _FIX
+            self._recorder.note(_SOURCE, f"{self._reason}. {fix}")
 
     def accept(self) -> None:
-        """A request was answered."""
-        self._said = ""
+        """Note that Google answered a request."""
+        self._reason = ""
         self._pause = _FIRST_PAUSE
         self._recorder.note(_SOURCE, "")
 
-    def pause(self) -> float:
-        """How many seconds to wait before looking for credentials again; longer every time."""
+    def next_pause(self) -> float:
+        """Return the seconds until the next attempt to load credentials. Doubles every time."""
         pause = self._pause
         self._pause = min(2 * pause, _LONGEST_PAUSE)
         return pause
 
     @contextmanager
-    def minded(self) -> Generator[None]:
-        """What fails in here for want of credentials is not done, and is decided upon again when
-        there are some.
-        """
+    def deferring(self) -> Generator[None]:
+        """Drop work that fails for lack of credentials: it is decided again after a login."""
         try:
             yield
         except CredentialsError as error:

@@ -1,8 +1,9 @@
-"""The VMs of one cluster: asked for, watched, connected and deleted.
+"""Carry out decisions about the VMs of one cluster, and record what happens to them.
 
-The core decides which; this module carries it out through Compute Engine's API, compares what
-Google lists with what the journal says, and keeps a link to every VM that runs. A VM that went
-without our asking is recorded as revoked, once, whoever noticed first.
+`decisions.core` decides which VMs the cluster needs. The fleet sends the requests and deletions to
+Compute Engine, and keeps an SSH link to every VM that runs. Every few seconds it polls the list of
+VMs and compares it with the journal. A VM that ended without a deletion of ours is recorded as
+revoked, once, no matter whether its notice, its link or the list reported it first.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from ...cloud import BoundedToken, CloudStorage, Reach, Vm
+from ...cloud import BoundedToken, CloudStorage, Reach, Vm, VmRequest
 from ...errors import (
     AccessError,
     AgreementError,
@@ -42,14 +42,14 @@ from ...spec import CONTROLLER, WORKER, ClusterSpec, cluster_store
 from ..decisions.admission import Server, server
 from ..decisions.capacity import ACCESS, QUOTA, QUOTA_EVERYWHERE, STOCKOUT
 from ..decisions.core import RequestVm
-from ..decisions.heartbeat import Silence
+from ..decisions.heartbeat import SilentVms
 from ..host import controller_vm
 from ..record import Recorder
 from ..tasks import Tasks
 from ..trust import agreed_spec, compare
 from .access import Access, WantedBack
 from .boots import Boots
-from .credentials import Login
+from .credentials import CredentialStatus
 from .link import Hooks, Link
 from .machine_change import Restarts
 from .machines import instance_name, labels, requested, saved_owner, vm_name, vm_request
@@ -57,30 +57,52 @@ from .machines import instance_name, labels, requested, saved_owner, vm_name, vm
 log = logging.getLogger(__name__)
 
 _MEMORY = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-"""Bytes of this machine's memory."""
+"""Memory of this machine, in bytes."""
 _POLL_SECONDS = 5.0
-_FIRST_WAIT = 2.0
-_KEEP_SECONDS = 60.0
+_RETRY_SECONDS = 2.0
+_BACKUP_SECONDS = 60.0
 _CAUSES: dict[type[CloudError], str] = {
     StockoutError: STOCKOUT,
     QuotaError: QUOTA,
     AccessError: ACCESS,
     ConsumerError: ACCESS,
 }
-_SILENCE = (
-    "No VM answers any more, though Compute Engine says that they run: they are left as they are, for it may be the "
-    "way to them that is closed (SSH out of this machine's network, or its address in --ssh-from)"
+_PATH_CLOSED = (
+    "No VM answers, although Compute Engine lists them as running. They are left as they are: the path to them may be "
+    "closed (SSH out of this machine's network, or its address in --ssh-from)"
 )
-_GONE = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
-_TELL_SECONDS = 4.0
-"""For a VM that answers to tell of its notice, which Compute Engine shows at the same moment: until
-the next poll.
+_ENDED = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
+_NOTICE_SECONDS = 4.0
+"""Time for an agent to report its notice, which Compute Engine shows at the same moment. Less than
+the time between two polls.
 """
+
+_Answer = Callable[[events.VmRequested], Awaitable[Vm]]
+"""Waits for the outcome of a request. Raises CloudError if Compute Engine refuses the VM."""
 
 
 class Fleet:
-    """Carries out decisions about VMs. `agent_line` gets what agents write down, `wanted` is told
-    again and again which VMs the provider wants back.
+    """The VMs of one cluster.
+
+    All methods return quickly or are coroutines. Slow work runs in `tasks`, under the name of its VM
+    (requests), `delete NAME`, `remove NAME` or `link NAME`, so that no work runs twice. The state of
+    the VMs is in the journal only: a controller that follows a killed one starts with an empty fleet
+    and resumes the pending requests after its first poll.
+
+    Parameters
+    ----------
+    directory
+        The folder of the cluster.
+    recorder
+        Appends to the journal, and has the state that follows from it.
+    access
+        Compute Engine, SSH and the bucket of the cluster.
+    tasks
+        Runs the work that is under way.
+    agent_line
+        Called with the VM and each line that its agent writes.
+    wanted
+        Called after every poll with the VMs that the provider wants back, or None.
     """
 
     def __init__(
@@ -97,18 +119,25 @@ class Fleet:
         self._access = access
         self._tasks = tasks
         self._agent_line = agent_line
-        self._wanted = wanted
+        self._report_wanted_back = wanted
         self._public_key = generate_key(directory / layout.KEY)
-        self._whose = saved_owner(directory)
+        self._owner = saved_owner(directory)
         self._links: dict[str, Link] = {}
-        self._silence = Silence()
-        self._suspicion = asyncio.Event()
-        self._stopping: dict[str, float] = {}
-        """Since when VMs are seen to be taken away."""
-        self._login = Login(recorder)
+        self._silent = SilentVms()
+        self._link_lost = asyncio.Event()
+        self._stopping_since: dict[str, float] = {}
+        """When Compute Engine first listed a VM as stopping, by VM."""
+        self._credentials = CredentialStatus(recorder)
         self._boots = Boots(recorder, access, tasks)
         self._restarts = Restarts(
-            recorder, access, tasks, self._login, self.link, _cause, self._here, self._told_to_stop
+            recorder,
+            access,
+            tasks,
+            self._credentials,
+            self.link,
+            _cause,
+            self._local_time,
+            self._stopping_time,
         )
 
     @property
@@ -120,60 +149,81 @@ class Fleet:
         return self._recorder.spec
 
     @property
-    def _rented_as(self) -> ClusterSpec:
-        """What VMs that are asked for now are part of: the cluster as it is, or as it is to be when
-        it has moved.
-        """
+    def _spec_of_requests(self) -> ClusterSpec:
+        """The declaration that new VMs are part of: of a moving cluster, the one that it moves to."""
         if self._state.relocation:
             return self._state.relocation.spec
         return self._spec
 
+    # ---------------------------------------------------------------- what others ask for
+
     def link(self, vm: str) -> Link | None:
-        """The link of a VM that runs."""
+        """Return the SSH link to a VM that runs, or None."""
         return self._links.get(vm)
 
     @property
+    def answering(self) -> frozenset[str]:
+        """The VMs whose agents answer now. The controller's VM has no agent: its link counts."""
+        return frozenset(name for name, link in self._links.items() if link.answering)
+
+    @property
     def storage(self) -> CloudStorage | None:
-        """The way to the cluster's bucket, if it has one."""
+        """Cloud Storage, if the cluster has a bucket."""
         return self._access.storage
 
     async def bounded_token(self, reaches: Sequence[Reach]) -> BoundedToken:
-        """A token for these places in buckets. Raises CloudError."""
+        """Return a token that is limited to these places in buckets. Raises CloudError."""
         return await self._access.bounded_token(reaches)
 
     @property
     def training_refused(self) -> str:
-        """Why no training may run on these VMs, or nothing."""
+        """Why no run may train on these VMs, a sentence, or ''."""
         return self._access.training_refused
 
     @property
     def server(self) -> Server:
-        """What a parameter server has for runs, as far as the catalog knows or, of an emulated one,
-        this machine.
-        """
+        """The resources of a parameter server, from the catalog or, if emulated, of this machine."""
         return server(self._spec, self._access.link, _MEMORY)
 
-    def release(self, run: str) -> None:
-        """Have all agents end what they do for `run`."""
-        for link in self._links.values():
-            link.release(run)
+    def given_up(self) -> list[str]:
+        """Return the VMs that no longer answer and are given up.
+
+        The result depends on the time: call it for every decision.
+        """
+        names = [
+            vm.name
+            for vm in self._state.living
+            if vm.address and vm.answered_at and not vm.change and vm.name != controller_vm()
+        ]
+        given_up = self._silent.given_up(names, time.monotonic())
+        self._recorder.note("silence", _PATH_CLOSED if self._silent.path_closed else "")
+        return given_up
+
+    # ---------------------------------------------------------------- requests
 
     def request(self, decisions: Sequence[RequestVm], going: Collection[str] = ()) -> None:
-        """Record that the VMs are wanted, then ask for them: those of one shape and zone by one
-        request.
+        """Record the requests, then send them: one for all VMs of the same shape and zone.
 
-        `going`: the VMs that are deleted now. A VM outside the agreement is not recorded, and holds
-        up no other.
+        The record comes first, so that a killed controller loses no VM. A VM outside the user's
+        agreement is not requested, and the others are.
+
+        Parameters
+        ----------
+        decisions
+            The VMs to request. Requests that are under way are skipped.
+        going
+            VMs that are being deleted, and so do not count as present.
         """
-        if self._login.refused:
-            return  # wanted again at once when it is over
+        # Requests without credentials fail. The same ones are decided again after a login.
+        if self._credentials.refused:
+            return
         batches: dict[tuple[str, ...], list[events.VmRequested]] = {}
         refused = ""
         for decision in decisions:
             if decision.vm in self._tasks:
                 continue
-            event = requested(self._rented_as, decision)
-            if why := self._outside(event, going):
+            event = requested(self._spec_of_requests, decision)
+            if why := self._outside_agreement(event, going):
                 refused = refused or why
                 continue
             if not self._recorder.record(event):
@@ -192,526 +242,552 @@ class Fleet:
             batches.setdefault(shape, []).append(event)
         self._recorder.note("agreement", refused)
         for batch in batches.values():
-            if len(batch) == 1:
-                answer = self._single
-            else:
-                answer = self._bulk(batch)
+            answer = self._send_one if len(batch) == 1 else self._send_batch(batch)
             for event in batch:
                 self._tasks.do(event.vm, partial(self._insert, event, answer))
 
-    def delete(self, vm: VmState, reason: str) -> None:
-        """Delete the VM, after the request for it has been answered.
-
-        Of the VM that we run on this is only said: `verify_gone` deletes it with the last call that
-        we make.
-        """
-        if vm.name == controller_vm():
-            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
-        elif self._login.refused:
-            self._login.tell()
-        else:
-            if vm.change:
-                self._restarts.leave(vm.name)
-            self._tasks.do(f"delete {vm.name}", lambda: self._delete(vm, reason))
-
-    async def leave(self, vms: Sequence[str], role: str) -> None:
-        """Have those of these VMs that have this role end what they do for runs, for that goes on
-        elsewhere.
-
-        Raises RemoteError or TrainingError where one does not answer that is not seen to be gone.
-        """
-        linked = [
-            vm for name in vms if (vm := self._state.vms[name]).living and name in self._links
-        ]
-        leaving = (
-            self._links[vm.name].leave(at_once=role != WORKER) for vm in linked if vm.role == role
-        )
-        if failed := next(
-            filter(None, await asyncio.gather(*leaving, return_exceptions=True)), None
-        ):
-            raise failed
-
-    def recall(self, vms: Sequence[str]) -> None:
-        """They may be given work again."""
-        for name in vms:
-            if link := self._links.get(name):
-                link.recall()
-
-    async def preempt(self, vm: VmState, seconds: float) -> None:
-        """Have Compute Engine take the VM back (after `seconds`)."""
-
-        async def later() -> None:
-            await asyncio.sleep(seconds)
-            await self._access.engine.preempt(
-                vm.zone, vm.vm_id or instance_name(self._spec, vm.name)
-            )
-
-        if seconds > 0:
-            self._tasks.do(f"revoke {vm.name}", later)
-        else:
-            await later()
-
-    async def verify_gone(self) -> None:
-        """Google's list has the last word: when nothing of this cluster is left, it is deleted.
-
-        A controller on one of the VMs does not live to see that; its journal is in the bucket then.
-        """
-        if self._login.refused:
-            self._login.tell()
-            await asyncio.sleep(_FIRST_WAIT)
-            return
-        try:
-            left = await self._listed(whole=True)
-            if self._charge({vm_name(self._spec, vm.name): vm for vm in left}):
-                return  # they are known again, and deleted as the others were
-            for vm in sorted(left, key=self._is_ours):
-                if self._is_ours(vm):
-                    await self._keep_journal()
-                await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
-            if not left and self._spec.firewall:
-                await self._access.unprotect()
-        except CloudError as error:
-            await self._unreachable("deleting", error)
-            await asyncio.sleep(_FIRST_WAIT)
-            return
-        if not left:
-            self._recorder.record(events.ClusterDeleted())
-
-    async def _listed(self, *, whole: bool = False) -> list[Vm]:
-        """The cluster's VMs that Google has; of those told by name and owner (it has no id) only
-        what we asked for.
-
-        UnreachableError where a zone is not told in which one lives, or (`whole`) where one may be.
-        """
-        if whole:
-            places = {vm.zone for vm in self._state.vms.values()}.union(self._spec.all_zones)
-        else:
-            places = {vm.zone for vm in self._state.living}
-        found = await self._access.engine.list(labels(self._spec), within=places)
-        if self._spec.id:
-            return found
-        return [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
-
-    def _is_ours(self, vm: Vm) -> bool:
-        """Whether this process runs on the VM."""
-        return bool(controller_vm()) and vm.name == instance_name(self._spec, controller_vm())
-
-    async def keep_journal(self) -> None:
-        """Have a copy of the journal in the bucket, renewed every minute: this VM may be lost.
-        Until cancelled.
-        """
-        kept = 0
-        while True:
-            if kept != self._state.seq:
-                kept = self._state.seq
-                await self._keep_journal()
-            await asyncio.sleep(_KEEP_SECONDS)
-
-    async def _keep_journal(self) -> None:
-        store = cluster_store(self._spec)
-        if store and self.storage:
-            bucket, path = split(store)
-            try:
-                await self.storage.upload(
-                    bucket, f"{path}{layout.JOURNAL}", self._directory / layout.JOURNAL
-                )
-            except CloudError as error:
-                log.warning(
-                    "the journal is not in the bucket: %s", error
-                )  # costs nothing; the VM does
-
-    async def poll(self) -> None:
-        """Ask Compute Engine regularly, and at once when a connection broke, which VMs it has.
-        Until cancelled.
-        """
-        while True:
-            asked = now()
-            began = time.monotonic()
-            try:
-                if self._login.refused:
-                    await self._access.renew()
-                found = await self._listed()
-            except CloudError as error:
-                self._silence.asked(began, time.monotonic(), answered=False)
-                await self._unreachable("poll", error)
-            else:
-                self._silence.asked(began, time.monotonic(), answered=True)
-                self._recorder.note("poll", "")
-                self._login.accept()
-                await self._read_weather()
-                listed = {vm_name(self._spec, vm.name): vm for vm in found}
-                self._compare(listed, asked, await self._endings(listed))
-            if self._login.refused:
-                await asyncio.sleep(self._login.pause())
-                continue
-            try:
-                async with asyncio.timeout(_POLL_SECONDS):
-                    await self._suspicion.wait()
-            except TimeoutError:
-                continue
-            finally:
-                self._suspicion.clear()
-
-    async def _endings(self, found: Mapping[str, Vm]) -> dict[str, datetime]:
-        """When our VMs that are gone began to end, by their id: this machine may have slept for
-        hours since.
-        """
-        running = [
-            vm
-            for vm in self._state.living
-            if vm.running_at and f"delete {vm.name}" not in self._tasks
-        ]
-        lost = [
-            vm
-            for vm in running
-            if not vm.change and (vm.name not in found or found[vm.name].status in _GONE)
-        ]
-        endings: dict[str, datetime] = {}
-        for zone in sorted({vm.zone for vm in lost}):
-            endings |= await self._endings_in(zone)
-        return endings
-
-    async def _endings_in(self, zone: str) -> dict[str, datetime]:
-        try:
-            return await self._access.engine.endings(zone)
-        except CloudError as error:
-            log.warning(
-                "nobody tells when VMs of %s ended: %s", zone, error
-            )  # only the bill is less exact
-            return {}
-
-    async def _told_to_stop(self, vm: VmState) -> int:
-        return self._here((await self._endings_in(vm.zone)).get(vm.vm_id))
-
-    def _here(self, moment: datetime | None) -> int:
-        """A moment that Compute Engine told, by this machine's clock, in ns since 1970; 0 where it
-        told none.
-        """
-        if moment:
-            return round((moment.timestamp() + self._access.engine.ahead) * 1e9)
-        return 0
-
-    async def _read_weather(self) -> None:
-        try:
-            clock, wanted = await self._access.weather()
-        except UnreachableError as error:
-            log.warning("%s", error)  # the next poll finds the emulator again, and its weather
-            return
-        if clock != self._state.clock:
-            self._recorder.record(events.ClusterClock(anchors=clock.anchors))
-        self._wanted(wanted)
-
-    def keep_links(self) -> None:
-        """A link to every VM that runs, none to those that are gone."""
-        linked = (vm for vm in self._state.living if vm.address and not vm.left)
-        living = {vm.name: vm for vm in linked if not self._alone_here(vm)}
-        for name in set(self._links) - set(living):
-            del self._links[name]
-            self._tasks.cancel(f"link {name}")
-            self._boots.leave(name)
-            self._silence.end(name)
-            self._recorder.note(name, "")
-        for name, vm in living.items():
-            if name not in self._links:
-                hooks = Hooks(self._ready, self._lost, self._agent_line, self._recorder.note)
-                self._links[name] = Link(
-                    name, self._connector(name), hooks, agent=vm.role != CONTROLLER
-                )
-            self._tasks.do(f"link {name}", self._links[name].run)
-            self._boots.follow(vm)
-        self._recorder.note("boot", self._boots.trouble)
-
-    def keep_changing(self) -> None:
-        """Have VMs that are to become other machines go on with it."""
-        self._restarts.look()
-
-    @property
-    def answering(self) -> frozenset[str]:
-        """The VMs whose agents answer now, or what stands in for them."""
-        return frozenset(name for name, link in self._links.items() if link.answering)
-
-    def silent(self) -> list[str]:
-        """The VMs that answer no more, for good; looked at again and again, because the moment
-        counts.
-        """
-        there = (vm for vm in self._state.living if vm.address and vm.answered_at and not vm.change)
-        known = [vm.name for vm in there if vm.name != controller_vm()]
-        found = self._silence.for_good(known, time.monotonic())
-        self._recorder.note("silence", _SILENCE if self._silence.closed else "")
-        return found
-
-    @staticmethod
-    def _alone_here(vm: VmState) -> bool:
-        """Whether this process runs on the VM and has it for itself: it needs no way to it."""
-        return vm.role == CONTROLLER and vm.name == controller_vm()
-
-    def _outside(self, event: events.VmRequested, going: Collection[str] = ()) -> str:
-        """Return why the VM is outside what this machine's user agreed to, one sentence, or
-        nothing.
-        """
+    def _outside_agreement(self, event: events.VmRequested, going: Collection[str] = ()) -> str:
+        """Return why the VM is outside the user's agreement, one sentence, or ''."""
         state = self._state
-        due = state.due or state.run
+        run = state.due or state.run
+        # Only the run whose deadline steers the workers adds to the agreement of the cluster.
+        steering = run.name if run and state.steered is not None else ""
+        there = [
+            vm
+            for vm in state.living
+            if vm.state != "leaving" and not vm.left and vm.name not in going
+        ]
         try:
-            agreed = agreement(
-                self._directory, due.name if due and state.steered is not None else ""
-            )
+            agreed = agreement(self._directory, steering)
             if state.relocation is None:
                 agreed = replace(agreed, moving=None)
-            there = [
-                vm
-                for vm in state.living
-                if vm.state != "leaving" and not vm.left and vm.name not in going
-            ]
             spec = agreed_spec(agreed, event, there)
-            request = vm_request(self._rented_as, event, self._public_key, self._whose)
-            compare(agreed, event, request, vm_request(spec, event, self._public_key, self._whose))
+            compare(agreed, event, self._vm_request(event), self._vm_request(event, spec))
         except (AgreementError, DeclarationError) as error:
             return str(error)
         return ""
 
-    async def _single(self, event: events.VmRequested) -> Vm:
-        return await self._access.engine.insert(
-            vm_request(self._rented_as, event, self._public_key, self._whose)
-        )
+    def _vm_request(self, event: events.VmRequested, spec: ClusterSpec | None = None) -> VmRequest:
+        """Return the request for a VM, by `spec` (default: the declaration of new VMs)."""
+        return vm_request(spec or self._spec_of_requests, event, self._public_key, self._owner)
 
-    def _bulk(
-        self, batch: Sequence[events.VmRequested]
-    ) -> Callable[[events.VmRequested], Awaitable[Vm]]:
-        """One request for all of `batch`, and from it the answer for each."""
-        wanted = {
-            event.vm: vm_request(self._rented_as, event, self._public_key, self._whose)
-            for event in batch
-        }
-        request = asyncio.ensure_future(self._access.engine.insert_many(list(wanted.values())))
+    async def _send_one(self, event: events.VmRequested) -> Vm:
+        """Request one VM."""
+        return await self._access.engine.insert(self._vm_request(event))
+
+    def _send_batch(self, batch: Sequence[events.VmRequested]) -> _Answer:
+        """Request all VMs of `batch` at once, and return what waits for the answer of each."""
+        requests = {event.vm: self._vm_request(event) for event in batch}
+        sent = asyncio.ensure_future(self._access.engine.insert_many(list(requests.values())))
 
         async def answer(event: events.VmRequested) -> Vm:
-            # Shielded: one VM that is given up does not end the request of the others.
-            outcome = (await asyncio.shield(request))[wanted[event.vm].name]
+            # Shielded: cancelling the task of one VM must not cancel the request of the others.
+            outcomes = await asyncio.shield(sent)
+            outcome = outcomes[requests[event.vm].name]
             if isinstance(outcome, CloudError):
                 raise outcome
             return outcome
 
         return answer
 
-    async def _insert(
-        self, event: events.VmRequested, answer: Callable[[events.VmRequested], Awaitable[Vm]]
-    ) -> None:
+    async def _insert(self, event: events.VmRequested, answer: _Answer) -> None:
+        """Wait for the answer to a request, and record it."""
         try:
             vm = await answer(event)
         except GoneError:
-            stopping = await self._unseen(event.vm)
+            # It was created and ended before the answer came.
+            stopping = await self._record_unseen_life(event.vm)
             self._recorder.record(events.VmRevoked(vm=event.vm, signal="api", stopping=stopping))
         except CredentialsError as error:
-            self._login.refuse(error)  # not refused: the same request is made again when it is over
+            # Not recorded as refused: the same request is sent again after a login.
+            self._credentials.refuse(error)
         except CloudError as error:
             hints = error.zones if isinstance(error, StockoutError) else ()
             self._recorder.record(
                 events.VmRefused(vm=event.vm, reason=str(error), cause=_cause(error), hints=hints)
             )
-            await self._unreachable("provisioning", error)
+            await self._report_failure("provisioning", error)
         else:
             self._recorder.note("provisioning", "")
             self._recorder.note("notice", self._access.engine.notice_refused)
-            self._running(event.vm, vm)
-
-    async def _unseen(self, name: str) -> int:
-        """Of a VM that nobody saw run: record that it ran, if it did, and return when it was told
-        to stop.
-
-        It may have come and gone while the controller was killed or this machine slept, and is to
-        be paid for.
-        """
-        vm = self._state.vms[name]
-        try:
-            life = await self._access.engine.life(vm.zone, instance_name(self._spec, name))
-        except CloudError as error:
-            log.warning(
-                "nobody tells whether %s ran: %s", name, error
-            )  # only the bill is less exact
-            return 0
-        if (
-            life is None or self._here(life.started) < vm.requested_at * 1e9
-        ):  # of an earlier VM of that name
-            return 0
-        self._recorder.record(
-            events.VmRunning(vm=name, address="", vm_id=life.id, started=self._here(life.started))
-        )
-        return self._here(life.stopping)
-
-    def _running(self, name: str, vm: Vm) -> None:
-        self._recorder.record(
-            events.VmRunning(
-                vm=name,
-                address=vm.address,
-                external_address=vm.external_address,
-                vm_id=str(vm.id),
-                started=self._here(vm.last_start),
-            )
-        )
-
-    async def _delete(self, vm: VmState, reason: str) -> None:
-        await self._tasks.finished(vm.name, timeout=600)
-        if vm.role == WORKER:
-            link = self._links.get(vm.name)
-        else:
-            link = None
-        if link:
-            await link.dismiss()
-        with self._login.minded():
-            try:
-                name = instance_name(self._spec, vm.name)
-                ours = labels(self._spec)
-                begun = await self._access.engine.delete(vm.zone, name, ours)
-            except CloudError:
-                if link:
-                    link.recall()
-                await asyncio.sleep(_FIRST_WAIT)  # it is decided upon again at once
-                raise
-            latest = self._state.vms[vm.name]
-            if latest.living and not latest.running_at:
-                stopping = await self._unseen(vm.name)
-            else:  # else it was on its way out, or gone
-                stopping = self._here(begun or (await self._endings_in(vm.zone)).get(latest.vm_id))
-            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason, stopping=stopping))
-
-    def _compare(
-        self, found: Mapping[str, Vm], asked: float, endings: Mapping[str, datetime]
-    ) -> None:
-        for vm in self._state.living:
-            seen = found.get(vm.name)
-            if vm.name in self._tasks or f"delete {vm.name}" in self._tasks:
-                continue
-            if vm.change or 0 < asked <= vm.restarted_at:
-                continue  # it is stopped and started by us; what is listed may be of before
-            if not vm.running_at:
-                self._resume_request(vm)
-            elif seen and seen.status == "STOPPING":
-                if (
-                    vm.state != "leaving"
-                    and vm.provisioning_model != "standard"
-                    and self._tells_nothing(vm.name)
-                ):
-                    self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
-            elif seen and seen.share != vm.share and seen.status == "RUNNING":
-                self._reshare(vm, seen.share)
-            elif vm.running_at < asked and (seen is None or seen.status in _GONE):
-                if vm.state == "leaving":
-                    signal = "notice"
-                else:
-                    signal = "ssh" if vm.name in self._silence else "api"
-                stopping = self._here(endings.get(vm.vm_id))
-                self._recorder.record(
-                    events.VmRevoked(vm=vm.name, signal=signal, stopping=stopping)
-                )
-        self._charge(found)
-        known = {vm.name for vm in self._state.living}
-        for name, vm in found.items():
-            # Gone for us but still listed: a stopped VM, whose disk goes on costing money, or one
-            # nobody knows.
-            if name in (*known, controller_vm()):
-                continue
-            if name not in self._tasks and f"delete {name}" not in self._tasks:
-                self._tasks.do(f"remove {name}", self._remover(name, vm))
-
-    def _reshare(self, vm: VmState, share: Share) -> None:
-        """Record that the provider leaves the VM less than before, or gives some of it back."""
-        less = share.cpu < vm.share.cpu or share.network < vm.share.network
-        made = events.VmDeflated if less else events.VmInflated
-        self._recorder.record(
-            made(
-                vm=vm.name,
-                cpu=share.cpu,
-                network=share.network,
-                cpu_before=vm.share.cpu,
-                network_before=vm.share.network,
-            )
-        )
-
-    def _tells_nothing(self, name: str) -> bool:
-        """Whether the VM itself, which knows the moment of its notice, cannot tell it or has had
-        the time to.
-        """
-        since = self._stopping.setdefault(name, time.monotonic())
-        return name not in self.answering or time.monotonic() - since >= _TELL_SECONDS
-
-    def _charge(self, found: Mapping[str, Vm]) -> bool:
-        """Record that VMs run which were given up before they did: they are paid for until they are
-        deleted.
-
-        Whether there are any.
-        """
-        late = [
-            name for name, vm in found.items() if vm.status == "RUNNING" and self._never_ran(name)
-        ]
-        for name in late:  # without an address: nobody is to give it work
-            started = self._here(found[name].last_start)
             self._recorder.record(
-                events.VmRunning(vm=name, address="", vm_id=found[name].id, started=started)
+                events.VmRunning(
+                    vm=event.vm,
+                    address=vm.address,
+                    external_address=vm.external_address,
+                    vm_id=str(vm.id),
+                    started=self._local_time(vm.last_start),
+                )
             )
-        return bool(late)
-
-    def _never_ran(self, name: str) -> bool:
-        """Whether the VM was asked for, and is gone as far as is known without having run."""
-        vm = self._state.vms.get(name)
-        return bool(vm and not vm.living and not vm.running_at) and name not in self._tasks
-
-    def _remover(self, name: str, vm: Vm) -> Callable[[], Any]:
-        async def remove() -> None:
-            with self._login.minded():
-                await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
-                if self._never_ran(name):
-                    await self._unseen(name)  # it may have run before it was deleted
-
-        return remove
 
     def _resume_request(self, vm: VmState) -> None:
-        """A request that an earlier controller made: sent again with its identity, it is the same
-        request.
+        """Send a request of an earlier controller again.
+
+        It has the same identity, so that Compute Engine creates no second VM.
         """
         history = read(self._directory / layout.JOURNAL)
         earlier = next(
-            each for each in history if isinstance(each, events.VmRequested) and each.vm == vm.name
+            event
+            for event in history
+            if isinstance(event, events.VmRequested) and event.vm == vm.name
         )
-        if why := self._outside(earlier):
+        if why := self._outside_agreement(earlier):
             self._recorder.note("agreement", why)
             self._recorder.record(
                 events.VmDeleted(vm=vm.name, reason="it is outside what was declared")
             )
             return
-        self._tasks.do(vm.name, partial(self._insert, earlier, self._single))
+        self._tasks.do(vm.name, partial(self._insert, earlier, self._send_one))
 
-    async def _unreachable(self, source: str, error: CloudError) -> None:
-        if isinstance(error, CredentialsError):
-            self._login.refuse(error)
-            return
-        self._recorder.note(source, str(error))
-        if isinstance(error, UnreachableError):
-            try:
-                await self._access.reopen()
-            except CloudError as again:
-                log.warning("%s", again)
+    # ---------------------------------------------------------------- links
 
-    def _connector(self, name: str) -> Callable[[], Awaitable[Connection]]:
-        async def connector() -> Connection:
-            return await self._access.connect(self._state.vms[name], self._directory / layout.KEY)
+    def update_links(self) -> None:
+        """Open a link to every VM that runs, and close those to VMs that are gone."""
+        running = {
+            vm.name: vm
+            for vm in self._state.living
+            if vm.address and not vm.left and not self._is_own_controller_vm(vm)
+        }
+        for name in self._links.keys() - running.keys():
+            del self._links[name]
+            self._tasks.cancel(f"link {name}")
+            self._boots.leave(name)
+            self._silent.remove(name)
+            self._recorder.note(name, "")
+        hooks = Hooks(self._on_ready, self._lost, self._agent_line, self._recorder.note)
+        for name, vm in running.items():
+            if name not in self._links:
+                has_agent = vm.role != CONTROLLER
+                self._links[name] = Link(name, partial(self._connect, name), hooks, agent=has_agent)
+            self._tasks.do(f"link {name}", self._links[name].run)
+            self._boots.follow(vm)
+        self._recorder.note("boot", self._boots.trouble)
 
-        return connector
+    @staticmethod
+    def _is_own_controller_vm(vm: VmState) -> bool:
+        """Return whether this process runs on the VM and is all that runs there."""
+        return vm.role == CONTROLLER and vm.name == controller_vm()
 
-    def _ready(self, name: str) -> None:
-        self._silence.end(name)
+    async def _connect(self, name: str) -> Connection:
+        return await self._access.connect(self._state.vms[name], self._directory / layout.KEY)
+
+    def _on_ready(self, name: str) -> None:
+        """Handle a VM whose agent answers."""
+        self._silent.remove(name)
         if self._state.vms[name].state == "booting":
             self._recorder.record(events.VmReady(vm=name))
         self._recorder.note(name, "")
         self._recorder.changed.set()
 
     def _lost(self, name: str) -> None:
+        """Handle a broken link: poll now instead of at the next regular time."""
         if self._state.vms[name].answered_at:
-            self._silence.begin(name, time.monotonic())
-        self._suspicion.set()
+            self._silent.add(name, time.monotonic())
+        self._link_lost.set()
+
+    def release(self, run: str) -> None:
+        """End what the agents of all VMs do for a run."""
+        for link in self._links.values():
+            link.release(run)
+
+    async def leave(self, vms: Sequence[str], role: str) -> None:
+        """End what those of `vms` with this role do for runs: it continues on other VMs.
+
+        Raises
+        ------
+        RemoteError
+            A VM does not answer, and Compute Engine does not list it as gone.
+        TrainingError
+            An agent refused.
+        """
+        links = [
+            self._links[name]
+            for name in vms
+            if name in self._links
+            and self._state.vms[name].living
+            and self._state.vms[name].role == role
+        ]
+        leaving = (link.leave(at_once=role != WORKER) for link in links)
+        # All of them get the command before the first error is raised.
+        for outcome in await asyncio.gather(*leaving, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+
+    def recall(self, vms: Sequence[str]) -> None:
+        """Allow these VMs to get work again, after `leave`."""
+        for name in vms:
+            if link := self._links.get(name):
+                link.recall()
+
+    def advance_machine_changes(self) -> None:
+        """Take the next step for VMs whose machine type changes."""
+        self._restarts.look()
+
+    # ---------------------------------------------------------------- polls
+
+    async def poll(self) -> None:
+        """Poll the list of VMs every five seconds, and immediately when a link breaks.
+
+        Runs until cancelled.
+        """
+        while True:
+            asked = now()
+            began = time.monotonic()
+            try:
+                if self._credentials.refused:
+                    await self._access.renew()
+                found = await self._listed()
+            except CloudError as error:
+                self._silent.polled(began, time.monotonic(), answered=False)
+                await self._report_failure("poll", error)
+            else:
+                self._silent.polled(began, time.monotonic(), answered=True)
+                self._recorder.note("poll", "")
+                self._credentials.accept()
+                await self._read_weather()
+                listed = {vm_name(self._spec, vm.name): vm for vm in found}
+                self._compare(listed, asked, await self._endings(listed))
+            if self._credentials.refused:
+                await asyncio.sleep(self._credentials.next_pause())
+                continue
+            try:
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._link_lost.wait()
+            except TimeoutError:
+                continue
+            finally:
+                self._link_lost.clear()
+
+    async def _listed(self, *, whole: bool = False) -> list[Vm]:
+        """Return the VMs of the cluster that Compute Engine lists.
+
+        Parameters
+        ----------
+        whole
+            Whether all zones that the cluster may use have to answer, or only those with VMs.
+
+        Raises
+        ------
+        CloudError
+            UnreachableError where one of these zones does not answer.
+        """
+        zones = {vm.zone for vm in self._state.living}
+        if whole:
+            zones = {vm.zone for vm in self._state.vms.values()}.union(self._spec.all_zones)
+        found = await self._access.engine.list(labels(self._spec), within=zones)
+        if self._spec.id:
+            return found
+        # Without an id, the labels are a name and an owner, and an earlier cluster may have both.
+        return [vm for vm in found if vm_name(self._spec, vm.name) in self._state.vms]
+
+    async def _read_weather(self) -> None:
+        """Read the clock of the emulator, and which VMs the provider wants back."""
+        try:
+            clock, wanted_back = await self._access.weather()
+        except UnreachableError as error:
+            # The next poll reopens the emulator, and reads its weather.
+            log.warning("%s", error)
+            return
+        if clock != self._state.clock:
+            self._recorder.record(events.ClusterClock(anchors=clock.anchors))
+        self._report_wanted_back(wanted_back)
+
+    def _compare(
+        self, found: Mapping[str, Vm], asked: float, endings: Mapping[str, datetime]
+    ) -> None:
+        """Record how the list of VMs differs from the journal.
+
+        Parameters
+        ----------
+        found
+            The listed VMs, by their names in the cluster.
+        asked
+            When the list was requested, in seconds since 1970.
+        endings
+            When VMs that are gone began to stop, by id.
+        """
+        for vm in self._state.living:
+            if vm.name in self._tasks or f"delete {vm.name}" in self._tasks:
+                continue
+            # A machine change stops and starts the VM: the list may show it before the start.
+            if vm.change or 0 < asked <= vm.restarted_at:
+                continue
+            if not vm.running_at:
+                self._resume_request(vm)
+            else:
+                self._compare_running(vm, found.get(vm.name), asked, endings)
+        self._record_late_starts(found)
+        living = {vm.name for vm in self._state.living}
+        for name, vm in found.items():
+            # A VM that is gone for the journal but listed, such as a stopped one, still costs money.
+            if name in living or name == controller_vm():
+                continue
+            if name not in self._tasks and f"delete {name}" not in self._tasks:
+                self._tasks.do(f"remove {name}", partial(self._remove, name, vm))
+
+    def _compare_running(
+        self, vm: VmState, seen: Vm | None, asked: float, endings: Mapping[str, datetime]
+    ) -> None:
+        """Record how the list shows a VM that runs by the journal; `seen` is None if it is missing."""
+        if seen and seen.status == "STOPPING":
+            transient = vm.provisioning_model != "standard"
+            if transient and vm.state != "leaving" and self._notice_is_due(vm.name):
+                self._recorder.record(events.VmPreemptionNotice(vm=vm.name))
+        elif seen and seen.status == "RUNNING" and seen.share != vm.share:
+            self._record_share(vm, seen.share)
+        elif (seen is None or seen.status in _ENDED) and vm.running_at < asked:
+            if vm.state == "leaving":
+                signal = "notice"
+            elif vm.name in self._silent:
+                signal = "ssh"
+            else:
+                signal = "api"
+            stopping = self._local_time(endings.get(vm.vm_id))
+            self._recorder.record(events.VmRevoked(vm=vm.name, signal=signal, stopping=stopping))
+
+    def _notice_is_due(self, name: str) -> bool:
+        """Return whether the list has to stand in for the agent's report of a preemption notice.
+
+        The agent knows the exact time of the notice, so it gets a few seconds to report it.
+        """
+        since = self._stopping_since.setdefault(name, time.monotonic())
+        return name not in self.answering or time.monotonic() - since >= _NOTICE_SECONDS
+
+    def _record_share(self, vm: VmState, share: Share) -> None:
+        """Record that the provider reduced the resources of a VM, or restored some of them."""
+        reduced = share.cpu < vm.share.cpu or share.network < vm.share.network
+        kind = events.VmDeflated if reduced else events.VmInflated
+        event = kind(
+            vm=vm.name,
+            cpu=share.cpu,
+            network=share.network,
+            cpu_before=vm.share.cpu,
+            network_before=vm.share.network,
+        )
+        self._recorder.record(event)
+
+    # ---------------------------------------------------------------- times for the bill
+
+    async def _endings(self, found: Mapping[str, Vm]) -> dict[str, datetime]:
+        """Return when VMs that are gone began to stop, by id.
+
+        This machine may have slept since then, and the bill ends at that time.
+        """
+        zones = {
+            vm.zone
+            for vm in self._state.living
+            if vm.running_at
+            and not vm.change
+            and f"delete {vm.name}" not in self._tasks
+            and (vm.name not in found or found[vm.name].status in _ENDED)
+        }
+        endings: dict[str, datetime] = {}
+        for zone in sorted(zones):
+            endings |= await self._endings_in(zone)
+        return endings
+
+    async def _endings_in(self, zone: str) -> dict[str, datetime]:
+        """Return when VMs of a zone began to stop, by id; empty if Compute Engine does not say."""
+        try:
+            return await self._access.engine.endings(zone)
+        except CloudError as error:
+            # Only the bill is less exact.
+            log.warning("the times at which VMs of %s ended are unknown: %s", zone, error)
+            return {}
+
+    async def _stopping_time(self, vm: VmState) -> int:
+        """Return when the VM began to stop (`_local_time`)."""
+        endings = await self._endings_in(vm.zone)
+        return self._local_time(endings.get(vm.vm_id))
+
+    def _local_time(self, moment: datetime | None) -> int:
+        """Return a time of Compute Engine by this machine's clock, in ns since 1970; 0 for None."""
+        if moment is None:
+            return 0
+        return round((moment.timestamp() + self._access.engine.ahead) * 1e9)
+
+    async def _record_unseen_life(self, name: str) -> int:
+        """Record that a VM ran although no poll showed it, and return when it began to stop.
+
+        It may have run while the controller was killed or this machine slept, and costs money.
+        Returns 0 if it did not run, or if its life is unknown.
+        """
+        vm = self._state.vms[name]
+        try:
+            life = await self._access.engine.life(vm.zone, instance_name(self._spec, name))
+        except CloudError as error:
+            # Only the bill is less exact.
+            log.warning("whether %s ran is unknown: %s", name, error)
+            return 0
+        if life is None:
+            return 0
+        started = self._local_time(life.started)
+        # An earlier VM had the same name.
+        if started < vm.requested_at * 1e9:
+            return 0
+        self._recorder.record(events.VmRunning(vm=name, address="", vm_id=life.id, started=started))
+        return self._local_time(life.stopping)
+
+    def _record_late_starts(self, found: Mapping[str, Vm]) -> bool:
+        """Record that VMs run whose requests were given up: they cost money until they are deleted.
+
+        Returns whether there are any. Without an address they get no link, and so no work.
+        """
+        late = [
+            name for name, vm in found.items() if vm.status == "RUNNING" and self._never_ran(name)
+        ]
+        for name in late:
+            started = self._local_time(found[name].last_start)
+            self._recorder.record(
+                events.VmRunning(vm=name, address="", vm_id=found[name].id, started=started)
+            )
+        return bool(late)
+
+    def _never_ran(self, name: str) -> bool:
+        """Return whether a VM was requested and, by the journal, is gone without having run."""
+        vm = self._state.vms.get(name)
+        if vm is None or vm.living or vm.running_at:
+            return False
+        return name not in self._tasks
+
+    # ---------------------------------------------------------------- deletion
+
+    def delete(self, vm: VmState, reason: str) -> None:
+        """Delete a VM once its request is answered; `reason` is a clause.
+
+        The VM of this process is only recorded as deleted: `verify_gone` deletes it with the last
+        call of this process.
+        """
+        if vm.name == controller_vm():
+            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason))
+            return
+        if self._credentials.refused:
+            self._credentials.report()
+            return
+        if vm.change:
+            self._restarts.leave(vm.name)
+        self._tasks.do(f"delete {vm.name}", partial(self._delete, vm, reason))
+
+    async def _delete(self, vm: VmState, reason: str) -> None:
+        # A VM whose request is not answered yet cannot be deleted.
+        await self._tasks.finished(vm.name, timeout=600)
+        link = self._links.get(vm.name)
+        if link and vm.role == WORKER:
+            await link.dismiss()
+        with self._credentials.deferring():
+            try:
+                name = instance_name(self._spec, vm.name)
+                begun = await self._access.engine.delete(vm.zone, name, labels(self._spec))
+            except CloudError:
+                if link and vm.role == WORKER:
+                    link.recall()
+                # The deletion is decided again as soon as this task has failed.
+                await asyncio.sleep(_RETRY_SECONDS)
+                raise
+            latest = self._state.vms[vm.name]
+            if latest.living and not latest.running_at:
+                stopping = await self._record_unseen_life(vm.name)
+            elif begun:
+                stopping = self._local_time(begun)
+            else:
+                # It was already stopping, or gone.
+                stopping = await self._stopping_time(latest)
+            self._recorder.record(events.VmDeleted(vm=vm.name, reason=reason, stopping=stopping))
+
+    async def _remove(self, name: str, vm: Vm) -> None:
+        """Delete a listed VM that is gone by the journal, or that the journal does not have."""
+        with self._credentials.deferring():
+            await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
+            # It may have run before it was deleted.
+            if self._never_ran(name):
+                await self._record_unseen_life(name)
+
+    async def preempt(self, vm: VmState, seconds: float) -> None:
+        """Ask Compute Engine to preempt a VM, `seconds` from now."""
+
+        async def preempt_later() -> None:
+            await asyncio.sleep(seconds)
+            instance = vm.vm_id or instance_name(self._spec, vm.name)
+            await self._access.engine.preempt(vm.zone, instance)
+
+        if seconds > 0:
+            self._tasks.do(f"revoke {vm.name}", preempt_later)
+        else:
+            await preempt_later()
+
+    async def verify_gone(self) -> None:
+        """Record the cluster as deleted once Compute Engine lists no VM of it in any zone.
+
+        Deletes what is still listed. A controller on one of the VMs deletes that VM last, and ends
+        with it; its journal is in the bucket by then.
+        """
+        if self._credentials.refused:
+            self._credentials.report()
+            await asyncio.sleep(_RETRY_SECONDS)
+            return
+        try:
+            left = await self._listed(whole=True)
+            if self._record_late_starts({vm_name(self._spec, vm.name): vm for vm in left}):
+                # The journal has them as running again: they are deleted as all others.
+                return
+            for vm in sorted(left, key=self._runs_this_process):
+                if self._runs_this_process(vm):
+                    await self._upload_journal()
+                await self._access.engine.delete(vm.zone, vm.name, labels(self._spec))
+            if not left and self._spec.firewall:
+                await self._access.unprotect()
+        except CloudError as error:
+            await self._report_failure("deleting", error)
+            await asyncio.sleep(_RETRY_SECONDS)
+            return
+        if not left:
+            self._recorder.record(events.ClusterDeleted())
+
+    def _runs_this_process(self, vm: Vm) -> bool:
+        own = controller_vm()
+        return bool(own) and vm.name == instance_name(self._spec, own)
+
+    # ---------------------------------------------------------------- failures and backups
+
+    async def _report_failure(self, source: str, error: CloudError) -> None:
+        """Report a failed request as a trouble, and reconnect to an API that does not answer."""
+        if isinstance(error, CredentialsError):
+            self._credentials.refuse(error)
+            return
+        self._recorder.note(source, str(error))
+        if isinstance(error, UnreachableError):
+            try:
+                await self._access.reopen()
+            except CloudError as failure:
+                log.warning("%s", failure)
+
+    async def backup_journal(self) -> None:
+        """Upload the journal to the bucket every minute: the VM of this process may be lost.
+
+        Runs until cancelled.
+        """
+        uploaded = 0
+        while True:
+            if uploaded != self._state.seq:
+                uploaded = self._state.seq
+                await self._upload_journal()
+            await asyncio.sleep(_BACKUP_SECONDS)
+
+    async def _upload_journal(self) -> None:
+        store = cluster_store(self._spec)
+        if not store or not self.storage:
+            return
+        bucket, path = split(store)
+        target = f"{path}{layout.JOURNAL}"
+        try:
+            await self.storage.upload(bucket, target, self._directory / layout.JOURNAL)
+        except CloudError as error:
+            # The deletion of VMs, which cost money, does not wait for the bucket.
+            log.warning("the journal is not in the bucket: %s", error)
 
 
 def _cause(error: CloudError) -> str:
-    """What Compute Engine's refusal is called in the journal."""
+    """Return the name that the journal has for a refusal of Compute Engine."""
     if isinstance(error, QuotaError) and error.everywhere:
         return QUOTA_EVERYWHERE
     return _CAUSES.get(type(error), "other")

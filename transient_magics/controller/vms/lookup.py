@@ -1,12 +1,4 @@
-"""Which image VMs boot from where the user named none: the newest that carries the very packages of
-our lock.
-
-Only one that was built from this machine: an image's labels say what its maker wants, and what is
-in it runs with the cluster's keys. Its id was noted when it was built.
-
-A cluster with GPUs needs one with a driver. One without GPUs takes what there is, and workers with
-GPUs that a resize brings boot from plain Debian then (see `ClusterSpec.image_for_gpus`).
-"""
+"""Look up what a new cluster needs: image, prices, zones, a free name, a correct clock, advice."""
 
 from __future__ import annotations
 
@@ -40,6 +32,14 @@ from ..record import Recorder
 from .access import Access
 from .machines import ID_LABEL, LABEL, USER_LABEL, instance_name
 from .startup import lock_hash
+
+# ---------------------------------------------------------------- images
+#
+# VMs boot from the newest image that has the packages of our locks, if the user named no image. Only
+# images that were built on this machine count: the labels of an image say what its maker wants, and
+# its content runs with the cluster's keys. A cluster with GPUs needs an image with a driver. Without
+# GPUs any image will do, and GPU workers of a later resize boot from plain Debian
+# (`ClusterSpec.image_for_gpus`).
 
 _INSTALL = "VMs boot from Debian 12 and install {} at their first boot"
 _INSTALLING = {TRAINING: "TensorFlow", JOBS: "Python packages"}
@@ -101,11 +101,12 @@ async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.Clust
     )
 
 
-# Google's prices of today in place of the catalog's, for clusters that are paid for.
+# ---------------------------------------------------------------- prices
 #
-# They are asked for before the first VM, at most once a day, or at once by a program (programs/live_prices.py), and
-# kept for whoever declares or plans next on this machine. Without the right to read them the catalog's dated prices
-# stay; every bill says of which day its prices are.
+# Clusters that cost money use Google's prices of today instead of the catalog's. They are requested
+# before the first VM, at most once a day, or by a program (`programs/queries.py`), and kept on this
+# machine. Without the permission to read them the dated prices of the catalog remain. Every bill has
+# the date of its prices.
 
 
 async def find_prices(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterPriced | None:
@@ -149,11 +150,12 @@ def repriced(spec: ClusterSpec) -> ClusterSpec:
     return with_home(replace(spec, prices=prices), lines).with_end()
 
 
-# Which zones have a cluster's GPUs, as Compute Engine lists them now; the catalog's table is of a certain day.
+# ---------------------------------------------------------------- zones
 #
-# Asked once, before the first VM, about GPUs whose zones the user left to us. The answer is an event of the journal,
-# so that all controllers of the cluster go by the same zones. Zones that the catalog does not know have the catalog's
-# price of the nearest region, unless Google's of today are known (`live_prices`).
+# The zones with the cluster's GPUs are requested once, before the first VM, for GPUs whose zones the
+# user did not name. The answer is an event of the journal, so that all controllers of the cluster use
+# the same zones. Zones that the catalog does not have get the catalog's price of the nearest region,
+# unless Google's prices are known.
 
 
 async def find_zones(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesFound | None:
@@ -220,10 +222,10 @@ def with_zones(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> Clust
     ).with_end()
 
 
-# Whose a name is in a project: VMs are called after their cluster, and two clusters must not share a name there.
+# ---------------------------------------------------------------- names
 #
-# What tells clusters apart is their id, so nothing of another's would be touched; but the second one's VMs would be
-# refused one by one, and nobody could tell whose are whose.
+# VMs have the name of their cluster, so two clusters of a project must not share a name. Their ids
+# keep them apart, but the requests of the second one would be refused one after another.
 
 
 async def name_conflict(spec: ClusterSpec, engine: ComputeEngine) -> str:
@@ -263,11 +265,11 @@ def _whose(spec: ClusterSpec, vm: Vm) -> str:
     )
 
 
-# A clock of this machine that is not Compute Engine's, by which VMs end at a moment: what is said of it, and done.
+# ---------------------------------------------------------------- clock
 #
-# Where it is off by more than a minute no cluster is made: its journal, its bill and a controller on a VM would each
-# have another time, and setting a clock takes a minute. A cluster that is there goes on, its limits by Compute
-# Engine's clock.
+# VMs end by the clock of Compute Engine. If this machine's clock is off by more than a minute, no
+# cluster is created: its journal, its bill and a controller on a VM would have different times. A
+# cluster that exists continues, with its limits by the clock of Compute Engine.
 
 
 def clock_error(ahead: float) -> str:
@@ -298,9 +300,10 @@ def corrected_now(ahead: float) -> float:
     return journal.now() - (ahead if clock_error(ahead) else 0.0)
 
 
-# Asking for advice on Spot capacity, and keeping it: what is asked, when, and what follows is `ranking`'s.
+# ---------------------------------------------------------------- advice
 #
-# Where Compute Engine gives none, what was measured from this machine within the hour stands in for it.
+# `decisions.capacity` decides what to ask and what follows. Without advice from Compute Engine, what
+# was measured from this machine within the last hour is used instead.
 
 
 async def ask_advice(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdvised | None:

@@ -28,7 +28,7 @@ from ..decisions.machine_change import next_act
 from ..record import Recorder
 from ..tasks import Tasks
 from .access import Access
-from .credentials import Login
+from .credentials import CredentialStatus
 from .link import Link
 from .machines import instance_name
 
@@ -51,7 +51,7 @@ class Restarts:
         recorder: Recorder,
         access: Access,
         tasks: Tasks,
-        login: Login,
+        credentials: CredentialStatus,
         link: Callable[[str], Link | None],
         cause: Callable[[CloudError], str],
         here: Callable[[datetime | None], int],
@@ -60,7 +60,7 @@ class Restarts:
         self._recorder = recorder
         self._access = access
         self._tasks = tasks
-        self._login = login
+        self._credentials = credentials
         self._link = link
         self._cause = cause
         self._here = here
@@ -78,7 +78,7 @@ class Restarts:
     def look(self) -> None:
         """Have every VM that is to change go on; called at every change."""
         for vm in self._state.living:
-            if self._pending(vm.name) and not self._login.refused:
+            if self._pending(vm.name) and not self._credentials.refused:
                 self._begun.add(vm.name)
                 self._tasks.do(_key(vm.name), partial(self._carry_out, vm.name))
         # It may end in other ways than here: by a notice, or as the VM is deleted.
@@ -104,7 +104,7 @@ class Restarts:
     async def _carry_out(self, name: str) -> None:
         while vm := self._pending(name):
             try:
-                with self._login.minded():
+                with self._credentials.deferring():
                     await self._step(vm)
             except GoneError:
                 await asyncio.sleep(_LOOK_SECONDS)  # until it is not found either
@@ -113,7 +113,7 @@ class Restarts:
                     _AGAIN_SECONDS
                 )  # it is tried again at once, by whoever is in charge then
                 raise
-            if self._login.refused:
+            if self._credentials.refused:
                 return
 
     async def _step(self, vm: VmState) -> None:

@@ -197,10 +197,12 @@ def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mappi
     return {"startup-script": script}
 
 
-# Whose VMs are: labels by which a sweep tells this user's from others', and those of this machine from all of his.
+# ---------------------------------------------------------------- owners
 #
-# A login name says nothing (every container's user is `root` or `jovyan`), so the owner is known by the credentials'
-# principal, and the machine by a number drawn for its home directory. A cluster keeps the labels that it began with.
+# By these labels a sweep finds this user's VMs, and those of this machine. A login name does not
+# identify a user (in containers it is `root` or `jovyan`), so the owner is the principal of the
+# credentials, and the machine is a random number of the home directory. A cluster keeps the labels
+# that it began with.
 
 
 async def owner_labels(engine: ComputeEngine) -> dict[str, str]:

@@ -61,8 +61,9 @@ def _frequent() -> tuple[type[Event], ...]:
 
 
 def replay(history: Iterable[Event], state: ClusterState | None = None) -> ClusterState:
-    """Fold all of `history`, from the empty state or from `state` on. Events that do not fit are
-    passed over.
+    """Fold all of `history`, starting at `state` (default: the empty one).
+
+    Events that do not fit are counted and skipped.
     """
     state = state or ClusterState()
     for event in history:
@@ -74,9 +75,9 @@ def replay(history: Iterable[Event], state: ClusterState | None = None) -> Clust
 
 
 def fold(state: ClusterState, event: Event) -> ClusterState:
-    """The state after `event`. Events that were folded already (by their seq) change nothing.
+    """Return the state after `event`. An event that was folded already changes nothing.
 
-    Raises JournalError for an event that nothing can be made of; as yet it was not folded then.
+    Raises JournalError for an event that does not fit the state, which stays as it was.
     """
     if event.seq and event.seq <= state.seq:
         return state

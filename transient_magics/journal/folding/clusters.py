@@ -1,4 +1,8 @@
-"""What events of the cluster and of its controller do: its declaration, phases and leases."""
+"""The rules for events of the cluster and of its controller.
+
+They are about its declaration and phases, its leases, its moves to other zones, and the VMs that the
+provider wants back.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +32,13 @@ def _(state: ClusterState, event: e.ClusterForgotten) -> ClusterState:
 
 @rules.of(e.ClusterResized)
 def _(state: ClusterState, event: e.ClusterResized) -> ClusterState:
-    vms = {
-        name: changed(vm, left=True, left_at=event.at)
-        if name in event.gives_up and vm.role == WORKER and vm.living
-        else vm
-        for name, vm in state.vms.items()
-    }
-    return changed(
-        state, spec=ClusterSpec.from_dict(event.spec), vms=vms, failed_boots={}, unfit={}
-    )
+    vms = dict(state.vms)
+    for name in event.gives_up:
+        vm = vms.get(name)
+        if vm and vm.role == WORKER and vm.living:
+            vms[name] = changed(vm, left=True, left_at=event.at)
+    spec = ClusterSpec.from_dict(event.spec)
+    return changed(state, spec=spec, vms=vms, failed_boots={}, unfit={})
 
 
 @rules.of(e.ClusterZonesFound, e.ClusterPriced)
@@ -84,25 +86,27 @@ def _(state: ClusterState, event: e.ClusterDeleted) -> ClusterState:
 
 @rules.of(e.ClusterLeased)
 def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
-    workers = {int(slot): run for slot, run in event.workers.items()}
-    since: dict[int, float] = {}
+    leases = {int(place): name for place, name in event.workers.items()}
+    leased_at = dict.fromkeys(leases, event.at)
     tenures = dict(state.tenures)
-    for slot, run in state.leases.items():
-        if workers.get(slot) == run:
-            since[slot] = state.leased_at.get(slot, event.at)
-        elif begin := state.leased_at.get(slot):
-            tenures[run] = (*tenures.get(run, ()), (slot, begin, event.at))
-    since = {slot: since.get(slot, event.at) for slot in workers}
-    for name in {*workers.values()} - {*state.leases.values(), *state.tenures}:
+    for place, name in state.leases.items():
+        begin = state.leased_at.get(place)
+        if leases.get(place) == name:
+            leased_at[place] = begin or event.at
+        elif begin:
+            tenures[name] = (*tenures.get(name, ()), (place, begin, event.at))
+    for name in {*leases.values()} - {*state.leases.values(), *state.tenures}:
         run = state.of(RunState).get(name)
-        if run and run.started_at:  # its parameter servers were there before its first worker
+        # The chief starts when the parameter servers are ready. The run trains, and costs, from its
+        # first worker on.
+        if run and run.started_at:
             state = with_run(state, name, started_at=event.at)
-    ahead = {int(slot): run for slot, run in event.ahead.items()}
+    ahead = {int(slot): name for slot, name in event.ahead.items()}
     return changed(
         state,
         ports=dict(event.ports),
-        leases=workers,
-        leased_at=since,
+        leases=leases,
+        leased_at=leased_at,
         tenures=tenures,
         held=dict(event.held),
         ahead=ahead,
@@ -115,7 +119,7 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
 @rules.of(e.ClusterRelocating)
 def _(state: ClusterState, event: e.ClusterRelocating) -> ClusterState:
     if state.relocation:
-        raise ValueError("it moves already")
+        raise ValueError("the cluster moves already")
     relocation = Relocation(ClusterSpec.from_dict(event.spec), event.at)
     return changed(state, relocation=relocation, failed_boots={}, unfit={})
 
@@ -123,35 +127,39 @@ def _(state: ClusterState, event: e.ClusterRelocating) -> ClusterState:
 @rules.of(e.ClusterRelocated)
 def _(state: ClusterState, event: e.ClusterRelocated) -> ClusterState:
     if state.relocation is None:
-        raise ValueError("it does not move")
-    vms = {
-        name: _left(state, vm, event.at) if name in event.leaves else _stays(vm, event.at)
-        for name, vm in state.vms.items()
-    }
-    dollars = state.transferred_dollars + event.dollars
-    return changed(_rested(state), spec=state.relocation.spec, vms=vms, transferred_dollars=dollars)
+        raise ValueError("the cluster does not move")
+    vms = dict(state.vms)
+    for name, vm in state.vms.items():
+        if name in event.leaves:
+            vms[name] = _left(state, vm, event.at)
+        elif vm.coming:
+            vms[name] = changed(vm, coming=False, arrived_at=event.at)
+    return changed(
+        _without_move(state),
+        spec=state.relocation.spec,
+        vms=vms,
+        transferred_dollars=state.transferred_dollars + event.dollars,
+    )
 
 
 @rules.of(e.ClusterStayed)
 def _(state: ClusterState, event: e.ClusterStayed) -> ClusterState:
-    vms = {
-        name: changed(_left(state, vm, event.at), arrived_at=math.inf) if vm.coming else vm
-        for name, vm in state.vms.items()
-    }
-    return changed(_rested(state), vms=vms)
+    vms = dict(state.vms)
+    for name, vm in state.vms.items():
+        if vm.coming:
+            vms[name] = changed(_left(state, vm, event.at), arrived_at=math.inf)
+    return changed(_without_move(state), vms=vms)
 
 
-def _rested(state: ClusterState) -> ClusterState:
-    """What did not boot elsewhere says nothing of the VMs that are asked for from now on."""
+def _without_move(state: ClusterState) -> ClusterState:
+    """Return the state after a move. VMs that failed at another place no longer count."""
     return changed(state, relocation=None, failed_boots={}, unfit={})
 
 
 def _left(state: ClusterState, vm: VmState, at: float) -> VmState:
-    return changed(vm, coming=False, left=True, left_at=at, gib_price=state.byte_price(vm) * 2**30)
-
-
-def _stays(vm: VmState, at: float) -> VmState:
-    return changed(vm, coming=False, arrived_at=at if vm.coming else vm.arrived_at)
+    """Return a VM that is deleted. Its price of traffic is kept: the declaration may change it."""
+    gib_price = state.byte_price(vm) * 2**30
+    return changed(vm, coming=False, left=True, left_at=at, gib_price=gib_price)
 
 
 # VMs that the provider wants back
@@ -159,7 +167,9 @@ def _stays(vm: VmState, at: float) -> VmState:
 
 @rules.of(e.ReclaimWanted)
 def _(state: ClusterState, event: e.ReclaimWanted) -> ClusterState:
-    return changed(state, reclaim=Reclaim(event) if event.number else None)
+    if event.number:
+        return changed(state, reclaim=Reclaim(event))
+    return changed(state, reclaim=None)
 
 
 @rules.of(e.ReclaimProposed)
@@ -173,6 +183,7 @@ def _(state: ClusterState, event: e.ReclaimAnswered) -> ClusterState:
 
 
 def _reclaim_of(state: ClusterState) -> Reclaim:
+    """Return what the provider wants back. Raises ValueError if that is nothing."""
     if state.reclaim is None:
         raise ValueError("no VM is wanted back")
     return state.reclaim

@@ -1,5 +1,13 @@
-"""How a rule for a kind of event is written: `@rules.of(KIND)` before a function of state and
-event.
+"""How a rule of the fold is written, and what rules use.
+
+    rules = Rules()
+
+    @rules.of(ClusterDeleted)
+    def _(state, event):
+        return changed(state, phase="deleted", ended_at=event.at)
+
+A rule returns the next state and never changes the old one. It raises ValueError for an event that
+cannot follow on the state.
 """
 
 from __future__ import annotations
@@ -19,54 +27,57 @@ Rule = Callable[[ClusterState, _Kind], ClusterState]
 
 
 class Rules(dict[type[Event], Rule[Event]]):
-    """By kind of event, the function that makes the next state of the present one."""
+    """The rules by class of event: each a function that returns the next state."""
 
     def of(self, *kinds: type[_Kind]) -> Callable[[Rule[_Kind]], Rule[_Kind]]:
-        """The function below is the rule for these kinds."""
+        """Register the decorated function as the rule for events of these classes."""
 
         def register(function: Rule[_Kind]) -> Rule[_Kind]:
-            self.update(
-                dict.fromkeys(kinds, cast("Rule[Event]", function))
-            )  # it gets events of these kinds alone
+            # `fold` calls it only with events of these classes.
+            self.update(dict.fromkeys(kinds, cast("Rule[Event]", function)))
             return function
 
         return register
 
 
 def changed(value: _Value, /, **changes: object) -> _Value:
-    """As `dataclasses.replace`, which takes four times as long; a month's journal is folded when a
-    panel opens.
+    """Return a copy of a dataclass with other values of some fields.
+
+    `dataclasses.replace` does the same in four times the time, and a panel folds a month's journal
+    when it opens.
     """
     new = object.__new__(type(value))
-    for name in _names(type(value)):
-        object.__setattr__(new, name, changes[name] if name in changes else getattr(value, name))
+    for name in _field_names(type(value)):
+        if name in changes:
+            field_value = changes[name]
+        else:
+            field_value = getattr(value, name)
+        object.__setattr__(new, name, field_value)
     return new
 
 
 @cache
-def _names(cls: type) -> tuple[str, ...]:
+def _field_names(cls: type) -> tuple[str, ...]:
     """Return the names of all fields of a dataclass, also of those that it inherits."""
     return tuple(field.name for field in fields(cls))
 
 
 def declare(state: ClusterState, work: Work[object]) -> ClusterState:
-    """Add new work. Raises ValueError where other work of the cluster has its name, or reserves it."""
+    """Add new work. Raises ValueError if other work of the cluster has or reserves its name."""
     if why := state.taken(work.kind, work.name):
         raise ValueError(why)
     return put(state, work)
 
 
 def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
-    """Raise ValueError where work is given to a VM that the cluster never had: a VM may have
-    written the event.
-    """
+    """Raise ValueError if the cluster never had one of these VMs: a VM may have written the event."""
     unknown = [vm for vm in vms if vm not in state.vms]
     if unknown:
         raise ValueError(f"the cluster has no VM {', '.join(unknown)}")
 
 
 def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -> ClusterState:
-    """Change work, unless it is over. Raises KeyError where it is unknown."""
+    """Change fields of work, unless it is over. Raises KeyError for unknown work."""
     work = state.of_kind(kind)[name]
     if work.over:
         return state
@@ -74,5 +85,5 @@ def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -
 
 
 def put(state: ClusterState, *works: Work[object]) -> ClusterState:
-    """Add or change work."""
+    """Add work, or put it in the place of work with the same name."""
     return changed(state, works=state.works.with_work(*works))

@@ -1,4 +1,9 @@
-"""What events of runs and of their workers do: steps, checkpoints, evaluations, ends."""
+"""The rules for events of runs, of their workers and of their deadlines.
+
+Most rules need only the run. `@_run_rule(EVENT)` makes a rule of a function that returns the run's
+changed fields. Events of unknown runs, and of runs that are over, change nothing: a chief may report
+late.
+"""
 
 from __future__ import annotations
 
@@ -33,63 +38,88 @@ from ...protocol.vm_events import (
 )
 from .. import events as e
 from ..deadlines import DeadlineState
+from ..events import Event
 from ..state import ClusterState, RunState, WorkerState, unknown_run
 from .rules import Rules, changed, put, with_work
 
 rules = Rules()
-
-
 SERIES = 720
-
-
+"""The most points of a run's series."""
 MARKS = 120
-
-
+"""The most checkpoints of a run, and the most evaluations."""
 MOST_MEASURED = 1000
-
-
+"""The most measures of stalls of a run: the latest."""
 WAITED = 12
+"""The most reports of a run about how long its workers waited for mini-batches: the latest."""
+_Kind = TypeVar("_Kind", bound=Event)
+_Changes = Mapping[str, object]
+
+
+def _run_rule(
+    kind: type[_Kind],
+) -> Callable[[Callable[[RunState, _Kind], _Changes]], Callable[[RunState, _Kind], _Changes]]:
+    """Make a rule for a kind of event of a function that returns the changed fields of its run."""
+
+    def register(
+        changes: Callable[[RunState, _Kind], _Changes],
+    ) -> Callable[[RunState, _Kind], _Changes]:
+        @rules.of(kind)
+        def _(state: ClusterState, event: _Kind) -> ClusterState:
+            run = state.of(RunState).get(event.work_of("run"))
+            if run is None or run.over:
+                return state
+            return put(state, changed(run, **changes(run, event)))
+
+        return changes
+
+    return register
 
 
 @rules.of(WorkerJoined)
 def _(state: ClusterState, event: WorkerJoined) -> ClusterState:
-    run = state.of(RunState).get(event.run)
     vm = state.vms.get(event.worker)
-    if vm and vm.boots_as in state.unfit:
-        state = changed(
-            state, unfit={key: times for key, times in state.unfit.items() if key != vm.boots_as}
-        )
-    worker = WorkerState(event.worker, event.number, event.at)
-    workers = {**(run.workers if run else {}), event.worker: worker}
-    if len(workers) > MOST_WORKERS:  # a chief may say so of any name
-        del workers[next(iter(workers))]
-    took = event.at - max(vm.answered_at if vm else 0.0, run.declared_at if run else 0.0)
-    return with_run(
-        state,
-        event.run,
-        workers=workers,
-        deadline=_timed(run, lambda known: known.joined(event.worker, took)),
-    )
-
-
-@rules.of(WorkerLeft)
-def _(state: ClusterState, event: WorkerLeft) -> ClusterState:
+    answered_at = 0.0
+    if vm:
+        answered_at = vm.answered_at
+        # A VM of this kind can train, so the ones that were unfit no longer count.
+        unfit = {key: times for key, times in state.unfit.items() if key != vm.boots_as}
+        state = changed(state, unfit=unfit)
     run = state.of(RunState).get(event.run)
-    if run:
-        workers = dict(run.workers)
-    else:
-        workers = {}
-    if (worker := workers.get(event.worker)) and worker.number == event.number:
+    if run is None:
+        return state
+    worker = WorkerState(event.worker, event.number, event.at)
+    workers = {**run.workers, event.worker: worker}
+    # The limit bounds the state: a chief may report workers with any names.
+    if len(workers) > MOST_WORKERS:
+        del workers[next(iter(workers))]
+    took = event.at - max(answered_at, run.declared_at)
+    deadline = run.deadline
+    if deadline:
+        deadline = deadline.joined(event.worker, took)
+    return with_run(state, event.run, workers=workers, deadline=deadline)
+
+
+@_run_rule(WorkerLeft)
+def _(run: RunState, event: WorkerLeft) -> _Changes:
+    workers = dict(run.workers)
+    worker = workers.get(event.worker)
+    # A worker that joined again under the same name has a new number, and stays.
+    if worker and worker.number == event.number:
         del workers[event.worker]
-    return with_run(state, event.run, workers=workers, deadline=_timed(run, DeadlineState.changed))
+    deadline = run.deadline
+    if deadline:
+        deadline = deadline.changed()
+    return {"workers": workers, "deadline": deadline}
 
 
 def begin(name: str, spec: Mapping[str, object], at: float) -> RunState:
     """Return the state of a run that was declared at a moment (seconds since 1970)."""
-    known = checks.known(RunSpec, spec)
-    known.pop("name", None)
-    run = replace(unknown_run(name, **known), declared_at=at)
-    return replace(run, deadline=DeadlineState() if run.spec.finish_by else None)
+    fields = checks.known(RunSpec, spec)
+    fields.pop("name", None)
+    run = replace(unknown_run(name, **fields), declared_at=at)
+    if run.spec.finish_by:
+        return replace(run, deadline=DeadlineState())
+    return run
 
 
 @rules.of(e.TrainChecked)
@@ -119,48 +149,44 @@ def _(state: ClusterState, event: e.TrainMoved) -> ClusterState:
     return changed(state, order=tuple(order))
 
 
-@rules.of(TrainStarted)
-def _(state: ClusterState, event: TrainStarted) -> ClusterState:
-    run = state.of(RunState).get(event.run)
-    started = (run.started_at if run else 0.0) or event.at
-    parameters = event.parameters or (run.parameters if run else 0)
-    made = bool(
-        run and run.made and event.step >= run.step
-    )  # else its last steps went with a parameter server's VM
-    deadline = _timed(run, lambda known: known.started(event.at, event.step))
-    return with_run(
-        state,
-        event.run,
-        phase="running",
-        started_at=started,
-        step=event.step,
-        slow=None,
-        parameters=parameters,
-        made=made,
-        deadline=deadline,
-    )
+@_run_rule(TrainStarted)
+def _(run: RunState, event: TrainStarted) -> _Changes:
+    deadline = run.deadline
+    if deadline:
+        deadline = deadline.started(event.at, event.step)
+    return {
+        "phase": "running",
+        "started_at": run.started_at or event.at,
+        "step": event.step,
+        "slow": None,
+        "parameters": event.parameters or run.parameters,
+        # A run that starts at an earlier step lost its last steps with a parameter server's VM.
+        "made": run.made and event.step >= run.step,
+        "deadline": deadline,
+    }
 
 
 @rules.of(TrainProgress)
 def _(state: ClusterState, event: TrainProgress) -> ClusterState:
     run = state.of(RunState).get(event.run)
+    if run is None:
+        return state
     point = (event.at, event.step, event.loss, event.steps_per_second)
-    series = _longer(run.series if run else (), point, SERIES)
-    machines = _machines(state, run)
-    deadline = _timed(
-        run, lambda known: known.told(event.at, event.step, machines, state.clock.rate)
-    )
-    known: dict[str, object] = {
+    changes: dict[str, object] = {
+        "step": event.step,
+        "loss": event.loss,
         "steps_per_second": event.steps_per_second,
-        "series": series,
-        "deadline": deadline,
+        "series": _longer(run.series, point, SERIES),
     }
-    if run and run.spec.prep:
-        told = (*run.preparation.waited, (event.at, min(event.waiting, 1.0)))
-        known["preparation"] = replace(run.preparation, waited=told[-WAITED:])
-    if run and event.server_bytes > run.server_bytes:
-        known["server_bytes"] = event.server_bytes
-    return with_run(state, event.run, step=event.step, loss=event.loss, **known)
+    if run.deadline:
+        machines = _machines(state, run)
+        changes["deadline"] = run.deadline.told(event.at, event.step, machines, state.clock.rate)
+    if run.spec.prep:
+        waited = (*run.preparation.waited, (event.at, min(event.waiting, 1.0)))
+        changes["preparation"] = replace(run.preparation, waited=waited[-WAITED:])
+    if event.server_bytes > run.server_bytes:
+        changes["server_bytes"] = event.server_bytes
+    return with_run(state, event.run, **changes)
 
 
 @rules.of(e.PreparationScaled)
@@ -169,49 +195,52 @@ def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
         slot for slot in event.slots if state.preparers.get(slot, event.run) != event.run
     ]:
         raise ValueError(f"slot {others[0]} is another run's")
-    known = state.of(RunState)[event.run].preparation
-    more = len(event.slots) > len(known.slots)
-    new = replace(
-        known,
+    before = state.of(RunState)[event.run].preparation
+    count = len(event.slots)
+    least = before.least
+    # The run gave VMs back and needs more again, so it keeps as many from now on.
+    if count > len(before.slots) and before.gave_back:
+        least = count
+    preparation = replace(
+        before,
         slots=event.slots,
         since=event.at,
-        gave_back=known.gave_back or len(event.slots) < len(known.slots),
-        least=len(event.slots) if more and known.gave_back else known.least,
+        gave_back=before.gave_back or count < len(before.slots),
+        least=least,
     )
     preparers = {**state.preparers, **dict.fromkeys(event.slots, event.run)}
-    return changed(with_run(state, event.run, preparation=new), preparers=preparers)
+    return changed(with_run(state, event.run, preparation=preparation), preparers=preparers)
 
 
-@rules.of(TrainData)
-def _(state: ClusterState, event: TrainData) -> ClusterState:
-    return with_run(state, event.run, data=event)
+@_run_rule(TrainData)
+def _(run: RunState, event: TrainData) -> _Changes:
+    return {"data": event}
 
 
-@rules.of(TrainCheckpoint)
-def _(state: ClusterState, event: TrainCheckpoint) -> ClusterState:
-    run = state.of(RunState).get(event.run)
-    checkpoints = _longer(run.checkpoints if run else (), (event.at, event.step), MARKS)
-    known = {
+@_run_rule(TrainCheckpoint)
+def _(run: RunState, event: TrainCheckpoint) -> _Changes:
+    deadline = run.deadline
+    if deadline:
+        deadline = deadline.saved(event.step, event.seconds)
+    return {
+        # Progress is reported only every few seconds, so a checkpoint may have a later step.
+        "step": max(run.step, event.step),
         "checkpoint_step": event.step,
         "checkpoint": event.path,
-        "checkpoints": checkpoints,
+        "checkpoints": _longer(run.checkpoints, (event.at, event.step), MARKS),
         "unsaved": None,
+        "deadline": deadline,
     }
-    deadline = _timed(run, lambda known: known.saved(event.step, event.seconds))
-    # Progress is told every few seconds only: what was saved since is no less than that.
-    return with_run(
-        state, event.run, step=max(run.step if run else 0, event.step), deadline=deadline, **known
-    )
 
 
-@rules.of(TrainUnsaved)
-def _(state: ClusterState, event: TrainUnsaved) -> ClusterState:
-    return with_run(state, event.run, unsaved=(event.at, event.step, event.reason))
+@_run_rule(TrainUnsaved)
+def _(run: RunState, event: TrainUnsaved) -> _Changes:
+    return {"unsaved": (event.at, event.step, event.reason)}
 
 
-@rules.of(TrainShipped)
-def _(state: ClusterState, event: TrainShipped) -> ClusterState:
-    return with_run(state, event.run, shipped_step=event.step, shipped=event.path)
+@_run_rule(TrainShipped)
+def _(run: RunState, event: TrainShipped) -> _Changes:
+    return {"shipped_step": event.step, "shipped": event.path}
 
 
 @rules.of(TrainEvaluated)
@@ -227,83 +256,80 @@ def _(state: ClusterState, event: TrainEvaluated) -> ClusterState:
     return put(state, run)
 
 
-@rules.of(TrainOrder)
-def _(state: ClusterState, event: TrainOrder) -> ClusterState:
-    return with_run(state, event.run, order=event.reason)
+@_run_rule(TrainOrder)
+def _(run: RunState, event: TrainOrder) -> _Changes:
+    return {"order": event.reason}
 
 
-@rules.of(TrainBest)
-def _(state: ClusterState, event: TrainBest) -> ClusterState:
-    run = state.of(RunState).get(event.run)
-    known = run.best if run else None
-    if known and not event.shipped and (known.step, known.value) == (event.step, event.value):
-        event = replace(event, shipped=known.shipped)
-    return with_run(state, event.run, best=event)
+@_run_rule(TrainBest)
+def _(run: RunState, event: TrainBest) -> _Changes:
+    best = run.best
+    # The chief reports the same evaluation again, first without the path in the bucket.
+    if best and not event.shipped and (best.step, best.value) == (event.step, event.value):
+        event = replace(event, shipped=best.shipped)
+    return {"best": event}
 
 
-@rules.of(TrainUnevaluated)
-def _(state: ClusterState, event: TrainUnevaluated) -> ClusterState:
-    return with_run(state, event.run, unevaluated=(event.at, event.step, event.reason))
+@_run_rule(TrainUnevaluated)
+def _(run: RunState, event: TrainUnevaluated) -> _Changes:
+    return {"unevaluated": (event.at, event.step, event.reason)}
 
 
-@rules.of(e.TrainTraced)
-def _(state: ClusterState, event: e.TrainTraced) -> ClusterState:
-    return with_run(state, event.run, traced=event)
+@_run_rule(e.TrainTraced)
+def _(run: RunState, event: e.TrainTraced) -> _Changes:
+    return {"traced": event}
 
 
-@rules.of(TrainSlow)
-def _(state: ClusterState, event: TrainSlow) -> ClusterState:
-    return with_run(state, event.run, slow=event)
+@_run_rule(TrainSlow)
+def _(run: RunState, event: TrainSlow) -> _Changes:
+    return {"slow": event}
 
 
-@rules.of(TrainRecovered)
-def _(state: ClusterState, event: TrainRecovered) -> ClusterState:
-    return with_run(state, event.run, slow=None)
+@_run_rule(TrainRecovered)
+def _(run: RunState, event: TrainRecovered) -> _Changes:
+    return {"slow": None}
 
 
-@rules.of(TrainMeasured)
-def _(state: ClusterState, event: TrainMeasured) -> ClusterState:
-    run = state.of(RunState).get(event.run)
-    measured = (*(run.measured if run else ()), event)[-MOST_MEASURED:]
-    return with_run(state, event.run, measured=measured, step=len(measured))
+@_run_rule(TrainMeasured)
+def _(run: RunState, event: TrainMeasured) -> _Changes:
+    measured = (*run.measured, event)[-MOST_MEASURED:]
+    return {"measured": measured, "step": len(measured)}
 
 
-@rules.of(TrainMade)
-def _(state: ClusterState, event: TrainMade) -> ClusterState:
-    return with_run(state, event.run, made=True, step=event.step, steps_per_second=0.0, slow=None)
+@_run_rule(TrainMade)
+def _(run: RunState, event: TrainMade) -> _Changes:
+    return {"made": True, "step": event.step, "steps_per_second": 0.0, "slow": None}
 
 
-@rules.of(TrainFinished)
-def _(state: ClusterState, event: TrainFinished) -> ClusterState:
-    run = state.of(RunState).get(event.run)
-    return with_run(
-        state,
-        event.run,
-        phase="finished",
-        ended_at=event.at,
-        step=event.step,
-        loss=event.loss if event.loss is not None or run is None else run.loss,
-        steps_per_second=0.0,
-        slow=None,
-        workers={},
-        checkpoint=event.checkpoint or (run.checkpoint if run else ""),
-        stopped=event.stopped,
-        reason=event.reason,
-    )
+@_run_rule(TrainFinished)
+def _(run: RunState, event: TrainFinished) -> _Changes:
+    loss = event.loss
+    if loss is None:
+        loss = run.loss
+    return {
+        **_end("finished", event),
+        "step": event.step,
+        "loss": loss,
+        "checkpoint": event.checkpoint or run.checkpoint,
+        "stopped": event.stopped,
+    }
 
 
-@rules.of(TrainFailed)
-def _(state: ClusterState, event: TrainFailed) -> ClusterState:
-    return with_run(
-        state,
-        event.run,
-        phase="failed",
-        ended_at=event.at,
-        reason=event.reason,
-        steps_per_second=0.0,
-        slow=None,
-        workers={},
-    )
+@_run_rule(TrainFailed)
+def _(run: RunState, event: TrainFailed) -> _Changes:
+    return _end("failed", event)
+
+
+def _end(phase: str, event: TrainFinished | TrainFailed) -> _Changes:
+    """Return what changes at every end of a run."""
+    return {
+        "phase": phase,
+        "ended_at": event.at,
+        "reason": event.reason,
+        "steps_per_second": 0.0,
+        "slow": None,
+        "workers": {},
+    }
 
 
 # Deadlines
@@ -343,18 +369,9 @@ def with_run(state: ClusterState, name: str, /, **changes: object) -> ClusterSta
     return state
 
 
-def _timed(
-    run: RunState | None, change: Callable[[DeadlineState], DeadlineState]
-) -> DeadlineState | None:
-    """What is known of a run with a deadline, with this change; None of any other run."""
-    if run and run.deadline:
-        return change(run.deadline)
-    return None
-
-
-def _machines(state: ClusterState, run: RunState | None) -> str:
-    """The workers that train in the run now; empty where there are none."""
-    vms = [state.vms[name] for name in (run.workers if run else ()) if name in state.vms]
+def _machines(state: ClusterState, run: RunState) -> str:
+    """Return the machines of the run's present workers, such as `k80x2`; empty if it has none."""
+    vms = [state.vms[name] for name in run.workers if name in state.vms]
     return render_machines(dict(sorted(Counter(vm.accelerator or "cpu" for vm in vms).items())))
 
 
@@ -362,8 +379,9 @@ _Timed = TypeVar("_Timed", bound=tuple[float, *tuple[object, ...]])
 
 
 def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
-    """With one more at the end. Points begin with their time; where there would be too many, half
-    of them stay, at about equal distances.
+    """Return the points with one more at the end. Each begins with its time.
+
+    If there would be too many, about half of them stay, at about equal distances.
     """
     if len(points) >= most:
         apart = (new[0] - points[0][0]) * 2 / most

@@ -1,4 +1,7 @@
-"""What events of VMs do: requested, booting, ready, leaving, gone."""
+"""The rules for events of VMs: requested, booting, ready, leaving, gone.
+
+A VM may also be stopped, changed to another machine type and started again.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,18 @@ rules = Rules()
 
 _MOST_SHARES = 50
 UNEXPECTED = "it came after it was given up"
-"""Why a VM is of no use that runs though it had been called refused or gone."""
+"""The failure of a VM that runs although it was reported as refused or gone."""
 
 
 @rules.of(e.VmRequested)
 def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
-    if event.vm in state.vms:  # names are never used twice
+    # Names are never used twice.
+    if event.vm in state.vms:
         return state
+    # Only an earlier VM can be replaced, so that no chain of replacements is a cycle.
+    replaces = event.replaces
+    if replaces not in state.vms:
+        replaces = None
     vm = VmState(
         name=event.vm,
         role=event.role,
@@ -31,9 +39,7 @@ def _(state: ClusterState, event: e.VmRequested) -> ClusterState:
         provisioning_model=event.provisioning_model,
         hourly=event.hourly,
         on_demand_hourly=event.on_demand_hourly,
-        replaces=event.replaces
-        if event.replaces in state.vms
-        else None,  # an earlier VM: no chain is a cycle
+        replaces=replaces,
         requested_at=event.at,
         ends=event.ends,
         coming=state.relocation is not None,
@@ -57,29 +63,26 @@ def _(state: ClusterState, event: e.VmRefused) -> ClusterState:
 @rules.of(e.VmRunning)
 def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
     vm = state.vms.get(event.vm)
-    if (
-        vm and not vm.living and not vm.running_at
-    ):  # it costs money, whoever said that it cannot be had
-        vm = changed(
-            vm,
-            state="requested",
-            failure=vm.failure or UNEXPECTED,
-            reason="",
-            cause="",
-            ended_at=0.0,
-        )
+    if vm is None:
+        return state
+    # A VM may run although it was reported as refused or gone. It costs money, so it must not be
+    # forgotten: it counts as one that failed, and is deleted.
+    if not vm.living and not vm.running_at:
+        failure = vm.failure or UNEXPECTED
+        vm = changed(vm, state="requested", failure=failure, reason="", cause="", ended_at=0.0)
         state = changed(state, vms={**state.vms, event.vm: vm})
+    phase = vm.state
+    if phase == "requested":
+        phase = "booting"
     return with_vm(
         state,
         event.vm,
-        state="booting" if vm and vm.state == "requested" else vm.state if vm else "booting",
+        state=phase,
         address=event.address,
         external_address=event.external_address,
         vm_id=event.vm_id,
-        running_at=(vm.running_at if vm else 0.0) or event.at,
-        started_at=(vm.started_at or between(vm.requested_at, event.started, event.at))
-        if vm
-        else 0.0,
+        running_at=vm.running_at or event.at,
+        started_at=vm.started_at or between(vm.requested_at, event.started, event.at),
     )
 
 
@@ -307,6 +310,7 @@ def _(state: ClusterState, event: e.VmStarted) -> ClusterState:
 
 
 def with_vm(state: ClusterState, name: str, /, **changes: object) -> ClusterState:
+    """Change fields of a VM, unless it is gone or unknown."""
     vm = state.vms.get(name)
     if vm is None or not vm.living:
         return state
@@ -319,7 +323,9 @@ def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
     return 0.0
 
 
-def between(earliest: float, told: int, latest: float) -> float:
-    """A moment that another machine told (ns), in seconds; 0 where it does not lie between these."""
-    moment = told / 1e9
-    return moment if earliest <= moment <= latest else 0.0
+def between(earliest: float, reported: int, latest: float) -> float:
+    """Return a moment that another machine reported, in seconds; 0 if it is not in this interval."""
+    moment = reported / 1e9
+    if earliest <= moment <= latest:
+        return moment
+    return 0.0

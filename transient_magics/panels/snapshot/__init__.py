@@ -1,5 +1,3 @@
-"""What a panel shows, as pure functions of the state: the snapshot that a page reads, and that its
-twin is drawn of.
-"""
+"""Snapshots of panels: pure functions of the state, for the page and the static picture."""
 
 from __future__ import annotations

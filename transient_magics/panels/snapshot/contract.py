@@ -193,7 +193,7 @@ class Notice(TypedDict):
 
 
 class Question(TypedDict):
-    """What a change of the workers means; empty without a question."""
+    """The question before a change of the workers; empty without one."""
 
     spec: NotRequired[str]
     text: NotRequired[str]

@@ -111,7 +111,8 @@ def _lane(state: ClusterState, vm: VmState, now: float, *, first: bool) -> Lane:
         "chief": bool(vm.role == "ps" and vm.slot == 0 and spec and spec.chief == "ps"),
         "machine": text.machine(state, vm),
         "zone": vm.zone,
-        "terms": f"{vm.machine_type}, {text.RENTED.get(vm.provisioning_model, '')}, {text.money(vm.hourly)} per hour",
+        "terms": f"{vm.machine_type}, {text.RENTED.get(vm.provisioning_model, '')}, "
+        f"{text.money(vm.hourly)} per hour",
         "state": "training" if words == "training" else vm.state,
         "words": words,
         "leaves_at": text.leaves_at(vm),

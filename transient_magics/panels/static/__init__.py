@@ -1,5 +1,3 @@
-"""A panel's static twin, as pure functions of what a page is sent: HTML and SVG for stored
-notebooks and mail.
-"""
+"""Static pictures of panels: HTML and SVG of snapshots, for stored notebooks and mail."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _MOST_ROWS = 24
 _FEW = 6
 """The most points that are drawn one by one."""
 STYLES = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
-"""The colours and dashes of lines that can be told apart."""
+"""The colours and dashes of lines that are told apart."""
 OTHER = COLOURS["quiet"], ""
 """The style of all other lines."""
 
@@ -86,7 +86,10 @@ def figure(
         x = (point[0] - first) / ((last - first) or 1.0) * (WIDTH - _LEFT - _RIGHT) + _LEFT
         return x, HEIGHT - _BOTTOM - (point[1] - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
 
-    label = f"{title}, {number(low + margin)} to {number(high - margin)}, {across} {first:,.0f} to {last:,.0f}"
+    label = (
+        f"{title}, {number(low + margin)} to {number(high - margin)}, {across} {first:,.0f} "
+        f"to {last:,.0f}"
+    )
     faint_first = sorted(lines, key=lambda line: not line.faint)
     drawn = "".join(
         [
@@ -106,10 +109,13 @@ def figure(
     return (
         f"<span style='display:inline-block;vertical-align:top;margin:6px 16px 2px 0'>"
         f"<span style='{FAINT};font-size:12px;display:block'>{escape(title)}</span>"
-        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' style='display:block;max-width:100%;height:auto' "
-        f"role='img' font-size='11' fill='currentColor' aria-label='{attribute(label)}'>{drawn}"
-        f"<text x='{WIDTH - _RIGHT}' y='{HEIGHT - 4}' text-anchor='end' opacity='.7'>{escape(across)}</text></svg>"
-        f"<span style='font-size:12px;display:block;max-width:{WIDTH}px'>{means}{marked}</span></span>"
+        f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' "
+        "style='display:block;max-width:100%;height:auto' role='img' font-size='11' "
+        f"fill='currentColor' aria-label='{attribute(label)}'>{drawn}"
+        f"<text x='{WIDTH - _RIGHT}' y='{HEIGHT - 4}' text-anchor='end' "
+        f"opacity='.7'>{escape(across)}</text></svg>"
+        "<span "
+        f"style='font-size:12px;display:block;max-width:{WIDTH}px'>{means}{marked}</span></span>"
     )
 
 
@@ -135,7 +141,10 @@ def values(across: str, lines: Sequence[Line]) -> str:
         )
         for place in shown
     ]
-    return f"<details><summary style='{FAINT};font-size:12px'>values</summary>{table(rows, 'font-size:12px')}</details>"
+    return (
+        "<details><summary "
+        f"style='{FAINT};font-size:12px'>values</summary>{table(rows, 'font-size:12px')}</details>"
+    )
 
 
 def _stroke(style: tuple[str, str]) -> str:
@@ -144,7 +153,10 @@ def _stroke(style: tuple[str, str]) -> str:
         dashed = f" stroke-dasharray='{dashes}'"
     else:
         dashed = ""
-    return f"fill='none' stroke='{colour}' stroke-width='1.6' stroke-linejoin='round' stroke-linecap='round'{dashed}"
+    return (
+        f"fill='none' stroke='{colour}' stroke-width='1.6' stroke-linejoin='round' "
+        f"stroke-linecap='round'{dashed}"
+    )
 
 
 def _axes(place: Callable[[Point], Point], across: Point, up: Point) -> str:
@@ -156,7 +168,8 @@ def _axes(place: Callable[[Point], Point], across: Point, up: Point) -> str:
             f"<path d='M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}' stroke='currentColor' opacity='.15'/>"
         )
         parts.append(
-            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' opacity='.7'>{number(value)}</text>"
+            f"<text x='{_LEFT - 6}' y='{y + 4:.1f}' text-anchor='end' "
+            f"opacity='.7'>{number(value)}</text>"
         )
     if across[1] > across[0]:
         whole = [at for at in ticks(*across) if at == round(at)]
@@ -166,7 +179,8 @@ def _axes(place: Callable[[Point], Point], across: Point, up: Point) -> str:
         x, _ = place((at, up[0]))
         parts.append(f"<path d='M{x:.1f} {bottom}v4' stroke='currentColor' opacity='.5'/>")
         parts.append(
-            f"<text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle' opacity='.7'>{at:,.0f}</text>"
+            f"<text x='{x:.1f}' y='{bottom + 16}' text-anchor='middle' "
+            f"opacity='.7'>{at:,.0f}</text>"
         )
     return (
         "".join(parts)
@@ -206,7 +220,8 @@ def _best(line: Line, place: Callable[[Point], Point]) -> str:
     title = f"<title>{escape(line.name)}: {number(line.best[1])} at {line.best[0]:,.0f}</title>"
     return (
         f"<g>{title}<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{line.style[0]}'/>"
-        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='none' stroke='{line.style[0]}' stroke-width='1.4'/></g>"
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='6' fill='none' stroke='{line.style[0]}' "
+        "stroke-width='1.4'/></g>"
     )
 
 
@@ -222,17 +237,16 @@ def sparkline(
     *,
     from_zero: bool,
 ) -> dict[str, object]:
-    """A chart of (time, value) `points` with vertical `marks` at moments; empty `path` with fewer
-    than two values.
+    """Return a small chart of (time, value) `points`, with vertical `marks` at moments.
 
-    The path is interrupted where a value is None.
+    The path is interrupted where a value is None, and empty with fewer than two values.
     """
-    known = [(time, value) for time, value in points if value is not None]
-    if len(known) < 2:
+    present = [(time, value) for time, value in points if value is not None]
+    if len(present) < 2:
         return {"title": title, "path": "", "marks": [], "low": "", "high": ""}
-    first = known[0][0]
-    last = known[-1][0]
-    values = [value for _, value in known]
+    first = present[0][0]
+    last = present[-1][0]
+    values = [value for _, value in present]
     if from_zero:
         low = 0.0
     else:
@@ -250,7 +264,7 @@ def sparkline(
         "M"
         + "L".join(place(time, value) for time, value in line)
         + ("h0" if len(line) == 1 else "")
-        for line in pieces(points, len(known))
+        for line in pieces(points, len(present))
     )
     inside = [
         round((time - first) / width * SPARKLINE_WIDTH, 1)
@@ -288,10 +302,10 @@ class Box:
 def frame(
     box: Box, across: Named, up: Named, name: str, over: str = "", *, lines: bool = True
 ) -> str:
-    """The axes of a box; `name` stands below the right end of the one, `over` above the upper end
-    of the other.
+    """Return the axes of a box.
 
-    `lines`: at the height of each value that is named.
+    `name` stands below the right end of the one, `over` above the upper end of the other. `lines`:
+    at the height of each named value.
     """
     bottom = box.top + box.height
     right = box.left + box.width

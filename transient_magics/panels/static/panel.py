@@ -62,7 +62,7 @@ PART_COLOURS = {
     "barrier": "#cf4436",
     "rest": "#7d8186",
 }
-"""As widgets/split.js has them."""
+"""The colours of the parts of a step, the same as in widgets/split.js."""
 _WIDTH = 240
 _HEIGHT = 10
 
@@ -111,7 +111,10 @@ def _dot(state: str) -> str:
 
 def _head(view: Mapping[str, Any]) -> str:
     if view["focus"]:
-        return f"<div><b>{escape(view['focus'])}</b> <span style='{FAINT}'>{escape(view['about'])}</span></div>"
+        return (
+            f"<div><b>{escape(view['focus'])}</b> <span "
+            f"style='{FAINT}'>{escape(view['about'])}</span></div>"
+        )
     return (
         f"<div><b>{escape(view['name'])}</b> {_dot(view['phase'])}{escape(view['phase_words'])} "
         f"<span style='{FAINT}'>{escape(view['about'])}</span></div>"
@@ -121,8 +124,8 @@ def _head(view: Mapping[str, Any]) -> str:
 def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
     share = min(1.0, training["step"] / training["steps"]) if training["steps"] else 0.0
     bar = (
-        f"<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div style='height:6px;"
-        f"border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
+        "<div style='height:6px;border-radius:3px;background:rgba(128,128,128,.25)'><div "
+        f"style='height:6px;border-radius:3px;width:{share:.1%};background:{COLOURS['good']}'></div></div>"
     )
     facts = " · ".join(
         f"{escape(name)} {escape(value)}"
@@ -137,7 +140,8 @@ def _training(training: Mapping[str, Any], curves: Mapping[str, Any]) -> str:
     if training["proposal"]:
         proposed = _proposal(training["proposal"], "Proposed for ")
     return (
-        f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: {escape(training['title'])}, "
+        f"<div style='margin:6px 0'>{_dot(training['phase'])}{escape(training['name'])}: "
+        f"{escape(training['title'])}, "
         f"{escape(training['words'])}{ends}{bar}{proposed}<div style='{FAINT}'>{facts}</div>"
         f"{data}{_curves(curves)}</div>"
     )
@@ -234,7 +238,10 @@ def _lane(lane: Mapping[str, Any], since: float, until: float) -> str:
         f"<path d='{path}' {_FULL if full else _OUTLINE}='{COLOURS[TONES.get(what, 'quiet')]}'/>"
         for (what, full), path in paths.items()
     )
-    return f"<svg width='{_LANE}' height='14' role='img' aria-label='life of {attribute(lane['name'])}'>{drawn}</svg>"
+    return (
+        f"<svg width='{_LANE}' height='14' role='img' aria-label='life of "
+        f"{attribute(lane['name'])}'>{drawn}</svg>"
+    )
 
 
 def _cost(view: Mapping[str, Any]) -> str:
@@ -256,7 +263,10 @@ def _cost(view: Mapping[str, Any]) -> str:
     if view["ending"]:
         notes.append(view["ending"])
     words = escape(" ".join(filter(None, sentences)))
-    return f"<div style='margin:4px 0'>{words} <span style='{FAINT}'>{escape(' '.join(notes))}</span></div>"
+    return (
+        f"<div style='margin:4px 0'>{words} <span "
+        f"style='{FAINT}'>{escape(' '.join(notes))}</span></div>"
+    )
 
 
 def _events(events: Iterable[Mapping[str, Any]]) -> str:
@@ -291,7 +301,10 @@ def split_html(split: Mapping[str, Any] | None) -> str:
     else:
         more = ""
     head = f"Where a step's time goes, {escape(split['words'])}{more}"
-    return f"<div style='margin-top:4px'><div style='{FAINT}'>{head}</div>{table(rows)}<div>{key}</div></div>"
+    return (
+        "<div style='margin-top:4px'><div "
+        f"style='{FAINT}'>{head}</div>{table(rows)}<div>{key}</div></div>"
+    )
 
 
 def _split_bar(bar: Mapping[str, Any], names: list[str], longest: float) -> str:
@@ -301,8 +314,12 @@ def _split_bar(bar: Mapping[str, Any], names: list[str], longest: float) -> str:
         width = part / longest * _WIDTH
         if width >= 0.25:
             drawn.append(
-                f"<rect x='{x:.1f}' width='{width:.1f}' height='{_HEIGHT}' fill='{PART_COLOURS[name]}'/>"
+                f"<rect x='{x:.1f}' width='{width:.1f}' height='{_HEIGHT}' "
+                f"fill='{PART_COLOURS[name]}'/>"
             )
         x += width
     label = attribute(bar_words(bar))
-    return f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='{label}'>{''.join(drawn)}</svg>"
+    return (
+        f"<svg width='{_WIDTH}' height='{_HEIGHT}' role='img' "
+        f"aria-label='{label}'>{''.join(drawn)}</svg>"
+    )

@@ -116,15 +116,31 @@ def deadline_cost(
     runs: int = RUNS,
     others: Sequence[float] = OTHERS,
 ) -> DeadlineCost:
-    """What `hours` and other deadlines cost for so many steps. `traces` of the file `name`: the
-    market; without any, drawn ones (`drawn`). `runs`: courses of the deadline; `others`: the curve,
-    in the nearest deadline that can be met.
+    """Return the cost of a deadline of `hours`, and of other deadlines.
 
-    Raises PlanError for a deadline that cannot be promised, with the nearest that can be.
+    Parameters
+    ----------
+    choice, workload, train_steps
+        The cluster, what it trains, and for how many steps.
+    hours
+        The deadline.
+    traces, name
+        The market, from the file `name`; without traces, drawn markets (`drawn`).
+    seed
+        Seed of the simulation.
+    runs
+        Number of courses for this deadline.
+    others
+        Other deadlines of the curve, in units of the nearest feasible one.
+
+    Raises
+    ------
+    PlanError
+        For an infeasible deadline; names the nearest feasible one.
     """
     if not choice.transient:
         raise PlanError(
-            "A deadline chooses between Spot and on demand, and these are on demand only",
+            "A deadline chooses between Spot and on-demand VMs, and these are on demand only",
             where="--provisioning-model",
             fix="Leave it out.",
         )
@@ -133,11 +149,11 @@ def deadline_cost(
             "--finish-by needs --mode async", fix="More workers make no more synchronous steps."
         )
     if unsold := never_on_demand(group.accelerator for group in choice.placed):
-        raise PlanError("A deadline needs VMs on demand", fix=unsold)
+        raise PlanError("A deadline needs on-demand VMs", fix=unsold)
     course = choice.course(workload, train_steps)
     work = _work(choice, workload, course)
     start = _start(course)
-    # Workers that tell the speed start first, then those on demand.
+    # Workers that measure the speed start first, then those on demand.
     least = (work + 2 * start) / (1 - _UNKNOWN / _DECISIONS)
     wanted = 3600 * hours
     if wanted < least:

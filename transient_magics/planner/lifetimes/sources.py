@@ -39,7 +39,7 @@ from ...catalog.published import (
     tables,
 )
 from ...clock import SECONDS_PER_HOUR
-from ...errors import DeclarationError, JournalError, PlanError, unknown
+from ...errors import DeclarationError, JournalError, PlanError, reason_of, unknown
 from ...journal import Event, events, read, replay
 from ...protocol import layout
 from .kaplan_meier import BLOCKS, Capped, Continued, KaplanMeier, Resampled, blocks, continued
@@ -57,8 +57,16 @@ _HOURS = np.arange(LAST_HOUR + 1.0)
 
 @dataclass(frozen=True)
 class Question:
-    """Which VMs are meant: those with a `gpu` (the catalog's name) in a `region`, where they are
-    given, rented as `spot` or `preemptible` VMs.
+    """The VMs in question.
+
+    Attributes
+    ----------
+    gpu
+        The catalog's name; None: any.
+    region
+        None: any.
+    provisioning_model
+        `spot` or `preemptible`.
     """
 
     gpu: str | None = None
@@ -78,26 +86,37 @@ class Question:
         return self.provisioning_model == "preemptible"
 
     def counted(self, observed: Observations) -> Observations:
-        """The observations of such VMs in which an end at the 24-hour limit is no revocation."""
+        """Return the observations, in which an end at the 24-hour limit is not a revocation."""
         if self.capped:
             return observed.without_cap()
         return observed
 
     def words(self, every: str = "of every kind") -> str:
-        """As `K80 in us-west1`; `every`: where no GPU is meant in particular."""
-        if self.gpu:
-            gpu = self.gpu.upper()
-        else:
-            gpu = every
-        return f"{gpu}{f' in {self.region}' if self.region else ''}"
+        """Return the VMs in words: `K80 in us-west1`; `every` stands for any GPU."""
+        gpu = self.gpu.upper() if self.gpu else every
+        if self.region:
+            return f"{gpu} in {self.region}"
+        return gpu
 
 
 @dataclass(frozen=True)
 class Source:
-    """What was observed, and what it is worth.
+    """Observations and their origin.
 
-    `latest` VMs are to be compared with `earlier` ones, where there are both; `kind`: VMs with that
-    GPU everywhere; `fix`: what to do if it is too little.
+    Attributes
+    ----------
+    title, dated
+        The origin, and its dates.
+    observed
+        All observations.
+    caveats
+        Limitations, in sentences.
+    earlier, latest
+        Earlier VMs and the `latest` ones to compare with them; None without any.
+    fix
+        What to do if there are too few.
+    kind
+        Observations of the same GPU in all regions.
     """
 
     title: str
@@ -111,10 +130,9 @@ class Source:
 
 
 def found(source: str, question: Question) -> Source:
-    """What a source has about the VMs in question: one of NAMES, or the path of a CSV file.
+    """Return the observations of a source: one of NAMES, or the path of a CSV file.
 
-    Raises DeclarationError for a file that cannot be read, PlanError where the source has nothing
-    of the kind.
+    Raises DeclarationError for an unreadable file, PlanError without such observations.
     """
     if source in ("own", "emulated"):
         return _own(question, emulated=source == "emulated")
@@ -128,26 +146,24 @@ def _own(question: Question, *, emulated: bool) -> Source:
     chosen = [life for life in every if life.emulated == emulated and _fits(life, question)]
     others = sum(life.emulated != emulated and _fits(life, question) for life in every)
     where = "on the emulator" if emulated else "on Compute Engine"
+    other = ""
     if others:
-        other = (
-            f" {'On Compute Engine' if emulated else 'On the emulator'} there were {others} more."
-        )
-    else:
-        other = ""
+        elsewhere = "On Compute Engine" if emulated else "On the emulator"
+        other = f" {elsewhere} there were {others} more."
     if not chosen:
         what = (
             f"No {question.provisioning_model} VM of your own ({question.words()}) has run {where}"
         )
-        raise PlanError(what + other, fix="The published ones: --source published.")
+        raise PlanError(what + other, fix="Use the published ones: --source published.")
     caveats = []
     if emulated:
         caveats.append(
-            "Emulated: they follow the weather that was set, and are never mixed with Compute Engine's."
+            "Emulated: they follow the configured weather, and are never mixed with Compute Engine's."
         )
-        if (rate := max(life.rate for life in chosen)) > 1:
-            delay = rate / 3600
+        rate = max(life.rate for life in chosen)
+        if rate > 1:
             caveats.append(
-                f"Their clock ran up to {rate:,.0f} times as fast: a second's delay counts {delay:.2g} h."
+                f"Their clock ran up to {rate:,.0f} times as fast: a delay of a second counts {rate / 3600:.2g} h."
             )
     begin, end = blocks(len(chosen))
     dates = [
@@ -160,7 +176,7 @@ def _own(question: Question, *, emulated: bool) -> Source:
         tuple(caveats),
         _observed(chosen[:begin]),
         _observed(chosen[begin:end]),
-        f"The published ones: --source published.{other}",
+        f"Use the published ones: --source published.{other}",
         _observed(
             [
                 life
@@ -176,7 +192,7 @@ def _fits(life: Life, question: Question) -> bool:
 
 
 def _observed(lives: Sequence[Life]) -> Observations:
-    """Of one cohort are those with one GPU in one zone that began within an hour of each other."""
+    """Return lifetimes; VMs of one GPU and zone that began within an hour form a cohort."""
     cohorts = [0]
     began: dict[tuple[str, str], tuple[float, int]] = {}
     for life in lives:
@@ -195,33 +211,32 @@ def _observed(lives: Sequence[Life]) -> Observations:
 def _published(question: Question) -> Source:
     tables = published.tables()
     of_gpu = [
-        each
-        for each in tables
-        if each.gpu == question.gpu or (question.gpu is None and each.gpu != "cpu")
+        table
+        for table in tables
+        if table.gpu == question.gpu or (question.gpu is None and table.gpu != "cpu")
     ]
-    chosen = [each for each in of_gpu if question.region in (None, each.region)]
+    chosen = [table for table in of_gpu if question.region in (None, table.region)]
     if not chosen:
+        available = sorted({table.gpu for table in tables})
+        fix = f"There are {', '.join(available)}."
         if of_gpu:
-            known = sorted({each.region for each in of_gpu})
-        else:
-            known = sorted({table.gpu for table in tables})
-        what = f"Nobody published lifetimes of {question.words()}"
-        raise PlanError(
-            what, fix=f"There are {', '.join(known)}{f' of the {question.gpu}' if of_gpu else ''}."
-        )
+            available = sorted({table.region for table in of_gpu})
+            fix = f"There are {', '.join(available)} of the {question.gpu}."
+        raise PlanError(f"Lifetimes of {question.words()} were never published", fix=fix)
     caveats = [
-        "Preemptible VMs of 2018 and 2019, known by the hour: a worked example, no forecast for today's.",
-        "Many went in the same minute: so many tell less than if each went by itself, which widens the band.",
+        "Preemptible VMs of 2018 and 2019, known by the hour: an example, not a forecast for today's.",
+        "Many ended in the same minute: together they count less than independent ones, which widens the band.",
     ]
     label = "{0.region}" if question.gpu else "{0.gpu} in {0.region}"
-    shares = sorted((each.revoked[-1] / each.launched, label.format(each)) for each in chosen)
+    shares = sorted((table.revoked[-1] / table.launched, label.format(table)) for table in chosen)
     if len(shares) > 1:
-        (least, here), (most, there) = shares[0], shares[-1]
+        least, here = shares[0]
+        most, there = shares[-1]
         caveats.append(
             f"Places differ: from {least:.0%} revoked within 24 h ({here}) to {most:.0%} ({there})."
         )
     own = [life for life in own_lives() if not life.emulated and _fits(life, question)]
-    seen = Observations.together([counts(each) for each in chosen])
+    seen = Observations.together([counts(table) for table in chosen])
     return Source(
         f"Published lifetimes of preemptible VMs, {question.words('all GPUs')}",
         "2018 and 2019; CM-DARE, ICDCS 2020, and ICAC'19",
@@ -230,7 +245,7 @@ def _published(question: Question) -> Source:
         seen,
         _observed(own[slice(*blocks(len(own)))]) if own else None,
         "Without --region there are more." if question.region else "",
-        Observations.together([counts(each) for each in of_gpu]),
+        Observations.together([counts(table) for table in of_gpu]),
     )
 
 
@@ -243,10 +258,7 @@ def _file(path: Path, question: Question) -> Source:
             raise unknown(
                 "source of lifetimes", str(path), NAMES, where="--source", otherwise=fix
             ) from None
-        if isinstance(error, OSError):
-            reason = error.strerror
-        else:
-            reason = "it is not UTF-8 text"
+        reason = reason_of(error)
         raise DeclarationError(f"{path} cannot be read: {reason}", where="--source") from None
     rows = _rows(path.name, text, question)
     if not rows:
@@ -258,16 +270,13 @@ def _file(path: Path, question: Question) -> Source:
         observed = observed.without_cap()
         kind = kind.without_cap()
         caveats.append(
-            "No VM of the file lived beyond 24 h: as preemptible ones; their end there is not counted."
+            "No VM of the file lived beyond 24 h, as preemptible ones: an end at that age does not count."
         )
+    fix = ""
+    which = ""
     if question.gpu or question.region:
         fix = "Without --gpu and --region there may be more."
-    else:
-        fix = ""
-    if question.gpu or question.region:
         which = f", {question.words()}"
-    else:
-        which = ""
     return Source(f"{path.name}{which}", "", observed, tuple(caveats), fix=fix, kind=kind)
 
 
@@ -276,7 +285,7 @@ def _lived(rows: Sequence[tuple[float, bool]]) -> Observations:
 
 
 def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
-    """Lifetimes in hours, and whether they ended in a revocation, of the VMs in question."""
+    """Return lifetimes of the VMs in question (hours), and whether a revocation ended them."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     table = csv.DictReader(lines, skipinitialspace=True)
     columns = [column.strip().lower() for column in table.fieldnames or ()]
@@ -284,16 +293,17 @@ def _rows(name: str, text: str, question: Question) -> list[tuple[float, bool]]:
     if "lifetime_hours" not in columns:
         fix = "It needs lifetime_hours, and may have revoked (1 or 0), gpu and zone."
         raise DeclarationError(f"{name} has no column lifetime_hours", where="--source", fix=fix)
-    wanted: dict[str, Callable[[str], bool]] = {}
+    filters: dict[str, Callable[[str], bool]] = {}
     if question.gpu:
-        wanted["gpu"] = lambda gpu: gpu.lower() == question.gpu
+        filters["gpu"] = lambda gpu: gpu.lower() == question.gpu
     if question.region:
-        wanted["zone"] = lambda zone: region_of(zone.lower()) == question.region
-    if missing := [column for column in wanted if column not in columns]:
-        raise DeclarationError(f"{name} has no column {missing[0]} to choose by", where="--source")
+        filters["zone"] = lambda zone: region_of(zone.lower()) == question.region
+    missing = [column for column in filters if column not in columns]
+    if missing:
+        raise DeclarationError(f"{name} has no column {missing[0]} to select by", where="--source")
     rows = []
     for number, row in enumerate(table, 2):
-        if all(test((row[column] or "").strip()) for column, test in wanted.items()):
+        if all(test((row[column] or "").strip()) for column, test in filters.items()):
             rows.append(
                 _row(
                     name,
@@ -315,7 +325,7 @@ def _row(name: str, number: int, row: dict[str, str]) -> tuple[float, bool]:
         fix = ""
     elif revoked not in (*_TRUE, *_FALSE):
         what = f"revoked must be 1 or 0, not '{revoked}'"
-        fix = "0: it lived at least so long."
+        fix = "0 is a VM that lived at least this long."
     else:
         return hours, revoked in _TRUE
     raise DeclarationError(f"{name}, row {number - 1}: {what}", where="--source", fix=fix)

@@ -1,9 +1,8 @@
-"""What a measure of stalls tells plans: what other vCPUs, another disk, a faster link or a cache
-make of a step.
+"""Stall measurements in plans: the effect of vCPUs, disks, links and caches on a step.
 
-Only what stands out of the noise is a stall; what does not is as if it were not there. So a plan
-stays as it is where nothing was measured, and nothing makes a step shorter that waits for nothing.
-What changes is computed by `what_if`.
+Only a part above the noise is a stall; other parts count as absent. So a plan does not change
+without measurements, and no change shortens a step that waits for nothing. `what_if` computes the
+effect of changes.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from .parts import LEAST_REPEATS, LEAST_SECONDS, STALLS, Estimate, Repeat, Stall
 _MOST = 100.0
 
 WHAT_IF_ERROR = 0.1
-"""How far off, relatively, the part of a step is that a change takes away. Nine cases of
-`benchmarks/bench_stalls.py` missed a step by 10 % in the root mean square, where the change took
-away about as much as it left.
+"""Relative error of the part of a step that a change removes.
+
+Nine cases of `benchmarks/bench_stalls.py` missed a step by 10 % in the root mean square; the
+changes removed about as much as they left.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What of a VM decides how long its steps wait: its vCPUs, and what its disk reads in a second."""
+    """The properties of a VM that determine stalls: vCPUs, and the disk's MiB per second."""
 
     vcpus: int
     disk: float
@@ -41,8 +41,8 @@ class Place:
 class Terms:
     """The result of the measurement `run` for one kind of VM, at `place`, of one `source`.
 
-    `workers` took part, with so many `servers`; numbers crossed as `wire` says. `parameters` and
-    `gigaflops` of the model: 0 where not counted.
+    `workers` took part, with `servers` parameter servers and the format `wire`. The model's
+    `parameters` and `gigaflops` are 0 if they were not counted.
     """
 
     run: str
@@ -56,8 +56,8 @@ class Terms:
     gigaflops: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: what is kept of it."""
-        told = self.stalls
+        """Return the stored form, plain JSON values."""
+        stalls = self.stalls
         return {
             "source": self.source,
             "vcpus": self.place.vcpus,
@@ -67,20 +67,20 @@ class Terms:
             "wire": self.wire,
             "parameters": self.parameters,
             "gigaflops": self.gigaflops,
-            "kind": told.kind,
-            "names": [*told.workers],
-            "examples": told.examples,
-            "bytes": told.bytes,
-            "lasted": told.lasted,
-            "repeats": [dict(repeat.seconds) for repeat in told.repeats],
+            "kind": stalls.kind,
+            "names": [*stalls.workers],
+            "examples": stalls.examples,
+            "bytes": stalls.bytes,
+            "lasted": stalls.lasted,
+            "repeats": [dict(repeat.seconds) for repeat in stalls.repeats],
         }
 
     @classmethod
     def from_dict(cls, run: str, values: Mapping[str, Any]) -> Self:
         """Read what `to_dict` wrote. Raises KeyError, TypeError or ValueError."""
         repeats = tuple(
-            Repeat({name: _number(each, name, LEAST_SECONDS) for name in MEASURES})
-            for each in values["repeats"]
+            Repeat({name: _number(values_, name, LEAST_SECONDS) for name in MEASURES})
+            for values_ in values["repeats"]
         )
         if not repeats:
             raise ValueError("a measure of stalls without a repeat")
@@ -106,91 +106,86 @@ class Terms:
 
     @property
     def waited(self) -> float:
-        """The seconds for which a step as measured waits for its mini-batch."""
+        """Seconds for which a measured step waits for its mini-batch."""
         at = claimed(self.stalls).seconds
         return at["S4" if self.stalls.fits else "S5"] - at["S3"]
 
     @property
     def input(self) -> float:
-        """The seconds that a mini-batch takes by itself."""
+        """Seconds that a mini-batch takes alone."""
         return claimed(self.stalls).seconds["R4" if self.stalls.fits else "R5"]
 
     @property
     def step(self) -> float:
-        """The seconds of a step as measured, beside those of the other workers."""
+        """Seconds of a measured step, alongside those of the other workers."""
         return claimed(self.stalls).seconds["S3"] + self.waited
 
-    def change(self, place: Place, asked: Change | None = None, examples: int = 0) -> Change:
-        """From what was measured to that place, with what else is `asked`, and mini-batches of so
-        many `examples`. Data that fit into memory are cached after the first pass.
+    def change(self, place: Place, requested: Change | None = None, examples: int = 0) -> Change:
+        """Return the change from the measurement to a place.
+
+        `requested` adds further changes, `examples` is the size of mini-batches (0: unchanged).
+        Data that fit into memory are cached after the first pass.
         """
-        asked = replace(asked or Change(), **({"cache": 1.0} if self.stalls.fits else {}))
+        requested = requested or Change()
+        if self.stalls.fits:
+            requested = replace(requested, cache=1.0)
+        batch = 1.0
         if examples and self.stalls.examples:
             batch = examples / self.stalls.examples
-        else:
-            batch = 1.0
         found = replace(
-            asked,
-            cores=asked.cores * place.vcpus / self.place.vcpus,
-            disk=asked.disk * place.disk / self.place.disk,
-            batch=asked.batch * batch,
+            requested,
+            cores=requested.cores * place.vcpus / self.place.vcpus,
+            disk=requested.disk * place.disk / self.place.disk,
+            batch=requested.batch * batch,
         )
         return replace(
             found, **{name: min(max(getattr(found, name), 1 / _MOST), _MOST) for name in _TIMES}
         )
 
     def longer(self, before: Change, after: Change) -> tuple[float, float]:
-        """By how many seconds a step is longer after than before, and the standard deviation of
-        that.
-        """
-        known = claimed(self.stalls)
-        more = seconds(known, after) - seconds(known, before)
+        """Return how many seconds the change adds to a step, and the standard deviation of that."""
+        mean = claimed(self.stalls)
+        more = seconds(mean, after) - seconds(mean, before)
         if not more:
             return 0.0, 0.0
         spread = Estimate.of(
             [seconds(repeat, after) - seconds(repeat, before) for repeat in self.stalls.repeats]
         ).error
-        if math.isfinite(spread):
-            measured = spread
-        else:
-            measured = abs(more)
+        measured = spread if math.isfinite(spread) else abs(more)
         return more, math.hypot(measured, WHAT_IF_ERROR * more)
 
     def parts(self, change: Change) -> dict[str, Estimate]:
-        """What a step is made of with the change (`what_if.parts`)."""
+        """Return the parts of a step with the change."""
         return parts(self.stalls, change)
 
 
 def _number(values: Mapping[Any, Any], name: str, least: float = 0.0) -> float:
-    """Return that finite number. Raises KeyError, TypeError, or ValueError for a number below
-    `least`.
-    """
+    """Return a finite number. Raises KeyError, TypeError, or ValueError below `least`."""
     number = float(values[name])
     if not least <= number < math.inf:
-        raise ValueError(f"{name} is {number:g}, and has to be at least {least:g} and finite")
+        raise ValueError(f"{name} is {number:g}, but must be at least {least:g} and finite")
     return number
 
 
-# What a step would take if something were bigger or faster: a model with nothing fitted but what
-# was measured.
+# The duration of a step if something were larger or faster: a model without fitted parameters.
 #
-# The step without its input, g = S3, and the input of a mini-batch by itself, i, go on beside each
-# other as far as the measured step says: it takes max(g, i) + h min(g, i). With h = 0 that is the
-# pipelined form, 1 / min(1/g, 1/i); with h = 1 the serial one, g + i (J. Mohan et al., "Analyzing
-# and Mitigating Data Stalls in DNN Training", VLDB 2021, section 3.4, whose what-if has h = 0). The
-# input of a mini-batch of which the share x is cached takes x R4 + (1 - x) R5, which is their D x /
-# C + D (1 - x) / S for a cache that never evicts.
+# The step without its input, g = S3, and the input of a mini-batch, i, overlap as far as the
+# measured step shows: it takes max(g, i) + h min(g, i). With h = 0 that is the pipelined form,
+# 1 / min(1/g, 1/i); with h = 1 the serial one, g + i (J. Mohan et al., "Analyzing and Mitigating
+# Data Stalls in DNN Training", VLDB 2021, section 3.4, whose what-if has h = 0). The input of a
+# mini-batch of which the share x is cached takes x R4 + (1 - x) R5, which is their D x / C +
+# D (1 - x) / S for a cache that never evicts.
 #
-# The change comes in another run, which differs from the run that was measured as runs do. So three
-# errors add up in the seconds of its step: that of the measure, that of the model, and how far runs
-# differ.
+# The change happens in another run, which differs from the measured one as runs do. So three errors
+# add up in the seconds of its step: of the measurement, of the model, and between runs.
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is asked: `cache`, the share of the data that is cached; all others are how many times
-    as much there is: cores, the disk's and the links' bytes a second, the GPU's speed, examples in
-    a mini-batch, parameter servers.
+    """A change of a step's conditions.
+
+    `cache` is the share of cached data. All others are factors: cores, bytes per second of disk and
+    links, the GPU's speed, examples in a mini-batch, parameter servers.
     """
 
     cache: float = 0.0
@@ -204,29 +199,30 @@ class Change:
     def __post_init__(self) -> None:
         if not 0 <= self.cache <= 1:
             raise DeclarationError(
-                f"cache={self.cache:g} is no share of the data", fix="Name one from 0 to 1."
+                f"cache={self.cache:g} is not a share of the data", fix="Name one from 0 to 1."
             )
         for field in fields(self)[1:]:
             if not 0.01 <= getattr(self, field.name) <= 100:
-                what = f"{field.name}={getattr(self, field.name):g} is no number of times"
+                what = f"{field.name}={getattr(self, field.name):g} is not a valid factor"
                 raise DeclarationError(
-                    what, fix="1 is as it was measured; name one from 0.01 to 100."
+                    what, fix="1 is the measured state; name one from 0.01 to 100."
                 )
 
 
-_TIMES = [each.name for each in fields(Change) if each.name != "cache"]
+_TIMES = [field.name for field in fields(Change) if field.name != "cache"]
 
 
 def claimed(stalls: Stalls) -> Repeat:
-    """The measures in the mean, as if what is within the noise were not there: of a stall that is
-    not claimed both measures are the same, no measure with one more part is shorter, and no step is
-    shorter than its input alone.
+    """Return the mean measures without parts that are within the noise.
+
+    For an unclaimed stall both measures are equal. No measure with one more part is shorter, and no
+    step is shorter than its input alone.
     """
     at: dict[Measure, float] = {
         name: statistics.fmean(repeat.seconds[name] for repeat in stalls.repeats)
         for name in MEASURES
     }
-    sure = {each.name for each in stalls.stalled}
+    sure = {part.name for part in stalls.stalled}
     for name, (before, after) in STALLS.items():
         if name in sure:
             at[after] = max(at[after], at[before])
@@ -238,78 +234,72 @@ def claimed(stalls: Stalls) -> Repeat:
 
 
 _UNEVEN = 0.1
-"""Of a step: a part within the noise that takes more in the mean may be a stall all the same."""
+"""A share of a step above which a part within the noise may still be a stall."""
 
-_MENDS: Mapping[str, str] = {
+_REMEDIES: Mapping[str, str] = {
     "serialisation": "bigger mini-batches have fewer steps to send (--hparams batch_size=..., or batch_size in the "
     "cell), and --wire bf16 halves what is sent",
     "network": "workers nearer to the parameter servers (--zone with a single zone), fewer and faster GPUs, or --wire "
     "bf16, which halves what is sent",
     "contention": "one more parameter server shares the work (--ps {more})",
-    "preparation": "more cores prepare more (--machine-type), or the records hold examples that are prepared already",
+    "preparation": "more cores prepare more (--machine-type), or the records could contain prepared examples",
     "fetch": "a faster disk (--disk 200GB:ssd), or fewer bytes for each example",
 }
 
 
 def advice(stalls: Stalls, servers: int = 1) -> str:
-    """What to do about the stalls of these workers, which have so many parameter `servers`; empty
-    where there are too few repeats to claim anything.
+    """Return the remedy for stalls of workers with `servers` parameter servers.
+
+    '' with too few repeats for any claim.
     """
     if len(stalls.repeats) < LEAST_REPEATS:
         return ""
-    found = [each for each in stalls.stalled if not _once(each.name, stalls)]
+    found = [part for part in stalls.stalled if not _once(part.name, stalls)]
     if found:
         first = found[0]
-        mend = _MENDS[first.name].format(more=servers + 1)
-        return f"{first.share:.0%} of a step is {first.name}: {mend}."
-    once = [each for each in stalls.stalled if _once(each.name, stalls)]
+        remedy = _REMEDIES[first.name].format(more=servers + 1)
+        return f"{first.share:.0%} of a step is {first.name}: {remedy}."
+    once = [part for part in stalls.stalled if _once(part.name, stalls)]
     if once:
         fits = f"the data ({stalls.bytes / 1e6:,.0f} MB) fit into the VM's memory"
-        return f"Fetching is paid in the first pass only: {fits}. There is no other stall."
-    uneven = max(stalls.parts, key=lambda each: each.share)
+        return f"Fetching costs time in the first pass only: {fits}. There is no other stall."
+    uneven = max(stalls.parts, key=lambda part: part.share)
     if uneven.share >= _UNEVEN:
-        often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, and not evenly"
-        return f"No stall stands out of the noise, but {often}: take more --repeats, or longer --seconds."
+        often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, but unevenly"
+        return f"No stall stands out of the noise, but {often}: use more --repeats, or longer --seconds."
     share = f"{min(stalls.compute.share, 1):.0%} of a step is computing"
+    faster = "A faster GPU"
     if stalls.kind.partition("/")[0] == "cpu":
         faster = "A GPU"
-    else:
-        faster = "A faster GPU"
-    return f"No stall stands out of the noise: {share}. {faster} is what would help."
+    return f"No stall stands out of the noise: {share}. {faster} would help."
 
 
 def terms_words(which: str, terms: Terms, change: Change) -> str:
-    """What a step on `which` worker is made of with the change, each part with its interval; empty
-    where the measure claims no stall, and nothing is changed.
-    """
-    told = terms.stalls
+    """Return the parts of a step on `which` worker with the change; '' without claimed stalls."""
+    stalls = terms.stalls
     parts = terms.parts(change)
-    sure = {_PARTS.get(each.name, each.name) for each in told.stalled}
+    sure = {_PARTS.get(part.name, part.name) for part in stalls.stalled}
     after = terms.parts(terms.change(terms.place))
     moved = {
         name
-        for name, each in parts.items()
-        if not math.isclose(each.mean, after[name].mean, rel_tol=1e-3)
+        for name, part in parts.items()
+        if not math.isclose(part.mean, after[name].mean, rel_tol=1e-3)
     }
     shown = [
         name for name in parts if name in sure or name == "computing" or (sure and name in moved)
     ]
     if not sure:
         return ""
-    said = ", ".join(f"{name} {milliseconds(parts[name])}" for name in shown)
+    listed = ", ".join(f"{name} {milliseconds(parts[name])}" for name in shown)
     hidden = [name for name in parts if name not in shown]
-    if hidden:
-        noise = f" ({', '.join(hidden)}: within the noise)"
-    else:
-        noise = ""
-    if "contention" not in shown:
-        with_ = ""
-    else:
+    noise = f" ({', '.join(hidden)}: within the noise)" if hidden else ""
+    with_ = ""
+    if "contention" in shown:
         with_ = f", {terms.workers} workers and --ps {terms.servers}"
-    computed = "" if not moved else ", computed for these"
+    computed = ", computed for these" if moved else ""
     return (
-        f"A step on the {which}: {said}{noise}, as {terms.run} measured on {terms.place.vcpus} vCPUs in "
-        f"{len(told.repeats)} repeats{with_}{computed}."
+        f"A step on the {which}: {listed}{noise}, as {terms.run} measured on {terms.place.vcpus} vCPUs in "
+        f"{len(stalls.repeats)} repeats{with_}{computed}."
     )
 
 
@@ -317,11 +307,10 @@ _PARTS = {"preparation": "waiting for input", "fetch": "waiting for input"}
 
 
 def milliseconds(seconds: Estimate) -> str:
-    """As `41.2 ms ± 0.8`."""
+    """Return seconds in milliseconds as text: `41.2 ms ± 0.8`."""
+    spread = " ± ?"
     if seconds.half < 1e3:
         spread = f" ± {1000 * seconds.half:.1f}"
-    else:
-        spread = " ± ?"
     return f"{round(1000 * seconds.mean, 1) + 0.0:.1f} ms{spread}"  # no -0.0
 
 
@@ -335,52 +324,45 @@ class Prediction:
 
     change: Change
     seconds: Estimate
-    """Of a step in another run on VMs like these."""
+    """Seconds of a step in another run on such VMs."""
     times: Estimate
-    """How many times as many examples a second the change brings in the mean over runs (1: as
-    many).
-    """
+    """The factor of examples per second in the mean over runs."""
     parts: Mapping[str, Estimate]
-    """Of the step, in seconds: computing, serialisation, network, contention, waiting for input."""
+    """The parts of the step in seconds: computing, serialisation, network, contention, input."""
 
     def __str__(self) -> str:
-        asked = ", ".join(
-            f"{field.name}={value:g}"
-            for field in fields(Change)
-            if (value := getattr(self.change, field.name)) != field.default
+        values = {field: getattr(self.change, field.name) for field in fields(Change)}
+        changed = ", ".join(
+            f"{field.name}={value:g}" for field, value in values.items() if value != field.default
         )
+        spread = ""
         if math.isfinite(self.times.high):
             spread = f" ({self.times.low:.2f} to {self.times.high:.2f})"
-        else:
-            spread = ""
-        low, high = (1000 * end for end in (self.seconds.low, self.seconds.high))
+        low = 1000 * self.seconds.low
+        high = 1000 * self.seconds.high
+        between = ""
         if math.isfinite(high):
             between = f" ({low:.1f} to {high:.1f} in another run)"
-        else:
-            between = ""
         step = f"{1000 * self.seconds.mean:.1f} ms a step{between}"
-        if asked:
-            return f"{asked}: {step}, {self.times.mean:.2f}{spread} times as fast"
+        if changed:
+            return f"{changed}: {step}, {self.times.mean:.2f}{spread} times as fast"
         return f"as measured: {step}"
 
 
 def what_if(stalls: Stalls, change: Change) -> Prediction:
-    """What the change would bring, for workers like these."""
+    """Return the effect of a change for such workers."""
     before = [seconds(repeat, Change()) for repeat in stalls.repeats]
-    after = [seconds(each, change) for each in stalls.repeats]
+    after = [seconds(repeat, change) for repeat in stalls.repeats]
     times = [
         change.batch * was / now if now else 1.0 for was, now in zip(before, after, strict=True)
     ]
     step = Estimate.of(after)
     faster = Estimate.of(times)
+    model = 0.0
+    measured = 0.0
     if step.mean:
         model = WHAT_IF_ERROR * abs(step.mean - statistics.fmean(before)) / step.mean
-    else:
-        model = 0.0
-    if step.mean:
         measured = step.error / step.mean
-    else:
-        measured = 0.0
     return Prediction(
         change,
         Estimate.about(step.mean, math.hypot(model, next_run_error(stalls.lasted, measured))),
@@ -392,32 +374,31 @@ def what_if(stalls: Stalls, change: Change) -> Prediction:
 
 
 def parts(stalls: Stalls, change: Change) -> dict[str, Estimate]:
-    """What a step is made of with the change, in seconds: computing, serialisation, network,
-    contention, and waiting for its mini-batch. Their means sum to the step's, those within the
-    noise too.
+    """Return the parts of a step with the change, in seconds.
+
+    They are computing, serialisation, network, contention and waiting for input. Their means,
+    including those within the noise, sum to the step's.
     """
-    told = [_parts(repeat, change) for repeat in stalls.repeats]
-    return {name: Estimate.of([each[name] for each in told]) for name in told[0]}
+    repeats = [_parts(repeat, change) for repeat in stalls.repeats]
+    return {name: Estimate.of([repeat[name] for repeat in repeats]) for name in repeats[0]}
 
 
 def seconds(repeat: Repeat, change: Change) -> float:
-    """A step with the change, by the measures of one repeat; without one, the measured step itself."""
+    """Return the seconds of a step with the change, from the measures of one repeat."""
     at = _possible(repeat)
     busy = sum(_busy(at, change).values())
     warm = at["R4"]
     cold = at["R5"]
     prepared = warm * change.batch / change.cores
     fetched = (1 - change.cache) * (cold - warm) * change.batch / change.disk
-    unhidden = change.cache * _unhidden(at["S4"], at["S3"], warm) + (1 - change.cache) * _unhidden(
-        at["S5"], at["S3"], cold
-    )
+    warm_part = change.cache * _unhidden(at["S4"], at["S3"], warm)
+    cold_part = (1 - change.cache) * _unhidden(at["S5"], at["S3"], cold)
+    unhidden = warm_part + cold_part
     return _beside(max(busy, 0.0), prepared + fetched, unhidden)
 
 
 def _possible(repeat: Repeat) -> dict[Measure, float]:
-    """The measures, of which none is longer than one that has it in it: where it was, others were
-    busy then.
-    """
+    """Return measures that never exceed one that contains them; excess came from other load."""
     at = repeat.seconds
     warm = min(at["R4"], at["S4"], at["S5"])
     return {
@@ -447,7 +428,7 @@ def _beside(busy: float, input: float, unhidden: float) -> float:
 
 
 def _unhidden(step: float, busy: float, input: float) -> float:
-    """Of what could go on beside the other, the share that did not, as the step says."""
+    """Return the share that did not overlap, of what could have, by the measured step."""
     if min(busy, input) > 0:
         return (step - max(busy, input)) / min(busy, input)
     return 0.0

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError, TransientError
+from ...errors import TrainingError, TransientError, reason_of
 from ..files.bucket import Bucket, OvertakenError
 from ..files.manifest import File
 
@@ -122,7 +122,7 @@ def main() -> None:
     except TransientError as error:
         answer = {"error": str(error)}
     except OSError as error:
-        answer = {"error": f"{error.strerror or error} ({error.filename})"}
+        answer = {"error": f"{reason_of(error)} ({error.filename})"}
     print(json.dumps(answer), flush=True)
     sys.exit("error" in answer)
 

@@ -23,7 +23,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError, TransientError
+from ...errors import TrainingError, TransientError, reason_of
 from ...files import write_atomically
 from ...protocol import layout
 from ...protocol.objective import Best
@@ -281,7 +281,7 @@ def main() -> None:
     except TransientError as error:
         answer = {"error": str(error)}
     except OSError as error:  # a full disk, or a checkpoint that was dropped while it was read
-        answer = {"error": f"{error.strerror or error} ({error.filename})"}
+        answer = {"error": f"{reason_of(error)} ({error.filename})"}
     print(json.dumps(answer), flush=True)
     sys.exit("error" in answer)
 

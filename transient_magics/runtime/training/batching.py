@@ -32,14 +32,14 @@ LARGEST = 8
 """Bound of a mini-batch in declared mini-batches, and capacity of a worker's queue."""
 ENOUGH_STEPS = 10
 ENOUGH_LOOKS = 3
-"""Observations (and steps, above) at one size after which a worker's time counts as known."""
+"""Observations (and steps, above) at one size after which a worker's time is reliable."""
 SIGMAS = 5.0
 """Standard errors that a change must exceed.
 
 Many workers are compared many times, so the bound is large.
 """
 ENOUGH_NOISE = 30
-"""Observations after which a worker's own noise counts as known."""
+"""Observations after which a worker's own noise is reliable."""
 APART = 0.1
 """Least relative difference of two sizes that reveals the fixed part of a step."""
 FELL = 0.05
@@ -52,7 +52,7 @@ MOST_FIXED = 4.0
 Two noisy times could suggest any value.
 """
 _NOISE = 0.03
-"""Relative noise of an observation, until a worker's own is known."""
+"""Relative noise of an observation, before a worker's own is reliable."""
 _WINDOW = 200
 """Observations over which a worker's noise is averaged."""
 _STEPS_PER_SECOND = {"K80": 4.56, "P100": 12.19, "V100": 15.61}
@@ -239,7 +239,7 @@ class StepTime:
 
     @property
     def measured(self) -> bool:
-        """Whether the time at the present size is known."""
+        """Whether the time at the present size was measured often enough."""
         return self._observations >= ENOUGH_LOOKS and self._steps >= ENOUGH_STEPS
 
     @property

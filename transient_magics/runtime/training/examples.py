@@ -140,7 +140,6 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
     uneven
         Whether batches are regrouped to mini-batches of other sizes.
     """
-    tf = tensorflow()
     dataset = pipeline.dataset
     if not (pipeline.batched or pipeline.grouped):
         # Each example of a chunk is read once, so the dataset must not begin twice.
@@ -150,21 +149,34 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
             dataset = dataset.batch(batch)
     iterator = iterator_of(dataset)
     values = iterator.get_next()
-    names = sorted(pipeline.types)
     if pipeline.batched and uneven:
-        placeholders = {
-            name: tf.placeholder(pipeline.types[name], pipeline.shapes[name], name=name)
-            for name in names
-        }
-        return Source(
-            placeholders,
-            batch,
-            iterator.initializer,
-            values,
-            feeds=pipeline.feeds,
-            files=pipeline.files,
-        )
+        return _fed_source(pipeline, batch, iterator, values)
+    return _queued_source(pipeline, name, batch, iterator, values)
 
+
+def _fed_source(pipeline: Pipeline, batch: int, iterator: Any, values: Any) -> Source:
+    """Return a source without a queue, whose features are fed."""
+    tf = tensorflow()
+    placeholders = {
+        name: tf.placeholder(pipeline.types[name], pipeline.shapes[name], name=name)
+        for name in sorted(pipeline.types)
+    }
+    return Source(
+        placeholders,
+        batch,
+        iterator.initializer,
+        values,
+        feeds=pipeline.feeds,
+        files=pipeline.files,
+    )
+
+
+def _queued_source(
+    pipeline: Pipeline, shared_name: str, batch: int, iterator: Any, values: Any
+) -> Source:
+    """Return a source with a queue of single examples, or of batches that the pipeline made."""
+    tf = tensorflow()
+    names = sorted(pipeline.types)
     types = [pipeline.types[name] for name in names]
     if pipeline.batched:
         shapes = None
@@ -172,43 +184,38 @@ def source(pipeline: Pipeline, name: str, batch: int, uneven: bool) -> Source:
     else:
         shapes = [pipeline.shapes[name] for name in names]
         capacity = max(2 * _BLOCK, LARGEST) * batch
-    queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=name)
+    queue = tf.FIFOQueue(capacity, types, shapes, names=names, shared_name=shared_name)
     picked = {name: values[name] for name in names}
     close = queue.close(cancel_pending_enqueues=True)
-    counted: dict[str, Any] = {"left": queue.size()}
+    left = queue.size()
+    count = None
     if pipeline.files is not None:
         if pipeline.batched:
             count = tf.constant(1)
         else:
             count = tf.shape(values[names[0]])[0]
-        counted |= {"files": pipeline.files, "count": count}
-    if not pipeline.batched:
+    requested = None
+    if pipeline.batched:
+        enqueue = queue.enqueue(picked)
+        features = dict(queue.dequeue())
+        for name in names:
+            features[name].set_shape(pipeline.shapes[name])
+    else:
         enqueue = queue.enqueue_many(picked)
         requested = tf.placeholder_with_default(tf.constant(batch), [], name="batch_size")
-        return Source(
-            dict(queue.dequeue_many(requested)),
-            batch,
-            iterator.initializer,
-            values,
-            enqueue,
-            close,
-            requested,
-            pipeline.feeds,
-            **counted,
-        )
-    enqueue = queue.enqueue(picked)
-    features: Mapping[str, Any] = queue.dequeue()
-    for name in names:
-        features[name].set_shape(pipeline.shapes[name])
+        features = dict(queue.dequeue_many(requested))
     return Source(
-        dict(features),
+        features,
         batch,
         iterator.initializer,
         values,
         enqueue,
         close,
+        requested,
         feeds=pipeline.feeds,
-        **counted,
+        files=pipeline.files,
+        count=count,
+        left=left,
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError
+from ...errors import TrainingError, reason_of
 from ..metadata import metadata_host
 from ..tf import placement
 from ..tf.graph_mode import missing_library, tensorflow
@@ -68,7 +68,7 @@ def likely_reason(driver: Path = _DRIVER) -> str:
             encoding="utf-8",
         )
     except OSError as error:
-        return f"nvidia-smi cannot be run ({error.strerror})"
+        return f"nvidia-smi cannot be run ({reason_of(error)})"
     except subprocess.TimeoutExpired:
         return "nvidia-smi does not answer"
     lines = (line.strip() for line in (smi.stdout + smi.stderr).splitlines())

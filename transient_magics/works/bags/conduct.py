@@ -28,7 +28,7 @@ from ...controller.tasks import Tasks
 from ...controller.trust import RejectedEventError
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Works
-from ...errors import ClusterError, ForeignError, RoomError, install_extra
+from ...errors import ClusterError, ForeignError, RoomError, install_extra, reason_of
 from ...files import write_atomically
 from ...journal import now, read
 from ...journal.cost import charged
@@ -131,9 +131,7 @@ class Bags(Works[BagSpec]):
         try:
             self._begin(bag, name)
         except (OSError, ClusterError) as error:
-            why = str(error)
-            if isinstance(error, OSError):
-                why = error.strerror or why
+            why = reason_of(error)
             self.note(bag.name, f"{bag.name} cannot begin: {why}")
         else:
             self.note(bag.name, "")

@@ -1,9 +1,8 @@
-"""What a driver's events add up to: a bag's jobs, their attempts, the results that count, and what
-was learnt.
+"""The rules for events of bags, and the fold of what a driver reports.
 
-The same fold for the driver that begins again after its death, for the controller and for whoever
-looks. The first result of a job wins; the first N results are the bag's, in the order in which they
-came; after the end nothing counts.
+The controller, every reader of the journal and a driver that starts again use the same `fold`. The
+first result of a job counts. The first N results are those of the bag, in their order. After the end
+of the bag nothing counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What events of Dask clusters do: begun, serving, left by workers, ended."""
+"""The rules for events of Dask clusters: they start, serve, lose workers, and close."""
 
 from __future__ import annotations
 

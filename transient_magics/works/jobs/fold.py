@@ -1,4 +1,4 @@
-"""What events of jobs do: attempts begun, ended and followed by others; what is kept of them."""
+"""The rules for events of jobs: attempts start, end and follow each other; folders are kept."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ...client.following.cluster import until_home
 from ...client.following.follower import follower
 from ...client.handle import Handle
 from ...client.lookup import find_work
-from ...errors import ClusterError
+from ...errors import ClusterError, reason_of
 from ...journal import ClusterState
 from ...protocol import layout
 from ...protocol.checks import all_plain
@@ -140,10 +140,7 @@ class Job(Handle[JobState, JobState]):
                 raise ClusterError(f"{target} is not a folder", fix="Name another one.")
             unpack(archive, target)
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError):
-                why = error.strerror or str(error)
-            else:
-                why = str(error)
+            why = reason_of(error)
             raise ClusterError(
                 f"{target} cannot be created: {why}", fix="Name a folder that does not exist."
             ) from error

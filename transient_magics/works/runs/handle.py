@@ -13,7 +13,7 @@ from ...client.cluster_handle import Cluster
 from ...client.commands import fetch
 from ...client.display_hook import Log, displayed
 from ...client.recorded_run import Metrics, RecordedRun
-from ...errors import ClusterError, TrainingError
+from ...errors import ClusterError, TrainingError, reason_of
 from ...journal import ClusterState, Cost, RunState, metrics
 from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
@@ -619,7 +619,7 @@ class Run(RecordedRun):
         try:
             self._copy_to(target)
         except (OSError, shutil.Error) as error:
-            why = getattr(error, "strerror", None) or error
+            why = reason_of(error)
             raise TrainingError(
                 f"The results of {self.name} cannot be written: {why}", where=str(target)
             ) from error

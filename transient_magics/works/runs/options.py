@@ -446,6 +446,15 @@ def _declare(values: dict[str, Any], code: Code) -> Run:
     return train(source=code.source, line_offset=code.line_offset, **values)
 
 
+def _notes(values: Mapping[str, Any], code: Code) -> list[str]:
+    """Return sentences about the lines of a cell that the run ignores."""
+    from ...client import keras_cell
+
+    if values.get("model"):
+        return []
+    return keras_cell.notes(code.source, code.line_offset)
+
+
 _OF_A_RUN = (
     "model",
     "hparams_set",
@@ -539,6 +548,7 @@ COMMANDS = (
             ),
         ),
         check=check_train,
+        notes=_notes,
         example="--model resnet --hparams-set resnet_cifar_32 --problem image_digits "
         "--train-steps 2000",
         epilog=(

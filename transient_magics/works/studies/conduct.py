@@ -18,7 +18,7 @@ from ...controller.record import Recorder
 from ...controller.tasks import Tasks
 from ...controller.vms.link import Link
 from ...controller.works import Tick, Turn, Works, refuse_when_ending
-from ...errors import ClusterError
+from ...errors import ClusterError, reason_of
 from ...journal import RunState, events
 from ...journal.declared import forget_brought, is_brought
 from ...protocol import layout
@@ -225,7 +225,7 @@ class Studies(Works[StudySpec]):
             store = run_store(self.recorder.spec, study.spec.run_name(number, repeat))
             make(self.directory, study.name, number, repeat, study.trials[number].params, store)
         except (OSError, ClusterError) as error:
-            why = (isinstance(error, OSError) and error.strerror) or str(error)
+            why = reason_of(error)
             self.note(study.name, f"{study.spec.run_name(number, repeat)} cannot begin: {why}")
         else:
             self.note(study.name, "")

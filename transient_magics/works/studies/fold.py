@@ -1,4 +1,4 @@
-"""What events of studies do: trials asked for, told and added."""
+"""The rules for events of studies: trials start, end, and are added."""
 
 from __future__ import annotations
 

@@ -116,10 +116,7 @@ def build(
     graph = tf.get_default_graph()
     optional: dict[str, Any] = {}
     if spec.chief == "worker":
-        with tf.device(f"{device}/cpu:0"):
-            saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
-        optional["checkpoint"] = graph.as_graph_element(saver.filename_tensor_name)
-        optional["saved"] = graph.as_graph_element(saver.save_tensor_name)
+        optional |= _saving(tf, graph, device)
     states = [part.handle for state in built.states for part, _ in parts(state.variable, state.new)]
     arrived = cross_once(graph, device, wire, exact=states)
     variables = shared_values(squared.op, arrived or reads(graph), features)
@@ -128,7 +125,7 @@ def build(
     kept: list[Any] = []
     if alone:
         kept = [gradient for gradient, _ in built.objective.pairs]
-    moments = vars(observe(features, arrived, loss, built.step, device, kept)).values()
+    moments = observe(features, arrived, loss, built.step, device, kept)
     if sync := built.accumulators:
         optional["round"] = sync.round
         optional["seen"] = sync.seen
@@ -136,23 +133,33 @@ def build(
     if alone:
         optional |= vars(copies(spec.name, tf.global_variables(), built.global_step))
     return WorkerGraph(
-        loss,
-        built.before,
-        built.after,
-        built.examples,
-        built.step,
-        built.divisor,
-        built.share,
-        built.expected,
-        built.objective.weight,
-        missing,
-        squared,
-        summed,
-        cleared,
-        variables,
-        *moments,
+        loss=loss,
+        before=built.before,
+        after=built.after,
+        examples=built.examples,
+        step=built.step,
+        divisor=built.divisor,
+        share=built.share,
+        expected=built.expected,
+        weight=built.objective.weight,
+        missing=missing,
+        squared=squared,
+        summed=summed,
+        cleared=cleared,
+        variables=variables,
+        **vars(moments),
         **optional,
     )
+
+
+def _saving(tf: Any, graph: Any, device: str) -> dict[str, Any]:
+    """Return what a worker that writes checkpoints feeds and fetches for that."""
+    with tf.device(f"{device}/cpu:0"):
+        saver = tf.train.Saver(tf.global_variables(), max_to_keep=0).saver_def
+    return {
+        "checkpoint": graph.as_graph_element(saver.filename_tensor_name),
+        "saved": graph.as_graph_element(saver.save_tensor_name),
+    }
 
 
 # The variables of a worker that trains alone: on its own device, and written to the parameter

@@ -259,8 +259,9 @@ def training_examples(tf: Any, problem: Any, directory: str, hparams: Any, threa
             mode, data_dir=directory, num_threads=threads, hparams=hparams, output_buffer_size=None
         )
     if anywhere and not by_file:  # skip some examples, as Tensor2Tensor does
+        examples = examples.repeat()
         count = _count(tf, tf.data.TFRecordDataset(files[:1]))
-        examples = examples.repeat().skip(_below(tf, count))
+        examples = examples.skip(_below(tf, count))
     return examples
 
 

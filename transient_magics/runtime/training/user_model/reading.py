@@ -76,7 +76,7 @@ class Begin:
     partial
         Whether the source has more elements than could be counted in time.
     total
-        The number of all elements if `partial` and known, else 0.
+        The number of all elements if `partial`; 0 if it is unknown.
     zipped
         Whether the source zips several datasets, each of which has to begin at the place.
     """

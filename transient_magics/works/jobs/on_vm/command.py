@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ....errors import reason_of
 from ....runtime.process_record import find_marked
 
 MOST_BYTES = 8 * 2**20
@@ -205,4 +206,4 @@ class Output:
             while block:
                 block = block[os.write(self._handle, block) :]
         except OSError as error:
-            self.failed = error.strerror or str(error)
+            self.failed = reason_of(error)

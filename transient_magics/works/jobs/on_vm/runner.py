@@ -29,7 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ....errors import TrainingError
+from ....errors import TrainingError, reason_of
 from ....protocol import checks, layout
 from ....protocol.agent_commands import Begin
 from ....protocol.machines import NOTICE_SECONDS
@@ -387,7 +387,7 @@ class Runner:
             except ValueError as error:
                 why = str(error)
             except OSError as error:
-                why = f"it cannot be packed: {error.strerror or error}"
+                why = f"it cannot be packed: {reason_of(error)}"
             if why != self._unkept:
                 self._unkept = why
                 unkept = JobUnkept(job=self._begin.work, attempt=self._begin.attempt, reason=why)
