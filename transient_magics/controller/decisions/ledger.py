@@ -339,8 +339,10 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
 def _handed_out(
     state: ClusterState, pool: Pool, going: Sequence[Claim], shares: Mapping[str, int], ahead: Ahead
 ) -> dict[int, str]:
-    """Each keeps what it has, and has more of what is free. Those with named machines choose first,
-    and a run that has too many leaves what they want.
+    """Assign slots: each claim keeps what it has and gets more from the free ones.
+
+    Claims with named machines choose first. A run with too many workers gives up the machines that
+    they need.
     """
     readiness = _readiness(state)
     order = sorted(pool.gpus, key=lambda slot: (readiness.get(slot, len(_READINESS)), slot))

@@ -223,7 +223,7 @@ class ControllerProxy:
         self._vm = replace(state.vms[state.seat], vm_id=str(seat.id))
 
     async def _complete_journal(self) -> None:
-        """Add what the controller wrote after the connection was lost, from the cluster's bucket."""
+        """Add what the controller wrote after the connection was lost, from the bucket."""
         store = cluster_store(self._spec)
         if not store or not self._access.storage:
             return

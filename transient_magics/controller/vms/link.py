@@ -342,7 +342,7 @@ class Link:
                 self._hooks.agent_line(self.vm, told)
 
     async def _await_python(self) -> None:
-        """Wait until the VM's start-up has installed Python for the controller, and report `ready`."""
+        """Wait until start-up has installed Python for the controller, and report `ready`."""
         assert self._connection
         await _until_booted(self._connection)
         await self._connection.run("command -v transient-python")
