@@ -1,9 +1,8 @@
-"""What a cluster's controller does for every kind of work; `Works` is subclassed once for each
-kind.
+"""Tasks of a cluster's controller for every kind of work; each kind subclasses `Works`.
 
-Clients call `declare` and `stop` by commands, the control loop calls `declare_waiting` and `tick`.
-Another controller can do everything again: it goes on from the journal and from the folders of the
-work.
+Clients call `declare` and `stop` by commands; the control loop calls `declare_waiting` and `tick`.
+Every method may be repeated by another controller, which continues from the journal and from the
+folders of the work.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 STOPPED_BY_USER = "stopped by the user"
 NOT_DECLARED = "this machine has not declared it so"
-"""The end of work that a controller on a VM began, and that this machine's user did not declare."""
+"""Reason of the end of work that a controller on a VM began without a declaration of this user."""
 
 
 class Spec(Protocol):
@@ -189,8 +188,9 @@ class Works(ABC, Generic[_Spec]):
         """
 
     def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
-        """Return whether the cluster, which has no VM yet, may have some now. None: it waits for no
-        other cluster.
+        """Return whether the cluster, which has no VM yet, may have some now.
+
+        None means that it does not wait for another cluster.
         """
         return None
 
@@ -202,15 +202,13 @@ class Works(ABC, Generic[_Spec]):
         return False
 
     def save_ahead(self) -> None:
-        """Have all work save, because the cluster ends soon."""
+        """Save all work, because the cluster ends soon."""
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
         """Take note that a process on `vm` keeps ending and is not started any more."""
 
     def metrics_files(self) -> Sequence[Path]:
-        """Return the files with the metrics of work that goes on, by which the speeds of workers
-        are compared.
-        """
+        """Return the metrics files of active work, for comparing the speeds of workers."""
         return ()
 
     def unprepared(self) -> frozenset[str]:
@@ -310,7 +308,7 @@ class Works(ABC, Generic[_Spec]):
                 self.recorder.record(self.failed(name, reason))
 
     def take_back(self) -> None:
-        """Fail work that this machine's user did not declare, after a VM has written the journal."""
+        """Fail work that this machine's user did not declare, after a VM wrote the journal."""
         for name, work in self.state.of_kind(self.kind).items():
             if work.over:
                 continue
