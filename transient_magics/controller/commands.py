@@ -66,12 +66,12 @@ def still_looking(cluster: str) -> ClusterError:
 
 
 async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
-    # For example a full disk. Without an answer the client would send the command again.
     try:
         return {"ok": True, **await handle(_read(line))}
     except TransientError as error:
         return {"ok": False, **errors.to_message(error)}
     except OSError as error:
+        # For example a full disk. Without an answer the client would send the command again.
         log.warning("a command failed: %s", error)
         what = f"The controller cannot do this: {reason_of(error)}"
         return {

@@ -55,11 +55,11 @@ async def notify_watchdog(environment: Mapping[str, str]) -> None:
     else:
         address = place
     while True:
-        # systemd restarts, or has too much to read: the next notification arrives in time.
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes:
                 notes.setblocking(False)
                 notes.sendto(b"WATCHDOG=1", address)
         except OSError as error:
+            # systemd restarts, or has too much to read: the next notification arrives in time.
             logging.getLogger(__name__).warning("systemd's watchdog does not hear: %s", error)
         await asyncio.sleep(int(wait) / 1e6 / _PER_WAIT)

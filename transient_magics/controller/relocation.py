@@ -87,8 +87,6 @@ class Mover:
     async def _arrive(self, decision: FinishMove, fleet: Fleet) -> None:
         relocation = self._state.relocation
         assert relocation
-        # The move is cancelled.
-        # The step is decided again, until the move has taken too long.
         try:
             followed = 0
             dollars = 0.0
@@ -103,10 +101,12 @@ class Mover:
             RemoteError,
             OSError,
         ) as error:
+            # The step is decided again, until the move has taken too long.
             log.warning("the runs are not handed over yet: %s", error)
             fleet.recall(decision.leaves)
             await asyncio.sleep(_PAUSE_SECONDS)
         except asyncio.CancelledError:
+            # The move is cancelled.
             fleet.recall(decision.leaves)
             raise
         else:

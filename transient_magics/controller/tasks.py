@@ -62,14 +62,14 @@ class Tasks:
         self._changed()
 
     async def _guarded(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        # Work that has tasks of its own raises groups.
         try:
-            # A call from here on, before the task is done, requests another run.
             try:
                 await work()
             finally:
+                # A call from here on, before the task is done, requests another run.
                 self._tasks.pop(key, None)
         except* (TransientError, OSError) as group:
+            # Work that has tasks of its own raises groups.
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]

@@ -121,11 +121,11 @@ class Connection:
         self._beside = []
         await asyncio.gather(*(each.close() for each in beside))
         self._ssh.close()
-        # A frozen peer does not answer the close.
         try:
             async with asyncio.timeout(2):
                 await self._ssh.wait_closed()
         except TimeoutError:
+            # A frozen peer does not answer the close.
             self._ssh.abort()
         finally:
             await self._carrier.aclose()

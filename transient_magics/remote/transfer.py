@@ -188,11 +188,12 @@ class Transfer:
         try:
             yield source
         finally:
-            # A caller that was cancelled for lack of progress must not wait for the close, either.
             try:
                 async with asyncio.timeout(_FAREWELL_SECONDS):
                     await source.close()
             except TimeoutError:
+                # A caller that was cancelled for lack of progress must not wait for the close,
+                # either.
                 sftp.exit()
                 if self._opened is sftp:
                     self._opened = None

@@ -73,12 +73,12 @@ def server(spec: ClusterSpec, link: float | None = None, memory: float | None = 
     `link` and `memory` are those of an emulated server on this machine, in bytes per second each
     way and in bytes; the catalog has those of a real one.
     """
-    # Declared by a version that knew more machines than this one.
     try:
         machine = server_machine(
             spec.parameter_server_machine or parameter_server_machine(spec.parameter_server_cores)
         )
     except DeclarationError:
+        # Declared by a version that knew more machines than this one.
         return Server()
     there = machine.memory_gb * GB
     if spec.emulated:

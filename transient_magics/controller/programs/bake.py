@@ -231,10 +231,10 @@ async def _bake(directory: Path) -> int:
 
         def say(what: str) -> None:
             log.info("%s", what)
-            # A full disk must not keep the VM from being deleted.
             try:
                 journal.append(events.ImageStep(what=what))
             except JournalError as error:
+                # A full disk must not keep the VM from being deleted.
                 log.error("%s", error)
 
         task = asyncio.ensure_future(_run(spec, say))

@@ -172,10 +172,10 @@ async def check_clock(patient: Patient) -> Answer:
     if emulated:
         url = f"{patient.engine.endpoint}/emulator/v1"
         whose = "the emulator's"
-    # Errors of requests are OSErrors.
     try:
         least, most = await asyncio.to_thread(clients.clock_offset, url, direct=emulated)
     except (OSError, ValueError) as error:
+        # Errors of requests are OSErrors.
         log.info("%s", error)
         found = f"{url} does not answer, so this machine's clock cannot be compared with {whose}."
         return Answer(BAD, found, f"curl -sI {url}")
@@ -328,12 +328,12 @@ async def check_prices(patient: Patient) -> Answer:
 
 async def check_leftovers(patient: Patient) -> Answer:
     """Check for left-over VMs and firewall rules of yours that belong to no cluster."""
-    # Other checks report it, with the fix.
     try:
         found = await sweep(patient.spec.project, yes=False, all_machines=False)
     except CredentialsError:
         raise
     except AccessError:
+        # Other checks report it, with the fix.
         return Answer(NOTE, "not told: it takes rights, or an API, that are missing.")
     names = [orphan["name"] for orphan in (*found["orphans"], *found["rules"])]
     if names:
@@ -436,7 +436,6 @@ async def _run(questions: Sequence[Question], patient: Patient) -> list[Check]:
 
 async def _answered(question: Question, patient: Patient) -> list[Check]:
     """Return the checks that result from a question, or the reason why there is no answer."""
-    # An error of this machine's disk.
     try:
         async with asyncio.timeout(question.seconds):
             found = await question.ask(patient)
@@ -446,6 +445,7 @@ async def _answered(question: Question, patient: Patient) -> list[Check]:
         late = Answer(BAD, f"no answer within {question.seconds:.0f} s.", "transient doctor")
         return [_check(question.name, question.question, late)]
     except OSError as error:
+        # An error of this machine's disk.
         broken = Answer(BAD, f"{error.filename or 'this machine'}: {reason_of(error)}.")
         return [_check(question.name, question.question, broken)]
     if found is None:

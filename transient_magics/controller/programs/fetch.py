@@ -51,7 +51,6 @@ async def fetch(
     steps: list[int] = []
     refused: list[str] = []
     for checkpoint in known.checkpoints:
-        # It was just dropped for newer ones, or is damaged.
         try:
             await _fetch_one(storage, bucket, path, checkpoint, there, target)
         except (
@@ -59,6 +58,7 @@ async def fetch(
             ChangedError,
             TrainingError,
         ) as error:
+            # It was just dropped for newer ones, or is damaged.
             refused.append(f"step {checkpoint.step}: {error}")
         else:
             steps.append(checkpoint.step)

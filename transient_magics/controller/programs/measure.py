@@ -146,7 +146,6 @@ async def _probe(
         termination_time=ends,
         request_id=request_id(spec.id, name),
     )
-    # The VM may exist despite the error.
     try:
         await engine.insert(request, timeout=LIFE_SECONDS)
     except (StockoutError, GoneError):
@@ -154,6 +153,7 @@ async def _probe(
     except (QuotaError, AccessError, CredentialsError):
         raise
     except CloudError as error:
+        # The VM may exist despite the error.
         log.warning("%s: %s", zone, error)
         await _give_back(engine, zone, name, marks)
         return _Blind()
@@ -166,10 +166,10 @@ async def _probe(
 
 
 async def _give_back(engine: ComputeEngine, zone: str, name: str, marks: dict[str, str]) -> None:
-    # Compute Engine deletes it automatically in some minutes.
     try:
         await engine.delete(zone, name, marks)
     except CloudError as error:
+        # Compute Engine deletes it automatically in some minutes.
         log.warning("%s ends by itself: %s", name, error)
 
 

@@ -112,12 +112,12 @@ async def _rules(
     access: Access, whose: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Return this owner's rules whose clusters have no VM, and why they may not be listed."""
-    # A user with own rules needs no permission to list these.
     try:
         found = await access.engine.firewall.find(
             lambda said: whose.items() <= ruled_by(said).items()
         )
     except AccessError as error:
+        # A user with own rules needs no permission to list these.
         return [], [f"Firewall rules were not looked for: {error}"]
     clusters = sorted({ruled_by(rule["description"])[ID_LABEL] for rule in found})
     vms = await asyncio.gather(*(access.engine.list({ID_LABEL: identity}) for identity in clusters))

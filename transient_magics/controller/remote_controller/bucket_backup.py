@@ -38,12 +38,12 @@ class BucketBackup:
         found = dict(_found(directory))
         for name, known in found.items():
             if self._there.get(name) != known:
-                # A newer archive has just replaced this one.
                 try:
                     await self._storage.upload(
                         self._bucket, f"{self._path}{name}", directory / name
                     )
                 except FileNotFoundError:
+                    # A newer archive has just replaced this one.
                     continue
                 self._there[name] = known
         for name in [each for each in self._there if each not in found]:

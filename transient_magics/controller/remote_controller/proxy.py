@@ -473,11 +473,11 @@ class ControllerProxy:
             )
             line = _as_copied(line)
         self.append("journal", self._journal, line + b"\n")
-        # Readers skip the line, as they skip one torn by a crash.
         try:
             event = decode(line)
             self.state = fold(self.state, event)
         except JournalError as error:
+            # Readers skip the line, as they skip one torn by a crash.
             log.warning("%s", error)
             return
         self._home.react(event)

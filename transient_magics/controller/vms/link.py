@@ -434,10 +434,10 @@ class Link:
         self._held[run].set()
 
     async def _tell(self, command: Command) -> None:
-        # For example from a VM that is about to be preempted.
         try:
             await self.ask(command, timeout=30.0)
         except TrainingError as error:
+            # For example from a VM that is about to be preempted.
             log.warning("%s: %s", self.vm, error)
 
     async def _reach_agent(self) -> tuple[Reader, Writer]:

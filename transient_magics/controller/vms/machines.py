@@ -235,18 +235,18 @@ def saved_owner(directory: Path) -> Mapping[str, str]:
 
     Without them, return what is known without a request.
     """
-    # Its controller began before there was such a file.
     try:
         return json.loads((directory / OWNER).read_text(encoding="utf-8"))
     except FileNotFoundError:
+        # Its controller began before there was such a file.
         return {USER_LABEL: login_name()}
 
 
 def login_name() -> str:
     """Return this user's login name in the form of a label."""
-    # The account has no name.
     try:
         name = getpass.getuser()
     except (OSError, KeyError):
+        # The account has no name.
         return "unknown"
     return re.sub(r"[^a-z0-9_-]", "-", name.lower())[:63] or "unknown"
