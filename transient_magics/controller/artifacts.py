@@ -60,7 +60,7 @@ class Source(Protocol):
 
 
 class VmFolder:
-    """Cluster's folder at `folder` on a VM.
+    """Folder of the cluster at `folder` on a VM.
 
     If the VM has only the folder of one piece of work, `below` is the name of that folder in the
     cluster's folder.

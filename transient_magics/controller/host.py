@@ -35,8 +35,8 @@ def command_socket(directory: Path) -> Path:
 
 # ---------------------------------------------------------------- watchdog
 #
-# On a VM, systemd restarts a controller that hangs. The environment has the socket and the time limit
-# (sd_notify(3), sd_watchdog_enabled(3)). Without them nothing is sent.
+# On a VM, systemd restarts a controller that hangs. The environment has the socket and the time
+# limit (sd_notify(3), sd_watchdog_enabled(3)). Without them nothing is sent.
 
 
 async def notify_watchdog(environment: Mapping[str, str]) -> None:

@@ -29,7 +29,7 @@ _OTHER_ENDS = {
 
 
 class Metering:
-    """Records in the journal what the VMs of one cluster counted.
+    """Record of what the VMs of one cluster counted, in the journal.
 
     Each controller reads all lines of its agents. The time per line does not depend on the number
     of VMs, except for a line of a parameter server, on which many VMs may wait.

@@ -182,7 +182,7 @@ class Recorder:
 
     @property
     def _to_record(self) -> str:
-        """Return all present troubles but that of the journal.
+        """All present troubles but that of the journal.
 
         That one is over when an event about it can be written.
         """

@@ -254,9 +254,9 @@ def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
 
 # ---------------------------------------------------------------- requests
 #
-# What is requested follows from the state, and the state from the journal. The agreement is read from
-# files that no journal writes (`journal/declared.py`). Each request is compared with it as a whole, so
-# that a feature that rents something new is refused until its agreement is saved. Pure.
+# What is requested follows from the state, and the state from the journal. The agreement is read
+# from files that no journal writes (`journal/declared.py`). Each request is compared with it as a
+# whole, so that a feature that rents something new is refused until its agreement is saved. Pure.
 
 
 def agreed_spec(

@@ -28,9 +28,9 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
     With `whole` the code is the whole package.
     """
     package = Path(__file__).parent.parent
-    # An import from the package reads its names.
     chosen = [
         package / "__init__.py",
+        # An import from the package reads its names.
         package / "__init__.pyi",
         package / "errors.py",
         package / "files.py",
@@ -88,9 +88,9 @@ def _packed(files: Mapping[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, content in files.items():
             entry = tarfile.TarInfo(path)
-            # 1980, before any real change.
             entry.size = len(content)
             entry.mode = 0o644
+            # 1980, before any real change.
             entry.mtime = 315_532_800
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()

@@ -255,10 +255,9 @@ class Connection:
     async def follow_blocks(
         self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
     ) -> AsyncGenerator[following.Block, None]:
-        """Follow a file as `follow` does, in blocks of at most `MOST_LINES` lines, for callers that
-        write them whole.
+        """Follow a file as `follow` does, in blocks of at most `MOST_LINES` lines.
 
-        The event loop has a turn after each block.
+        Blocks are for callers that write them whole. The event loop has a turn after each block.
         """
         allowance = allowance or following.Allowance(taken=offset)
         carrier = await self._for_following()

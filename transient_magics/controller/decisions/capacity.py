@@ -219,13 +219,13 @@ def _wait(bounds: tuple[float, float], count: int, name: str) -> float:
 # ---------------------------------------------------------------- advice on Spot capacity
 #
 # The controller asks when it starts and, after a stockout, if the last answer is 15 minutes old. It
-# asks only about GPUs that may be in several zones, and only for transient VMs. The answer is an event
-# of the journal, so that the ranking is a pure function of the cluster's state:
+# asks only about GPUs that may be in several zones, and only for transient VMs. The answer is an
+# event of the journal, so that the ranking is a pure function of the cluster's state:
 #
 # - zones with little capacity come last, however cheap they are;
-# - otherwise the declared order holds. Among zones that cost the same (the VM, and its traffic with the
-#   parameter servers) the zone with the higher chance of a VM comes first, then the one with fewer
-#   recent preemptions, then the one where VMs run longer.
+# - otherwise the declared order holds. Among zones that cost the same (the VM, and its traffic with
+#   the parameter servers) the zone with the higher chance of a VM comes first, then the one with
+#   fewer recent preemptions, then the one where VMs run longer.
 
 
 def ranked(
@@ -282,7 +282,7 @@ def due(state: ClusterState, asked: Mapping[str, float], now: float) -> list[str
     """
     if state.spec is None or state.phase in ("deleting", "deleted"):
         return []
-    # Use the latest one.
+    # The latest stockout of each GPU, because later VMs replace earlier ones.
     sold_out = {vm.accelerator: vm.ended_at for vm in state.vms.values() if vm.cause == "stockout"}
     return [
         kind

@@ -381,7 +381,7 @@ def _handed_out(
 def _exchange(
     state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapping[str, list[int]]
 ) -> None:
-    """Exchange places without a ready VM, of jobs that wait to begin, for free ones that have one."""
+    """Give jobs that wait to begin free slots with a ready VM in exchange for slots without one."""
     fit = {
         vm.slot
         for vm in state.serving

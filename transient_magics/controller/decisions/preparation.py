@@ -16,7 +16,7 @@ from ...spec import PREPARATION
 
 WAITS = 0.10
 NOBODY = 0.02
-"""Shares of a step: at `WAITS` or more the run waits, below `NOBODY` it does not."""
+"""Shares of a step: at the first or more the run waits, below the second it does not."""
 SETTLED_SECONDS = 10.0
 ADD_AFTER = 2
 GIVE_BACK_AFTER = 6

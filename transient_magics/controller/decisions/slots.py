@@ -1,9 +1,9 @@
-"""Worker slots: what work asks of them, which trials share one, and which runs prepare in one. Pure.
+"""Worker slots: their use by work, by trials that share one, and by runs that prepare. Pure.
 
 Most runs take any workers between a least and a most number. A run with named machines
-(`k80x2+p100x1`, or a study with `--on`) takes exactly these. It waits while fewer are free, and does
-not block others if the cluster has fewer in total. Other work, such as a job, takes the declared
-number of workers with any GPU. A Dask cluster takes what there is if there are fewer.
+(`k80x2+p100x1`, or a study with `--on`) takes exactly these. It waits while fewer are free, and
+does not block others if the cluster has fewer in total. Other work, such as a job, takes the
+declared number of workers with any GPU. A Dask cluster takes what there is if there are fewer.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ def _within(begun: Iterable[int], another: int, head: int, places: int) -> bool:
 
 # ---------------------------------------------------------------- shared VMs
 #
-# With `--per-vm`, the trials of a study on one VM are one claim: that of the first of them, the host.
-# The others are its guests and take no worker. A trial becomes the guest of the first host of its
-# study with room for another trial. If all are full, it is a host and takes a worker of its own. When
-# a host ends, the next trial on its VM becomes the host.
+# With `--per-vm`, the trials of a study on one VM are one claim: that of the first of them, the
+# host. The others are its guests and take no worker. A trial becomes the guest of the first host of
+# its study with room for another trial. If all are full, it is a host and takes a worker of its
+# own. When a host ends, the next trial on its VM becomes the host.
 
 
 def guests(claims: Sequence[Claim], state: ClusterState) -> Mapping[str, str]:
@@ -201,10 +201,10 @@ def _joins(run: RunState, group: Sequence[RunState], slots: Mapping[str, int]) -
 
 # ---------------------------------------------------------------- prewarming
 #
-# A run that has begun and waits for workers prepares its processes on VMs where another run makes its
-# last steps. Otherwise these VMs would be idle between the runs. This is not a lease: the run pays no
-# part of the VM, and another one may get the slot. Of the trials of a study, which wait for any
-# worker, the one that is prepared on the free VM comes first.
+# A run that has begun and waits for workers prepares its processes on VMs where another run makes
+# its last steps. Otherwise these VMs would be idle between the runs. This is not a lease: the run
+# pays no part of the VM, and another one may get the slot. Of the trials of a study, which wait for
+# any worker, the one that is prepared on the free VM comes first.
 
 
 def ready(

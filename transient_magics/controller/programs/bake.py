@@ -51,8 +51,8 @@ _INSERT_SECONDS = 120.0
 
 # A VM installs the stack, and its disk becomes the image. The VM is on demand, has no login, and is
 # deleted by Compute Engine after an hour. It is deleted with its disk in any case: when the image
-# exists, after a failure, and when this program is terminated. If even that fails, a sweep finds it by
-# its labels.
+# exists, after a failure, and when this program is terminated. If even that fails, a sweep finds it
+# by its labels.
 
 
 class Baking:

@@ -1,5 +1,4 @@
-"""`python -m ...programs.doctor < spec.json`: the checks of `transient doctor` for this
-declaration.
+"""Run the checks of `transient doctor`: `python -m ...programs.doctor < spec.json`.
 
 Nothing is created. All checks run simultaneously, each with a time limit. Prints one JSON object:
 `{"checks": [{name, question, result, found, fix}]}`, in the order in which to fix them.
@@ -132,7 +131,7 @@ async def check_folder(_: Patient) -> Answer:
 
 
 async def check_gcloud(patient: Patient) -> Answer | None:
-    """Check that gcloud can open tunnels through Identity-Aware Proxy. It has a login of its own."""
+    """Check that gcloud, with its own login, can open tunnels through Identity-Aware Proxy."""
     if not (patient.spec.project and patient.spec.through_proxy):
         return None
     if not shutil.which("gcloud"):

@@ -203,7 +203,7 @@ async def _carry_out(spec: MeasureSpec, folder: Path) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, and return 0. The reason of the end is in the folder."""
+    """Carry out the measurement and return 0. The reason of its end is in its folder."""
     folder = places.measurements() / arguments[0]
     logging.basicConfig(
         level=logging.INFO,

@@ -1,9 +1,9 @@
 """Check whether a cluster can be created: `python -m ...programs.preflight < spec.json`.
 
-Nothing is created. Prints one JSON object: `{"findings": [{subject, good, text, fix, answered}], "spec":
-the declaration}`, with the zones that Compute Engine has. It examines what the controller would
-request first. With the argument `controller`, on the VM that is going to run the controller, it
-checks whether the controller can run there.
+Nothing is created. Prints one JSON object: `{"findings": [{subject, good, text, fix, answered}],
+"spec": the declaration}`, with the zones that Compute Engine has. It examines what the controller
+would request first. With the argument `controller`, on the VM that is going to run the controller,
+it checks whether the controller can run there.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
 async def check_controller(spec: ClusterSpec) -> None:
     """Check that the cluster's controller can run on this machine, a VM.
 
-    Everything that it imports has to be installed, Compute Engine has to list the cluster's VMs, and
-    it has to issue tokens for the cluster's place in its bucket.
+    Everything that it imports has to be installed, Compute Engine has to list the cluster's VMs,
+    and it has to issue tokens for the cluster's place in its bucket.
 
     Raises
     ------

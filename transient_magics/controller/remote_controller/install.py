@@ -38,7 +38,7 @@ _HANG_SECONDS = 30.0
 
 
 class RemoteInstall:
-    """Cluster's controller on the VM `vm`, at the other end of a connection.
+    """Controller of a cluster on the VM `vm`, at the other end of a connection.
 
     All methods may raise RemoteError.
     """

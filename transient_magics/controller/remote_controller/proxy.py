@@ -462,9 +462,8 @@ class ControllerProxy:
             if not self._differs(offset, line):
                 return
             self._part(begin)
-        # The VM skipped a line that is too long. Its place in the local copy is a blank of the same
-        # length.
         elif begin > size:
+            # The VM skipped a line that is too long. Here a blank of the same length replaces it.
             os.truncate(self._journal, begin - 1)
             jsonl.append_lines(self._journal, b"\n")
         if _is_forged(line):

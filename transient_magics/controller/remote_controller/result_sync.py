@@ -52,14 +52,12 @@ class Host(Protocol):
 
 
 class Sync(Generic[_Work]):
-    """Copies what work of one kind left on the controller's VM, or in the bucket, for `home`."""
+    """Copy from the controller's VM, or the bucket, of what work of one kind left, for `home`."""
 
     kind: ClassVar[str]
     """The name of the kind in `kinds.KINDS`."""
     in_bucket: ClassVar[tuple[str, ...]] = ()
-    """Patterns of files that the controller on a VM copies into the cluster's bucket, within the
-    cluster's folder.
-    """
+    """Patterns of files in the cluster's folder that a remote controller copies to the bucket."""
 
     def __init__(self, home: ResultSync) -> None:
         self.home = home
@@ -77,8 +75,9 @@ class Sync(Generic[_Work]):
 
     @classmethod
     def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
-        """Make what the controller on the VM needs with a declaration. Raises OSError or
-        ValueError.
+        """Make what the controller on the VM needs with a declaration.
+
+        Raises OSError or ValueError.
 
         Parameters
         ----------
@@ -99,19 +98,17 @@ class Sync(Generic[_Work]):
         return iter(())
 
     def tells(self, event: Event) -> bool:
-        """Return whether the work may have left something, or another file grows, after an event
-        about it.
-        """
+        """Return whether an event reports that work may have left something or a file grows."""
         return True
 
     def tidy(self, work: _Work) -> None:
         """Delete what the work does not need here any more."""
 
     def makes(self, name: str) -> bool:
-        """Make the folder of work that work of this kind has begun; False where it has begun none
-        of this name.
+        """Make the folder of work that work of this kind has begun.
 
-        Raises ClusterError where the folder cannot be made.
+        Returns False if it has begun none of this name. Raises ClusterError if the folder cannot be
+        made.
         """
         return False
 
@@ -139,8 +136,9 @@ class Sync(Generic[_Work]):
             self.begin(name)
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what was left and is not here, as far as there is room for it. Raises what the
-        source does.
+        """Bring what was left and is not here, as far as there is room for it.
+
+        Raises the errors of the source.
         """
         for name in self.works:
             for what, action in self.pending(name, source).items():
@@ -157,13 +155,13 @@ class Sync(Generic[_Work]):
     def pending(self, name: str, source: Source, *, due: bool = False) -> dict[str, Action]:
         """Return what a piece of work left and is not here, and how to bring it.
 
-        `due`: only what the source is asked for again by now.
+        With `due`, only artifacts whose next request is due are included.
         """
         found = dict.fromkeys(artifact.what for artifact in self._missing(name, due=due))
         return {what: partial(self._bring, name, what, source, due=due) for what in found}
 
     def _missing(self, name: str, *, due: bool, what: str = "") -> list[Artifact]:
-        """Return what a piece of work left and is not here; `what`: only what is called so."""
+        """Return what a piece of work left and is not here, or only the artifacts named `what`."""
         missing: list[Artifact] = []
         for artifact in self.left(self.works[name]):
             if self.home.is_here(artifact) or what not in ("", artifact.what):
@@ -173,12 +171,13 @@ class Sync(Generic[_Work]):
         return missing
 
     async def _bring(self, name: str, what: str, source: Source, *, due: bool) -> None:
-        """Bring the artifacts of a piece of work that are called so; what the source lacks is
-        requested later.
+        """Bring the artifacts of a piece of work with the name `what`.
+
+        Artifacts that the source lacks are requested later.
         """
         absent: set[Artifact] = set()
         while True:
-            # Asked for again after each round: the work may have left more meanwhile.
+            # The list is made again after each round, because the work may have left more.
             missing = [
                 found for found in self._missing(name, due=due, what=what) if found not in absent
             ]
@@ -195,7 +194,7 @@ class Sync(Generic[_Work]):
 
 
 class ResultSync:
-    """Brings the artifacts of the cluster in `directory` from elsewhere."""
+    """Copy from elsewhere of the artifacts of the cluster in `directory`."""
 
     def __init__(self, directory: Path, spec: ClusterSpec, host: Host) -> None:
         self.directory = directory
@@ -237,8 +236,9 @@ class ResultSync:
             sync.react(event)
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what was left and is not here, as far as there is room for it. Raises what the
-        source does.
+        """Bring what was left and is not here, as far as there is room for it.
+
+        Raises the errors of the source.
         """
         for sync in self._syncs:
             await sync.bring_all(source)
@@ -254,10 +254,9 @@ class ResultSync:
         self._host.cancel(what)
 
     def makes(self, name: str) -> bool:
-        """Make the folder of work that other work has begun, from this machine's files; False where
-        none has.
+        """Make the folder of work that other work has begun, from this machine's files.
 
-        Raises ClusterError where the folder cannot be made.
+        Returns False if no work has begun it. Raises ClusterError if the folder cannot be made.
         """
         return any(sync.makes(name) for sync in self._syncs)
 
@@ -274,8 +273,9 @@ class ResultSync:
         return artifact not in self._absences or time.monotonic() >= self._absences[artifact][1]
 
     async def take(self, artifact: Artifact, source: Source) -> bool:
-        """Bring an artifact. Return False where the source lacks it; one that is refused is not
-        asked for again.
+        """Bring an artifact; return False if the source lacks it.
+
+        A refused artifact is not requested again.
         """
         for file in artifact.files:
             self.cancel(_following(file))

@@ -63,7 +63,7 @@ async def last_lines(engine: ComputeEngine, zone: str, instance: str) -> str:
 
 
 class Boots:
-    """Follows the start-up scripts of a cluster's VMs."""
+    """Follower of the start-up scripts of a cluster's VMs."""
 
     def __init__(self, recorder: Recorder, access: Access, tasks: Tasks) -> None:
         self._recorder = recorder

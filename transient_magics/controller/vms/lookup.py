@@ -35,10 +35,10 @@ from .startup import lock_hash
 
 # ---------------------------------------------------------------- images
 #
-# VMs boot from the newest image that has the packages of our locks, if the user named no image. Only
-# images that were built on this machine count: the labels of an image say what its maker wants, and
-# its content runs with the cluster's keys. A cluster with GPUs needs an image with a driver. Without
-# GPUs any image will do, and GPU workers of a later resize boot from plain Debian
+# VMs boot from the newest image that has the packages of our locks, if the user named no image.
+# Only images that were built on this machine count: the labels of an image say what its maker
+# wants, and its content runs with the cluster's keys. A cluster with GPUs needs an image with a
+# driver. Without GPUs any image will do, and GPU workers of a later resize boot from plain Debian
 # (`ClusterSpec.image_for_gpus`).
 
 _INSTALL = "VMs boot from Debian 12 and install {} at their first boot"
@@ -56,7 +56,7 @@ MOST_CLOCK_ERROR = 60.0
 
 
 def _built_here() -> set[str]:
-    """The ids of images that this machine built."""
+    """Return the ids of images that this machine built."""
     journals = [read(path) for path in places.builds().glob(f"[a-z]*/{layout.JOURNAL}")]
     return {
         event.image_id
@@ -107,8 +107,8 @@ async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.Clust
 #
 # Clusters that cost money use Google's prices of today instead of the catalog's. They are requested
 # before the first VM, at most once a day, or by a program (`programs/queries.py`), and kept on this
-# machine. Without the permission to read them the dated prices of the catalog remain. Every bill has
-# the date of its prices.
+# machine. Without the permission to read them the dated prices of the catalog remain. Every bill
+# has the date of its prices.
 
 
 async def find_prices(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterPriced | None:
@@ -158,10 +158,10 @@ def repriced(spec: ClusterSpec) -> ClusterSpec:
 
 # ---------------------------------------------------------------- zones
 #
-# The zones with the cluster's GPUs are requested once, before the first VM, for GPUs whose zones the
-# user did not name. The answer is an event of the journal, so that all controllers of the cluster use
-# the same zones. Zones that the catalog does not have get the catalog's price of the nearest region,
-# unless Google's prices are known.
+# The zones with the cluster's GPUs are requested once, before the first VM, for GPUs whose zones
+# the user did not name. The answer is an event of the journal, so that all controllers of the
+# cluster use the same zones. Zones that the catalog does not have get the catalog's price of the
+# nearest region, unless Google's prices are known.
 
 
 async def find_zones(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesFound | None:
@@ -310,8 +310,8 @@ def corrected_now(ahead: float) -> float:
 
 # ---------------------------------------------------------------- advice
 #
-# `decisions.capacity` decides what to ask and what follows. Without advice from Compute Engine, what
-# was measured from this machine within the last hour is used instead.
+# `decisions.capacity` decides what to ask and what follows. Without advice from Compute Engine,
+# what was measured from this machine within the last hour is used instead.
 
 
 async def ask_advice(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdvised | None:
@@ -367,7 +367,7 @@ async def advice_findings(access: Access, spec: ClusterSpec) -> list[Finding]:
 
 
 class Adviser:
-    """Requests advice when it is due, and records the answers."""
+    """Requester of advice when it is due, and recorder of the answers."""
 
     def __init__(self, recorder: Recorder, access: Access) -> None:
         self._recorder = recorder

@@ -41,7 +41,7 @@ _PASSING = (UnreachableError, CredentialsError, RateLimitError, NotReadyError)
 
 
 class Restarts:
-    """Carries out requested changes.
+    """Executor of requested changes.
 
     `link` returns the link of a running VM, and `cause` the name of an error in the journal. `here`
     converts a time of Compute Engine to this machine's clock, in ns since 1970. `told_to_stop`

@@ -144,8 +144,7 @@ def vm_request(
     image = image_of(spec, event.accelerator)
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     seat = event.role == CONTROLLER
-    # Other VMs run users' code.
-    # Last, because the labels of a cluster without an id name the owner differently.
+
     return VmRequest(
         name=instance_name(spec, event.vm),
         zone=event.zone,
@@ -156,6 +155,7 @@ def vm_request(
         labels={
             LABEL: spec.name,
             **whose,
+            # After `whose`, because the labels of a cluster without an id name another owner.
             **labels(spec),
             ROLE_LABEL: event.role,
             **(SEAT_LABEL if seat else {}),
@@ -172,6 +172,7 @@ def vm_request(
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
+        # Other VMs run users' code.
         service_account=(spec.service_account or "default") if seat else "",
         notice_seconds=spec.notice_seconds if model == "spot" else 0,
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),

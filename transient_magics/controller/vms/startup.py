@@ -103,10 +103,10 @@ def controller_unit(cluster: str, user: str, environment: Mapping[str, str], log
 
 
 def _template(name: str) -> jinja2.Template:
-    # These are shell scripts and settings.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_shipped("templates", name).parent),
         undefined=jinja2.StrictUndefined,
+        # These are shell scripts and settings.
         autoescape=False,
         trim_blocks=True,
     )
