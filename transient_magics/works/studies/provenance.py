@@ -1,6 +1,6 @@
-"""The intentions about studies that count although a controller on a VM wrote them.
+"""Studies in a journal that a controller on a VM wrote: which events count.
 
-Those count that the files of this machine confirm.
+Events count if the files of this machine confirm them.
 """
 
 from __future__ import annotations
