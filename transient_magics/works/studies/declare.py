@@ -76,7 +76,7 @@ def declare_study(
     dry_run: bool = False,
     **options: Any,
 ) -> Study | StudyPreview:
-    """Declare a study of the code in `source` and return at once.
+    """Declare a study of the code in `source` and return immediately.
 
     Configurations that the cluster holds are tried on parts of it. Each other one has a cluster of
     its own; these run one after the other.
