@@ -31,7 +31,7 @@ def moved(sieve: Sieve, event: events.TrainMoved) -> Event | None:
 
 
 def scaled(sieve: Sieve, event: events.PreparationScaled) -> Event | None:
-    """Return the event if the run and the cluster may have as many VMs that prepare mini-batches."""
+    """Return the event if the run and the cluster may have that many preparers of batches."""
     run = sieve.state.of(RunState).get(event.run)
     most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
     fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT

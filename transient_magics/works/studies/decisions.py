@@ -240,7 +240,7 @@ def _has_room(study: StudyState, state: ClusterState, slots: Mapping[int, str], 
     else:
         configurations = [spec.machines(params)]
     return any(
-        # A configuration that does not fit the cluster fails immediately, so it waits for no worker.
+        # A configuration that does not fit the cluster fails now, so it waits for no worker.
         not (state.spec and state.spec.holds(configuration))
         or has_room(
             state, slots, now, spec.workers_of(configuration), parse_machines(configuration)
