@@ -148,12 +148,12 @@ def test_another_driver_is_heard_though_the_clock_of_the_one_before_was_ahead(
     for event in dask(1, over=True):
         recorder.record(event)
     ahead = replace(COMPUTED[0], time=moment + 60 * 10**9)
-    assert bags.take("bag-1", ahead)
+    assert bags.record("bag-1", ahead)
     for event in dask(2):
         recorder.record(event)
     for place, each in enumerate(COMPUTED[:-1], 1):
         for _ in range(2):  # by the controller that follows on this one, once more
-            assert bags.take("bag-1", replace(each, time=moment + place))
+            assert bags.record("bag-1", replace(each, time=moment + place))
     assert len(bag().state.results) == 2
     assert bag().heard == moment + len(COMPUTED) - 1
 

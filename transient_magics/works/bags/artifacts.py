@@ -1,4 +1,4 @@
-"""What a bag leaves beside the lines of its driver: arrays that jobs returned, and the surrogate.
+"""The artifacts of a bag: arrays that jobs returned, and the surrogate.
 
 NumPy reads both. A light installation has none, and so no bags.
 """
@@ -18,16 +18,16 @@ from .events import BagLearnt, BagResult
 from .state import DeclaredBag
 
 MOST_SURROGATE = 64 * 2**20
-"""Bytes of each file of a surrogate."""
+"""Limit on each file of a surrogate, in bytes."""
 
 
 def can_read() -> bool:
-    """Whether this machine has what reads them."""
+    """Return whether this machine has NumPy."""
     return find_spec("numpy") is not None
 
 
 def arrays(result: BagResult) -> Artifact:
-    """The arrays that a job returned with a result."""
+    """Return the arrays that a job returned with a result."""
     file = f"{layout.BAGS}/{result.bag}/{layout.RESULTS}/{result.arrays}"
     size = result.bytes or MOST_ARRAY_BYTES
     return Artifact(
@@ -36,9 +36,7 @@ def arrays(result: BagResult) -> Artifact:
 
 
 def surrogate(bag: str, results: int) -> Artifact:
-    """The surrogate that was learnt from so many results. Its header is replaced last: it names the
-    arrays.
-    """
+    """Return the surrogate of `results` results. Its header is replaced last: it has the digest."""
     files = tuple(
         f"{layout.BAGS}/{bag}/{name}" for name in (layout.SURROGATE_ARRAYS, layout.SURROGATE)
     )
@@ -53,21 +51,21 @@ def surrogate(bag: str, results: int) -> Artifact:
 
 
 def check_arrays(path: Path) -> None:
-    """Raise ValueError where a file holds anything but arrays of numbers."""
+    """Raise ValueError if a file holds anything but arrays of numbers."""
     from .storage import read_arrays
 
     read_arrays(path.read_bytes())
 
 
 def check_surrogate(packed: Path, header: Path) -> None:
-    """Raise ValueError where two files are no surrogate."""
+    """Raise ValueError if two files are not a surrogate."""
     from .storage import unpack_surrogate
 
     unpack_surrogate(header.read_bytes(), packed.read_bytes())
 
 
 class BagSync(Sync[DeclaredBag]):
-    """Brings the arrays that jobs of bags returned, and surrogates."""
+    """Copies the arrays that jobs of bags returned, and surrogates."""
 
     kind = "bag"
     in_bucket = tuple(
@@ -76,7 +74,7 @@ class BagSync(Sync[DeclaredBag]):
     )
 
     def left(self, work: DeclaredBag) -> Iterator[Artifact]:
-        """Yield what a bag has left, as far as this machine can read it."""
+        """Yield the artifacts of a bag, if this machine can read them."""
         if not can_read():
             return
         for job in work.state.jobs.values():

@@ -1,9 +1,11 @@
-"""The bags of a cluster: what `decisions` decides is written down and done, and what a driver tells
-comes home.
+"""Conduct the bags of a cluster, from the controller.
 
-A driver's lines are foreign: each is checked, and must fit what was told before. Arrays and the
-surrogate come as files, bounded; one counts when it is here, with the digest that was told, and
-nothing but plain numbers in it.
+`decisions.decide` says what is due, and `Bags` records it or begins the Dask cluster of a bag. A
+`_Follower` records what the bag's driver reports, and copies arrays and the surrogate.
+
+A driver runs on a VM with user code, so its reports are not trusted. Each line is checked and must
+fit the earlier ones. A file has a size limit, and counts once it is here, has the reported digest
+and holds plain numbers alone.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ from .state import DeclaredBag
 
 _SILENT_SECONDS = 5.0
 _CLOSED_SECONDS = 60.0
-"""Until nothing more is awaited of a driver that has ended; of one that ended by itself, so that
-its last word must be on its way, also over another connection.
+"""How long reports of an ended driver are awaited: if it was silent, and if its scheduler has ended
+in an orderly way, so that its last report is on its way, maybe over a new connection.
 """
 
 
@@ -65,19 +67,19 @@ class Bags(Works[BagSpec]):
     ) -> None:
         super().__init__(directory, recorder, link, others)
         self._over: dict[str, float] = {}
-        """When a Dask cluster was first seen to be over, on the monotonic clock."""
-        self._heard: dict[str, float] = {}
-        """When something of its driver came last, on that clock; infinite while it comes."""
+        """When a Dask cluster was first found over, on the monotonic clock."""
+        self._last_reports: dict[str, float] = {}
+        """When its driver last reported, on that clock; infinite while something arrives."""
 
     @property
     def _dasks(self) -> Dasks:
         return cast("Dasks", self.others["dask"])
 
     def prepare(self, name: str, spec: BagSpec) -> None:
-        """See that what a bag returns can be read here. Raises ClusterError."""
+        """Check that results of a bag can be read here. Raises ClusterError."""
         if not artifacts.can_read():
             raise ClusterError(
-                f"The controller of {self.directory.name} has no NumPy, which reads what a bag returns",
+                f"The controller of {self.directory.name} has no NumPy, which a bag needs",
                 fix=install_extra("bags"),
             )
 
@@ -87,10 +89,9 @@ class Bags(Works[BagSpec]):
             bag = self.state.of(DeclaredBag)[name]
             if not bag.stop and not self.has_packages(name, bag.spec, tick.tasks):
                 continue
+            cost = 0.0
             if bag.spec.max_cost is not None:
                 cost = charged(self.state, name, tick.at)
-            else:
-                cost = 0.0
             match decide(bag, self.state, cost, tick.at, arriving=self._arriving(bag)):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)
@@ -105,29 +106,28 @@ class Bags(Works[BagSpec]):
             self._follow(tick.tasks, self.state.of(DeclaredBag)[name])
 
     def _arriving(self, bag: DeclaredBag) -> bool:
-        """Whether its last driver has ended, and what it told before may still come from its VM."""
-        if bag.dasks:
-            dask = self.state.of(DaskState).get(bag.dasks[-1])
-        else:
-            dask = None
-        if dask and dask.over:
-            vm = self.state.vms.get(dask.vm)
-        else:
-            vm = None
-        if dask is None or vm is None or not vm.living or self.state.phase == "deleting":
+        """Return whether reports of the bag's last driver, which has ended, may still arrive."""
+        dask = self._last_dask(bag)
+        if dask is None or not dask.over or self.state.phase == "deleting":
             return False
+        vm = self.state.vms.get(dask.vm)
+        if vm is None or not vm.living:
+            return False
+        patience = _SILENT_SECONDS
         if dask.closed and not bag.stop:
             patience = _CLOSED_SECONDS
-        else:
-            patience = _SILENT_SECONDS
         at = time.monotonic()
-        return (
-            at - max(self._over.setdefault(dask.name, at), self._heard.get(dask.name, 0.0))
-            < patience
-        )
+        over_at = self._over.setdefault(dask.name, at)
+        last_report_at = self._last_reports.get(dask.name, 0.0)
+        return at - max(over_at, last_report_at) < patience
+
+    def _last_dask(self, bag: DeclaredBag) -> DaskState | None:
+        if not bag.dasks:
+            return None
+        return self.state.of(DaskState).get(bag.dasks[-1])
 
     def _try_to_begin(self, bag: DeclaredBag, name: str) -> None:
-        """What stands in the way, as a full disk, is told, and tried again at the next look."""
+        """Begin a Dask cluster; report what prevents it, such as a full disk. The next tick retries."""
         try:
             self._begin(bag, name)
         except (OSError, ClusterError) as error:
@@ -150,12 +150,12 @@ class Bags(Works[BagSpec]):
         )
         folder = self.directory / layout.DASKS / name
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        known = [
-            each
-            for each in read(self.directory / layout.JOURNAL)
-            if isinstance(each, b.BagEvent) and each.bag == bag.name
+        history = [
+            event
+            for event in read(self.directory / layout.JOURNAL)
+            if isinstance(event, b.BagEvent) and event.bag == bag.name
         ]
-        lines = "".join(json.dumps(each.to_dict()) + "\n" for each in known)
+        lines = "".join(json.dumps(event.to_dict()) + "\n" for event in history)
         write_atomically(folder / layout.BAG_KNOWN, lines)
         write_atomically(folder / layout.DASK, json.dumps(declared.to_dict()))
         if name not in bag.dasks:
@@ -164,26 +164,21 @@ class Bags(Works[BagSpec]):
 
     def _follow(self, tasks: Tasks, bag: DeclaredBag) -> None:
         key = f"bag {bag.name}"
-        if bag.dasks:
-            dask = self.state.of(DaskState).get(bag.dasks[-1])
-        else:
-            dask = None
+        dask = self._last_dask(bag)
         if bag.over or dask is None or not dask.vm:
             tasks.cancel(key)
         else:
             tasks.do(key, lambda: _Follower(self, bag.name, dask.name, dask.vm).conduct())
 
-    # What a follower takes of it
+    # For followers
 
-    def take(self, bag: str, event: b.BagEvent) -> bool:
-        """Have it in the journal, unless that has it, from a controller before. False where it
-        makes no sense.
-        """
-        known = self.state.of(DeclaredBag)[bag]
-        return known.over or event.time <= known.heard or self.recorder.record(event)
+    def record(self, bag: str, event: b.BagEvent) -> bool:
+        """Record an event unless the journal has it; return False if it does not fit the state."""
+        present = self.state.of(DeclaredBag)[bag]
+        return present.over or event.time <= present.heard or self.recorder.record(event)
 
     def counts(self, bag: str, event: b.BagResult) -> bool:
-        """Whether it is, or would be, the result of its job: of others no arrays are brought."""
+        """Return whether a result is the one that counts for its job; others' arrays are not copied."""
         try:
             job = fold(self.state.of(DeclaredBag)[bag].state, event).jobs.get(event.job)
         except ValueError:
@@ -191,86 +186,81 @@ class Bags(Works[BagSpec]):
         return job is not None and job.result is not None and job.result.arrays == event.arrays
 
     def fail(self, bag: str, dask: str, reason: str) -> None:
-        """End it, and its Dask cluster."""
+        """Fail a bag, and stop its Dask cluster."""
         self._dasks.end(dask, reason)
         self.recorder.record(self.failed(bag, reason))
 
     @contextmanager
-    def hearing(self, dask: str) -> Generator[None]:
-        """Something comes from the driver in the Dask cluster."""
-        self._heard[dask] = math.inf
+    def receiving(self, dask: str) -> Generator[None]:
+        """Note that something arrives from the driver in a Dask cluster during the block."""
+        self._last_reports[dask] = math.inf
         try:
             yield
         finally:
-            self._heard[dask] = time.monotonic()
+            self._last_reports[dask] = time.monotonic()
 
 
 class _Follower(OnVm):
-    """One driver, for as long as it is the bag's."""
+    """Follows one driver of a bag."""
 
     def __init__(self, bags: Bags, bag: str, dask: str, vm: str) -> None:
         super().__init__(bag, vm, bags.link, partial(bags.note, bag))
         self._bags = bags
         self._dask = dask
-        self._there = layout.dask_on_vm(dask)
-        self._source = VmFolder(self.connection, self._there, f"{layout.BAGS}/{bag}")
-        self._since = int(now() * 1e9) - 30 * 86_400 * 10**9
+        self._folder_on_vm = layout.dask_on_vm(dask)
+        self._source = VmFolder(self.connection, self._folder_on_vm, f"{layout.BAGS}/{bag}")
+        self._earliest_ns = int(now() * 1e9) - 30 * 86_400 * 10**9
         self._learnt = -1
-        """The number of results from which the surrogate was made that was brought last."""
+        """The number of results behind the surrogate that was copied last."""
 
     async def conduct(self) -> None:
-        """Follow it. Cancelled when its VM is gone, or the bag is over."""
+        """Follow the driver. Cancelled when its VM is gone, or the bag is over."""
         try:
             await self.retried(self._follow_events)
-        except ForeignError:  # no line of its end would be read
-            self._bags.fail(
-                self.name, self._dask, "its drivers have told more than is taken from VMs"
-            )
+        except ForeignError:  # its end would not be read
+            reason = "its drivers have reported more than is read from VMs"
+            self._bags.fail(self.name, self._dask, reason)
 
     async def _follow_events(self) -> None:
-        path = f"{self._there}/{layout.BAG_EVENTS}"
-        await self.follow(path, self._event, self._take, self._bags.allowance(self.name))
+        path = f"{self._folder_on_vm}/{layout.BAG_EVENTS}"
+        await self.follow(path, self._parse, self._handle, self._bags.allowance(self.name))
 
-    def _event(self, line: bytes) -> b.BagEvent:
-        return b.from_driver(line, self.name, self._since, int(now() * 1e9))
+    def _parse(self, line: bytes) -> b.BagEvent:
+        return b.from_driver(line, self.name, self._earliest_ns, int(now() * 1e9))
 
-    async def _take(self, event: b.BagEvent) -> bool:
+    async def _handle(self, event: b.BagEvent) -> bool:
         if isinstance(event, b.BagResult) and event.arrays and self._bags.counts(self.name, event):
             returned = artifacts.arrays(event)
             if not (self._bags.directory / returned.files[0]).exists():
                 await self._bring(returned)
         elif isinstance(event, b.BagLearnt) and event.results > self._learnt:
-            # A surrogate that is being replaced now is refused: the next line tells of the one that
-            # replaces it.
+            # A surrogate that is replaced at this moment is refused; the next line reports its
+            # replacement.
             await self._bring(artifacts.surrogate(self.name, event.results))
             self._learnt = event.results
-        with self._bags.hearing(self._dask):
-            if not self._bags.take(self.name, event):
-                raise RejectedEventError("it does not follow on what was told before")
+        with self._bags.receiving(self._dask):
+            if not self._bags.record(self.name, event):
+                raise RejectedEventError("it does not fit the earlier reports")
         return False
 
     async def _bring(self, artifact: Artifact) -> None:
-        """Bring what the driver reported, once the disk here has room for it."""
+        """Copy what the driver reported, once this machine's disk has room for it."""
         waited = False
         while True:
             try:
-                with self._bags.hearing(self._dask):
+                with self._bags.receiving(self._dask):
                     if not await bring(artifact, self._bags.directory, self._source):
-                        self.note(
-                            f"The {artifact.what} did not come: its driver does not have them"
-                        )
+                        self.note(f"Cannot copy the {artifact.what}: the driver does not have them")
                     elif waited:
                         self.note("")
                     return
             except RoomError:
                 waited = True
-                self.note(
-                    f"There is no room for what {self.name} returns on the disk of this machine"
-                )
-                with self._bags.hearing(self._dask):
+                self.note(f"This machine's disk has no room for results of {self.name}")
+                with self._bags.receiving(self._dask):
                     await asyncio.sleep(on_vm.TRY_AGAIN_SECONDS)
             except ForeignError as error:
-                self.note(f"The {artifact.what} did not come: {error}")
+                self.note(f"Cannot copy the {artifact.what}: {error}")
                 return
 
 

@@ -1,9 +1,8 @@
-"""What is due for a bag: a pure function of it and of the state of its cluster.
+"""Decide what is due for a bag: pure functions of the cluster's state and the time.
 
-A bag has a Dask cluster of its own with its driver beside the scheduler. Where that is lost,
-another one takes its place and goes on with what the journal knows: not before all is there that
-the lost one has told, or jobs would be computed twice. It ends when its driver says so, or by a
-limit of its own.
+A bag has a Dask cluster of its own, with its driver beside the scheduler. If that is lost, another
+one continues from the journal, once all reports of the lost driver are in there; otherwise jobs
+would be computed twice. The bag ends when its driver reports that, or by a limit of its own.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from ..dask.state import DaskState
 from .state import DeclaredBag
 
 MOST_DRIVERS = 20
-"""That are begun one after the other."""
+"""Drivers of a bag that are begun one after the other, at most."""
 _PAUSE_SECONDS = 2.0
-"""Before another one is: it may be the function's fault that the one before was lost."""
+"""Pause before another driver begins: the function may be why the one before was lost."""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Have a Dask cluster of this name, with the bag's driver."""
+    """Begin a Dask cluster of this name, with the bag's driver."""
 
     dask: str
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The bag begins no further job, for this reason, a clause."""
+    """Stop the bag for this reason, a clause: no further job begins."""
 
     reason: str
     state: Literal["finished", "stopped"] = "stopped"
@@ -40,7 +39,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class EndDask:
-    """Have its Dask cluster end."""
+    """Stop its Dask cluster."""
 
     dask: str
     reason: str
@@ -48,7 +47,7 @@ class EndDask:
 
 @dataclass(frozen=True)
 class End:
-    """It is over."""
+    """End the bag in this state."""
 
     state: Literal["finished", "failed", "stopped"]
     reason: str

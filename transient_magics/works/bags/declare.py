@@ -57,13 +57,35 @@ def declare_bag(
     line_offset: int = 0,
     **options: Any,
 ) -> Bag:
-    """Declare a bag of the function `job` in `source`, and return at once. Raises DeclarationError
-    or ClusterError.
+    """Declare a bag of the function `job` in `source`, and return its handle without waiting.
 
-    `over`, `jobs` and `until` as the options of `%%bag`; `include` names files and folders that go
-    with it, `pip` packages to install on its VMs; `options` are other fields of BagSpec.
-    `notebook`: names that only the notebook knows, and `line_offset`, how many lines stand above
-    the code.
+    Parameters
+    ----------
+    source
+        Python code that defines `job`.
+    over, jobs, until
+        The options of `%%bag` of these names.
+    cluster
+        The cluster or its name (default: the current one).
+    name
+        A name (default: the next free one, `bag-1`).
+    include
+        Files and folders that the code needs.
+    pip
+        Packages that it needs.
+    notebook
+        Names that are defined in the notebook alone.
+    line_offset
+        The number of lines above the code.
+    **options
+        Other fields of `BagSpec`.
+
+    Raises
+    ------
+    DeclarationError
+        A value is invalid.
+    ClusterError
+        There is no such cluster, or it cannot run a bag now.
     """
     new = NewWork("bag", cluster, name)
     cluster_spec = new.cluster_spec
@@ -92,7 +114,7 @@ def declare_bag(
         payload.fill(folder)
         (folder / layout.LIFETIMES).write_bytes(known)
 
-    chosen = new.declare(lambda taken: replace(spec, name=taken).to_dict(), fill)
+    chosen = new.declare(lambda free_name: replace(spec, name=free_name).to_dict(), fill)
     return Bag(chosen, new.cluster)
 
 
@@ -109,7 +131,7 @@ def _limits(until: str | float | Mapping[str, float]) -> Mapping[str, float]:
 
 
 def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> None:
-    """See that the code defines `job`, and that it takes these parameters. Raises CellError."""
+    """Check that the code defines `job` with these parameters. Raises CellError."""
     tree = ast.parse(source)
     found = [
         each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == _FUNCTION
@@ -149,9 +171,7 @@ def check_function(source: str, names: Sequence[str], line_offset: int = 0) -> N
 
 
 def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
-    """What is known of how long the cluster's workers live: published lifetimes, where they are
-    revoked by them.
-    """
+    """Return the lifetimes of the cluster's workers for a driver."""
     revoked = spec.provisioning_model != "standard"
     if revoked and spec.emulated:
         from ...client.planning.forecasts import weather_of
@@ -161,8 +181,9 @@ def _lifetimes(cluster: Cluster, spec: ClusterSpec) -> Lifetimes:
 
 
 def lifetimes(spec: ClusterSpec, rate: float, *, revoked: bool) -> Lifetimes:
-    """Of workers of such a cluster, as published, where they are `revoked` at all. `rate`: how fast
-    time passes.
+    """Return the lifetimes of a cluster's workers: published ones, if they are revoked at all.
+
+    `rate` is the emulated seconds per second.
     """
     gpu = spec.groups[0].accelerator
     known = Lifetimes(

@@ -39,9 +39,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Plot:
-    """What a bag's surrogate said of some outputs when it was asked: a picture in a notebook, else
-    a line for each.
-    """
+    """A surrogate's predictions for some outputs: a picture in a notebook, else a line for each."""
 
     bag: str
     sections: tuple[Section, ...]
@@ -60,13 +58,12 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
     at_stop = "no further job starts"
 
     def results(self) -> pandas.DataFrame:
-        """The results so far as a DataFrame, a row for each, in the order in which they came.
+        """Return the results so far as a DataFrame, a row for each, in order of arrival.
 
-        Columns: job, a column for each parameter, one for each value that the jobs return, seconds
-        (of computing), attempts, arrays (the path of the npz file with what else it returned, or
-        None).
+        Columns: `job`, one for each parameter, one for each number that the jobs return, `seconds`
+        of computing, `attempts`, and `arrays`: the path of the npz file with returned arrays, or
+        None.
         """
-
         bag = self.state.state
         rows: list[dict[str, Any]] = []
         for number in bag.counted:
@@ -96,9 +93,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
 
     @property
     def surrogate(self) -> Surrogate:
-        """What was learnt of the results so far, as it came home. Raises ClusterError where nothing
-        was yet.
-        """
+        """The newest surrogate that has arrived. Raises ClusterError if there is none."""
         from . import storage
 
         names = (layout.SURROGATE, layout.SURROGATE_ARRAYS)
@@ -125,11 +120,21 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
             raise ClusterError(f"The surrogate of {self.name} cannot be read: {error}") from error
 
     def output(self, job: int, lines: int | None = None) -> Log:
-        """The last that job number `job` printed: of each of its attempts that has ended, one after
-        the other.
+        """Return the end of a job's output, of each completed attempt.
 
-        At most 2,000 characters of each, or its last `lines`. What an attempt printed whose VM was
-        lost is lost too. Raises ClusterError where the bag has no such job.
+        It is lost for attempts whose VM was lost.
+
+        Parameters
+        ----------
+        job
+            The number of the job.
+        lines
+            How many lines to return of each attempt (default: its last 2,000 characters).
+
+        Raises
+        ------
+        ClusterError
+            The bag has no such job.
         """
         jobs = self.state.state.jobs
         if job not in jobs:
@@ -145,39 +150,58 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         return Log("\n".join(parts))
 
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
-        """The value at a point ± its standard deviation, from the surrogate; of several outputs all
-        by their names.
+        """Return the value at a point and its standard deviation, from the surrogate.
 
-        At a point that was computed where there is no surrogate: from the simulation. Raises
-        PlanError for a point outside of the data, where nothing is known, and for one that is not
-        of the space.
+        Several outputs are returned by name. Without a surrogate, points that were computed have
+        their results.
+
+        Raises
+        ------
+        PlanError
+            The point is outside of the results or of the space.
+        ClusterError
+            There is no surrogate, and the point was not computed.
         """
         try:
             surrogate = self.surrogate
         except ClusterError:
-            if (found := self._computed(parameters)) is not None:
-                return found
-            raise
+            computed = self._computed(parameters)
+            if computed is None:
+                raise
+            return computed
         return surrogate(**parameters)
 
-    def plot(self, *outputs: str, over: str | Sequence[str] = (), **held: Value) -> Plot:
-        """What the surrogate says of the outputs (none: all): a curve with its 90% band over one
-        parameter, a surface beside that of its standard deviation over two.
+    def plot(self, *outputs: str, over: str | Sequence[str] = (), **values: Value) -> Plot:
+        """Return a picture of the surrogate.
 
-        `over`: which parameters are the axes, and `held` the values of the others:
-        `bag.plot("pressure", over=("density", "temperature"), salt=0.2)`. Raises PlanError where a
-        name or a value is not of this bag, and where there are more than two parameters without a
-        value; ClusterError where there is no surrogate yet.
+        Over one parameter it is a curve with its 90% band, over two a surface beside the surface of
+        its standard deviation.
+
+        Parameters
+        ----------
+        *outputs
+            The outputs (default: all).
+        over
+            The parameters of the axes, one or two (default: those without a value).
+        **values
+            The values of the other parameters.
+
+        Raises
+        ------
+        PlanError
+            A name or a value is unknown, or more than two parameters have no value.
+        ClusterError
+            There is no surrogate yet.
+
+        Examples
+        --------
+        >>> bag.plot("pressure", over=("density", "temperature"), salt=0.2)
         """
         from .surrogate.section import sections
 
-        if isinstance(over, str):
-            axes = (over,)
-        else:
-            axes = tuple(over)
-        return Plot(
-            self.name, sections(self.surrogate, self.state.state.points(), outputs, axes, held)
-        )
+        axes = (over,) if isinstance(over, str) else tuple(over)
+        points = self.state.state.points()
+        return Plot(self.name, sections(self.surrogate, points, outputs, axes, values))
 
     def _computed(self, parameters: dict[str, Value]) -> Answer | dict[str, Answer] | None:
         from .surrogate.model import Answer
@@ -197,8 +221,9 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
 
     @property
     def speedup(self) -> Speedup:
-        """How much sooner answers come by the surrogate than by simulations one after the other,
-        and from how many look-ups on it pays. Raises PlanError before there is a surrogate.
+        """The speed-up by the surrogate compared with simulations one after the other.
+
+        Raises PlanError before the first result.
         """
         from .surrogate.active_learning import Speedup
 
@@ -222,9 +247,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         return Speedup(sequential, lookup, whole / len(taken), 0.0, len(taken))
 
     def _is_home(self) -> bool:
-        """Whether the arrays of its results, and its surrogate, are here, where anybody could read
-        them.
-        """
+        """Return whether its arrays and its surrogate are here, if NumPy is, which reads them."""
         if find_spec("numpy") is None:
             return True
         bag = self.state.state
@@ -235,7 +258,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         return all((self.directory / file).exists() for file in files) and self._has_learnt(bag)
 
     def _has_learnt(self, bag: BagState) -> bool:
-        """Whether the surrogate that was told of last is here."""
+        """Return whether the surrogate that was reported last is here."""
         try:
             return not bag.learnt or len(self.surrogate.rows) >= bag.learnt[-1].results
         except ClusterError:
@@ -246,7 +269,20 @@ handle = Bag
 
 
 def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
-    """Return the bag called `name`, as `tm.run` finds a run. Raises UnknownWorkError and
-    ClusterError.
+    """Return the bag called `name`.
+
+    Parameters
+    ----------
+    name
+        Its name (default: the newest bag).
+    cluster
+        Its cluster or the name of that (default: any cluster that has such a bag).
+
+    Raises
+    ------
+    UnknownWorkError
+        There is no such bag.
+    ClusterError
+        Several clusters have one.
     """
     return find_work("bag", name, cluster)

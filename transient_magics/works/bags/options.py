@@ -106,7 +106,7 @@ def bag() -> tuple[Option, ...]:
 
 
 def check_bag(values: dict[str, Any], called: str) -> None:
-    """What a bag cannot be without."""
+    """Check that a bag has points and jobs, and convert values of options to fields."""
     from ...errors import DeclarationError
 
     if missing := next((name for name in ("over", "jobs") if not values.get(name)), ""):

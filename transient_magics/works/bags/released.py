@@ -1,8 +1,7 @@
-"""VMs that a bag gives up as worth no job any more: which are to go, and which of their places stay
-empty. Pure.
+"""VMs that bags release: which ones are deleted, and which of their slots stay vacant. Pure.
 
-What a driver says is a VM's word: the fold of its events bounds how often it is said
-(`fold`), and here it counts for workers alone that are the bag's own.
+A driver releases a VM that is not worth another job. Its report comes from a VM and is not trusted:
+`fold` limits the number of such reports, and they count for workers of the bag alone.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .state import DeclaredBag
 
 
 def released_vms(state: ClusterState) -> Mapping[str, str]:
-    """VMs that are there and are to go, each with the reason, a clause."""
+    """Return ready VMs that bags have released, each with the reason, a clause."""
     return {
         name: f"{bag.name} gave it up"
         for bag in state.active(DeclaredBag)
@@ -28,8 +27,9 @@ def released_vms(state: ClusterState) -> Mapping[str, str]:
 
 
 def vacant_slots(state: ClusterState) -> Collection[int]:
-    """Workers' places whose last VM was given up and that need none now: but for as many as jobs
-    wait for one, or all, once something else is to be done on the cluster.
+    """Return workers' slots that stay vacant after their VMs were released.
+
+    As many are filled as jobs wait for a VM; all are filled once the cluster has other work.
     """
     found = set[int]()
     for bag in state.of(DeclaredBag).values():

@@ -1,4 +1,4 @@
-"""Bags of jobs in words: how one does, and what happened to it."""
+"""States and events of bags in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 QUIET = ("bag.proposed",)
 TONES = {b.BagLost: "warn"}
-"""How a panel colours events."""
+"""Colours of events on a panel."""
 
 
 def work_words(bag: DeclaredBag, cluster: ClusterState | None) -> str:
@@ -39,7 +39,7 @@ def status_lines(
 
 
 def bag_words(bag: DeclaredBag) -> str:
-    """`12 of 40 results, 4 under way, after 2 interruptions`, or how it ended."""
+    """Return `12 of 40 results, 4 under way, after 2 interruptions`, or how it ended."""
     known = bag.state
     made = f"{len(known.counted)} of {count(bag.spec.jobs, 'result')}"
     if known.interruptions:
@@ -62,9 +62,7 @@ def bag_words(bag: DeclaredBag) -> str:
 
 
 def tried_words(bag: DeclaredBag) -> str:
-    """What its surrogate was learnt from, and on how many batches it was tried before it knew them;
-    nothing without one.
-    """
+    """Return the number of results behind the surrogate, and of batches that tested it."""
     if bag.spec.surrogate == "none":
         return ""
     learnt = bag.state.learnt
@@ -79,8 +77,9 @@ def tried_words(bag: DeclaredBag) -> str:
 
 
 def quality_words(bag: DeclaredBag) -> str:
-    """`pressure: 90% intervals held 92%, largest sd 0.014 (until 0.01)` of the last batch; nothing
-    before there is one.
+    """Return the quality of the surrogate on the last batch; empty before there is one.
+
+    For example `pressure: 90% intervals held 92%, largest sd 0.014 (until 0.01)`.
     """
     learnt = bag.state.learnt
     judged = next((each for each in reversed(learnt) if each.judged), None)
@@ -100,8 +99,10 @@ def quality_words(bag: DeclaredBag) -> str:
 
 
 def section_words(section: Section) -> str:
-    """`pressure over density 0.3 to 0.9, at salt 0.2: 0.21 to 0.84, sd at most 0.014 (from the
-    surrogate)`.
+    """Return a section in words.
+
+    For example `pressure over density 0.3 to 0.9, at salt 0.2: 0.21 to 0.84, sd at most 0.014 (from
+    the surrogate)`.
     """
     over = " and ".join(map(_range_words, section.over))
     if section.held:
@@ -125,7 +126,7 @@ def _range_words(dimension: Dimension) -> str:
 
 
 def event_words(event: Event) -> str:
-    """What happened to a bag; nothing of other events."""
+    """Return what happened to a bag; an empty text for other events."""
     match event:
         case e.BagBegan():
             return f"{event.bag} begins, with the Dask cluster {event.dask}"
