@@ -197,7 +197,7 @@ class Outcome:
 
 
 def _beta(a: float, b: float, level: float) -> tuple[float, float]:
-    """Return the middle of a beta distribution that has the probability `level`."""
+    """Return the middle interval of a beta distribution, with probability `level`."""
     return float(special.betaincinv(a, b, (1 - level) / 2)), float(
         special.betaincinv(a, b, (1 + level) / 2)
     )

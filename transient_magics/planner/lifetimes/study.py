@@ -91,7 +91,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     The source is `own`, `emulated`, `published` or a CSV file. The default is the user's own VMs on
     Compute Engine if there are enough, else the published ones.
 
-    Raise PlanError with fewer than 30 revocations, and DeclarationError for invalid arguments.
+    Raises PlanError with fewer than 30 revocations, and DeclarationError for invalid arguments.
     """
     sensible = formulas(capped=question.capped)
     for name in chosen:
@@ -229,7 +229,7 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
     """Return the fit of a formula with maximum likelihood.
 
     `capped` VMs are preemptible, so none of them lives beyond 25 hours, and ends from 24 hours on
-    are not fitted. Raise PlanError if the formula cannot describe the observations at all.
+    are not fitted. Raises PlanError if the formula cannot describe the observations at all.
     """
     family = _FAMILIES[formula]
     if capped:
