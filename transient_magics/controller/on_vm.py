@@ -1,5 +1,4 @@
-"""The controller's side of what runs for work on a VM: its connection, retries, and the events that
-it reports.
+"""Controller's side of work on a VM: its connection, retries, and reported events.
 
 A VM runs user code, so each line of its files is checked, and one that is refused is counted and
 reported.
@@ -24,8 +23,9 @@ log = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 1.0
 _LINK_SECONDS = 2.0
-"""How long one look at a link waits for its connection: another VM of that name may have another
-link by then.
+"""Timeout, in seconds, for the connection of a link before the link is looked up again.
+
+Another VM of that name may have another link by then.
 """
 
 _Event = TypeVar("_Event")
@@ -52,7 +52,7 @@ class OnVm:
         self.note = note
         self._refusals = RejectedLines(f"{vm}, about {name}", note)
         self._offset = 0
-        """Behind the last line whose event was taken."""
+        """Offset behind the last line whose event was taken."""
 
     async def connection(self) -> Connection:
         """Return the connection to the VM, and wait for it."""
@@ -123,8 +123,9 @@ class OnVm:
 
 
 async def ask(link: Link | None, command: Command) -> bool:
-    """Send a command to a VM's agent, and return whether that succeeded. The caller sends it again
-    later if not.
+    """Send a command to a VM's agent, and return whether that succeeded.
+
+    If not, the caller sends it again later.
     """
     if link is None:
         return False

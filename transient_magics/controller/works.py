@@ -1,9 +1,8 @@
-"""What a cluster's controller does for every kind of work; `Works` is subclassed once for each
-kind.
+"""Tasks of a cluster's controller for every kind of work; each kind subclasses `Works`.
 
-Clients call `declare` and `stop` by commands, the control loop calls `declare_waiting` and `tick`.
-Another controller can do everything again: it goes on from the journal and from the folders of the
-work.
+Clients call `declare` and `stop` by commands; the control loop calls `declare_waiting` and `tick`.
+Every method may be repeated by another controller, which continues from the journal and from the
+folders of the work.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ log = logging.getLogger(__name__)
 
 STOPPED_BY_USER = "stopped by the user"
 NOT_DECLARED = "this machine has not declared it so"
-"""The end of work that a controller on a VM began, and that this machine's user did not declare."""
+"""Reason of the end of work that a controller on a VM began without a declaration of this user."""
 
 
 class Spec(Protocol):
-    """A declaration."""
+    """Declaration of work."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
@@ -101,8 +100,9 @@ Turn = Waits | Comes | Never
 
 
 class Works(ABC, Generic[_Spec]):
-    """The work of one kind on a cluster. The module `conduct` of a kind's package has its subclass
-    as `WORKS`.
+    """The work of one kind on a cluster.
+
+    The module `conduct` of a kind's package has its subclass as `WORKS`.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class Works(ABC, Generic[_Spec]):
     stopped_as: ClassVar[EndState] = "stopped"
     """The state of work after it was stopped."""
     stopped_because: ClassVar[str] = STOPPED_BY_USER
-    """Why work stops if its user stops it, a clause."""
+    """Reason of the end if a user stops the work, a clause."""
     most_event_bytes: ClassVar[int] = 16 * 2**20
     """The most that is read of the events that VMs report under one allowance, in bytes."""
 
@@ -184,13 +184,15 @@ class Works(ABC, Generic[_Spec]):
         self.end(name, reason or self.stopped_because)
 
     def prepare(self, name: str, spec: _Spec) -> None:
-        """Make what the work needs before it begins. Raises ClusterError where it cannot begin
-        here.
+        """Make what the work needs before it begins.
+
+        Raises ClusterError if it cannot begin here.
         """
 
     def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
-        """Return whether the cluster, which has no VM yet, may have some now. None: it waits for no
-        other cluster.
+        """Return whether the cluster, which has no VM yet, may have some now.
+
+        None means that it does not wait for another cluster.
         """
         return None
 
@@ -202,21 +204,17 @@ class Works(ABC, Generic[_Spec]):
         return False
 
     def save_ahead(self) -> None:
-        """Have all work save, because the cluster ends soon."""
+        """Save all work, because the cluster ends soon."""
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
         """Take note that a process on `vm` keeps ending and is not started any more."""
 
     def metrics_files(self) -> Sequence[Path]:
-        """Return the files with the metrics of work that goes on, by which the speeds of workers
-        are compared.
-        """
+        """Return the metrics files of active work, for comparing the speeds of workers."""
         return ()
 
     def unprepared(self) -> frozenset[str]:
-        """Return the VMs at the place to which the cluster moves that do not have all that the work
-        needs there.
-        """
+        """Return the VMs in the target of a move that do not have all that the work needs."""
         return frozenset()
 
     async def moving_bytes(self) -> tuple[int, int]:
@@ -224,11 +222,10 @@ class Works(ABC, Generic[_Spec]):
         return 0, 0
 
     async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
-        """Bring the work to the VMs at the place to which the cluster moves; the VMs in `leaves`
-        are deleted.
+        """Bring the work to the VMs in the target of a move; the VMs in `leaves` are deleted.
 
-        Raises RemoteError, TrainingError or OSError where that is not possible: then it continues
-        where it is.
+        Raises RemoteError, TrainingError or OSError if that is not possible: the work then
+        continues on its present VMs.
         """
 
     # What is the same for all kinds
@@ -270,10 +267,9 @@ class Works(ABC, Generic[_Spec]):
         return read_declaration(self.directory, self.kind, name, self.spec_class.from_dict)
 
     def declare(self, name: str) -> None:
-        """Begin the work whose declaration is in the cluster's folder. Does nothing if it has
-        begun.
+        """Begin the work whose declaration is in the cluster's folder, unless it has begun.
 
-        Raises ClusterError where the declaration cannot be read, its name is taken, or such work
+        Raises ClusterError if the declaration cannot be read, its name is taken, or such work
         cannot begin here.
         """
         if name in self.state.of_kind(self.kind):
@@ -310,7 +306,7 @@ class Works(ABC, Generic[_Spec]):
                 self.recorder.record(self.failed(name, reason))
 
     def take_back(self) -> None:
-        """Fail work that this machine's user did not declare, after a VM has written the journal."""
+        """Fail work that this machine's user did not declare, after a VM wrote the journal."""
         for name, work in self.state.of_kind(self.kind).items():
             if work.over:
                 continue
@@ -323,9 +319,7 @@ class Works(ABC, Generic[_Spec]):
                 self.recorder.record(self.failed(name, NOT_DECLARED))
 
     def has_packages(self, name: str, spec: WithPackages, tasks: Tasks) -> bool:
-        """Return whether the packages that work asks for are in its folder; begin to gather them
-        where they are not.
-        """
+        """Return whether the packages of work are in its folder; if not, begin to gather them."""
         if not spec.pip or name in self._gathered:
             return True
         tasks.do(f"packages of {name}", lambda: self._gather(name, spec))
@@ -349,9 +343,7 @@ class Works(ABC, Generic[_Spec]):
         self.recorder.note(f"{self.kind} {name}", what)
 
     def allowance(self, *key: object) -> Allowance:
-        """Return how much is still read of what VMs report under this key, by all who follow it in
-        turn.
-        """
+        """Return the limit of bytes that VMs may report under this key, over all followings."""
         return self._allowances.setdefault(key, Allowance(self.most_event_bytes))
 
 

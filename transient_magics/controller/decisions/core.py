@@ -1,8 +1,8 @@
 """Decide what a controller does next. Pure.
 
-`decide` takes the state of a cluster and the observations of this moment, a `Situation`, and returns
-decisions. It does no I/O and remembers nothing. A controller that follows a killed one therefore
-decides the same from the same journal, and a test can replay every decision.
+`decide` takes the state of a cluster and the observations of this moment, a `Situation`, and
+returns decisions. It does no I/O and remembers nothing. A controller that follows a killed one
+therefore decides the same from the same journal, and a test can replay every decision.
 
 The rules, in this order:
 
@@ -131,7 +131,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class StayHere:
-    """Keep the controller on this machine although a VM was declared for it; `why` is a sentence."""
+    """Keep the controller here although a VM was declared for it; `why` is a sentence."""
 
     why: str
 
@@ -607,7 +607,7 @@ def _occupant(state: ClusterState, place: Place, useless: Collection[str]) -> Vm
     return None
 
 
-# ---------------------------------------------------------------- readiness, and the controller's VM
+# ---------------------------------------------------------------- readiness and handover
 
 
 def _readiness(state: ClusterState, spec: ClusterSpec) -> Iterator[ReportReady]:
