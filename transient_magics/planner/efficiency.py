@@ -15,8 +15,8 @@ shrinks. So gamma is its mean over windows of the training.
 The line is over examples, which are epochs times the size of the data. McCandlish's own law is a
 line over the batch itself, E_min (1 + B / N'). The law with the smaller leave-one-out error is
 used. The sign of the slope depends on the job and is fitted. Other batches are predicted only
-inside the measured range, from at least three batches, with an R^2 of at least 0.8 and a slope that
-is unlikely to be chance (p below 0.05). With three batches, a third of pure noise exceeds that R^2.
+inside the measured range, from at least three batches. The R^2 must be at least 0.8, and the slope
+unlikely to be chance (p below 0.05). With three batches, a third of pure noise exceeds that R^2.
 Without measured noise the line is over the mini-batch, and the number of workers has no effect.
 
 A run that was evaluated without reaching the target by its last evaluation needs more examples than

@@ -1,7 +1,7 @@
 """A study of observed lifetimes: survival as observed, formulas, hazard, and changes.
 
 Formulas are fitted by maximum likelihood. A revocation at a known age counts with the density
-there, one that is known by the hour with the probability of that hour, and a VM that was not
+there. One that is known by the hour counts with the probability of that hour, and a VM that was not
 revoked with the probability of living at least as long. A preemptible VM that reached 24 hours was
 ended by contract, not revoked, which does not inform about revocations. It counts as one that lived
 at least as long, for every formula, so that formulas with and without a wall can be compared. For
