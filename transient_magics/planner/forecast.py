@@ -103,7 +103,7 @@ class Forecast:
         return float(self._finished("dollars").mean())
 
     def interval(self, what: str = "seconds", level: float = 0.9) -> tuple[float, float]:
-        """Return the middle `level` of the `seconds` or `dollars`. Raise PlanError for others."""
+        """Return the middle `level` of the `seconds` or `dollars`. Raises PlanError for others."""
         if what not in ("seconds", "dollars") or not 0 < level < 1:
             raise PlanError(
                 "An interval is of seconds or dollars, with a level between 0 and 1",
@@ -145,7 +145,7 @@ def forecast(
     closing: float = CLOSING_SECONDS,
     seed: int = 0,
 ) -> Forecast:
-    """Return the forecast of a running run from its record. Raise PlanError if it is too young.
+    """Return the forecast of a running run from its record. Raises PlanError if it is too young.
 
     `closing` is the seconds from the last step until the run is over.
     """

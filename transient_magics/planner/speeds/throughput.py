@@ -268,7 +268,7 @@ def gpu_of(kind: str) -> str:
 def vcpus_of(kind: str) -> int:
     """Return the vCPUs of a kind of worker.
 
-    Raise DeclarationError for a machine that is not available with its GPU.
+    Raises DeclarationError for a machine that is not available with its GPU.
     """
     gpu, _, machine = kind.partition("/")
     return worker_entry(gpu, machine).vcpus
