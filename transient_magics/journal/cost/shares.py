@@ -12,9 +12,9 @@ Each run, job and Dask cluster costs
 A study costs the sum of its trials' runs, a bag the sum of its Dask clusters. Events after the end
 of work do not change its cost. Everything else on a cluster's bill has separate lines: start-up
 (until VMs respond, with the rest of a first minute), idle (VMs without work), VMs after a
-preemption notice, and corrections. Corrections are negative, and result from reports after the end
-of work. A VM of that work had stopped earlier, or was preempted within its first minute, which is
-free. All lines sum to the bill.
+preemption notice, and corrections. Corrections are negative, and have two causes after the end of
+work. Compute Engine reports that a VM of the work had stopped earlier, or it preempts a VM of the
+work within the VM's first minute, which is free. All lines sum to the bill.
 
 On-demand prices cover the same VM time. A `Meter` divides the life of a VM into spans with a price:
 starting, usable, or under notice. Pure.
