@@ -1,4 +1,4 @@
-"""The trust boundary of a cluster: what counts of the lines and wishes that a VM writes.
+"""Trust boundary of a cluster: which lines and intentions of a VM count.
 
 User code runs on VMs, so a VM may write anything. Lines that do not fit are rejected
 (`RejectedLines`). When this machine takes a cluster back from a controller on a VM, the facts of

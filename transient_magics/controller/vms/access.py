@@ -32,12 +32,12 @@ from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance
 
 _ANEW_SECONDS = 2.0
 _CONNECT_SECONDS = 120.0
-# Seconds of retries before an emulator counts as dead.
+# Seconds of retries before Google, or an emulator, counts as unreachable.
 _PATIENCE = 60.0
 _EMULATED_PATIENCE = 3.0
 # The next attempt follows soon.
 _TOKEN_PATIENCE = 15.0
-# Given all at once, it asks neither its own configuration nor Compute Engine before it dials.
+# With all of these options, gcloud queries neither its configuration nor Compute Engine first.
 _IAP = (
     "gcloud",
     "compute",
