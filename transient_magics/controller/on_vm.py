@@ -78,7 +78,8 @@ class OnVm:
                 RemoteError,
                 TrainingError,
                 OSError,
-            ) as error:  # TrainingError: its agent refuses, as under notice
+            ) as error:
+                # TrainingError: the agent refuses, for example after a preemption notice.
                 log.warning("%s on %s: %s", self.name, self.vm, error)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
 

@@ -299,7 +299,8 @@ class Works(ABC, Generic[_Spec]):
         for name in waiting(self.directory, self.state, self.kind):
             try:
                 self.declare(name)
-            except ClusterError as error:  # it cannot begin either
+            except ClusterError as error:
+                # It cannot begin either.
                 log.warning("%s", error)
             else:
                 self.recorder.record(self.failed(name, reason))

@@ -47,9 +47,8 @@ _IAP = (
     "--listen-on-stdin",
     "--quiet",
 )
-_WITHOUT_PROXY = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
-)  # as Google's clients for the emulator
+# Google's clients also reach the emulator without a proxy.
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
