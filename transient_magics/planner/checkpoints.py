@@ -61,7 +61,7 @@ class Planner:
 
     `cost` is the duration of a checkpoint. `restart` is the time until lost work continues from its
     last checkpoint, on a fresh VM. `piece` is the work between two possible checkpoints (default: a
-    minute, or a 200th of the work). Raise PlanError for invalid work, and if no VM lives long
+    minute, or a 200th of the work). Raises PlanError for invalid work, and if no VM lives long
     enough for a piece of it.
     """
 
@@ -183,7 +183,7 @@ class Planner:
         return best
 
     def _chances(self, model: LifetimeModel, lengths: _Array) -> tuple[_Array, _Array]:
-        """Return, by length and age, the probability to live that long, and hours lost otherwise."""
+        """Return the probability to live for a length at an age, and the hours lost otherwise."""
         now = model.survival(self._ages)
         until = model.survival(self._ages + lengths[:, None])
         if self._published:

@@ -15,8 +15,8 @@ shrinks. So gamma is its mean over windows of the training.
 The line is over examples, which are epochs times the size of the data. McCandlish's own law is a
 line over the batch itself, E_min (1 + B / N'). The law with the smaller leave-one-out error is
 used. The sign of the slope depends on the job and is fitted. Other batches are predicted only
-inside the measured range, from at least three batches, with an R^2 of at least 0.8 and a slope that
-is unlikely to be chance (p below 0.05). With three batches, a third of pure noise exceeds that R^2.
+inside the measured range, from at least three batches. The R^2 must be at least 0.8, and the slope
+unlikely to be chance (p below 0.05). With three batches, a third of pure noise exceeds that R^2.
 Without measured noise the line is over the mini-batch, and the number of workers has no effect.
 
 A run that was evaluated without reaching the target by its last evaluation needs more examples than
@@ -92,7 +92,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Parse a target. Raise DeclarationError, with an example, for an invalid one."""
+        """Parse a target. Raises DeclarationError, with an example, for an invalid one."""
         match = _TARGET.fullmatch(text)
         if not match:
             raise DeclarationError(
@@ -330,7 +330,7 @@ class ExamplesModel:
     ) -> ExamplesModel:
         """Fit the line by least relative squares.
 
-        Raise PlanError with fewer than three different batches.
+        Raises PlanError with fewer than three different batches.
         """
         if len(different(batches)) < 3:
             raise PlanError(
@@ -375,7 +375,7 @@ class ExamplesModel:
     def predict(self, batch: float, kind: str = "global batch") -> float:
         """Return the examples to the target.
 
-        Raise PlanError below an R^2 of 0.8, where the slope may be chance, outside of the measured
+        Raises PlanError below an R^2 of 0.8, where the slope may be chance, outside of the measured
         batches, and where the line falls to zero.
         """
         what = "noise of the gradients" if self.noise else kind
@@ -430,7 +430,7 @@ class TargetSteps:
     def __init__(self, records: Iterable[Record], target: Target, batch: int) -> None:
         """Collect the runs for plans with the mini-batch `batch`.
 
-        Raise PlanError if none of them reached the target.
+        Raises PlanError if none of them reached the target.
         """
         seen = [(each, *target.known(each.evaluations)) for each in records if each.batch_size]
         self._ways = [
@@ -465,7 +465,7 @@ class TargetSteps:
             self._model = ExamplesModel.fit([way.whole for way in told], told, self.noise)
 
     def need(self, workers: int) -> Need:
-        """Return the examples that `workers` need. Raise PlanError if they are unknown."""
+        """Return the examples that `workers` need. Raises PlanError if they are unknown."""
         model = self._model
         if model is None:
             return self._by_mini_batch(workers)

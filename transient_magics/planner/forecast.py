@@ -5,7 +5,7 @@ flight. The speed is the measured joint speed of these workers. The rest is the 
 
 The error of that speed follows from the differences between the stretches of the run. With one
 stretch, or with a GPU that has not trained yet, it is unknown. Then the intervals are a guess, and
-the forecast says so.
+the forecast notes that.
 
 A forecast also compares the run with earlier runs of its model on such machines. If it is slower,
 it names the cause. The alarm of the chief compares a run with its own past, so it cannot detect a
@@ -103,7 +103,7 @@ class Forecast:
         return float(self._finished("dollars").mean())
 
     def interval(self, what: str = "seconds", level: float = 0.9) -> tuple[float, float]:
-        """Return the middle `level` of the `seconds` or `dollars`. Raise PlanError for others."""
+        """Return the middle `level` of the `seconds` or `dollars`. Raises PlanError for others."""
         if what not in ("seconds", "dollars") or not 0 < level < 1:
             raise PlanError(
                 "An interval is of seconds or dollars, with a level between 0 and 1",
@@ -145,7 +145,7 @@ def forecast(
     closing: float = CLOSING_SECONDS,
     seed: int = 0,
 ) -> Forecast:
-    """Return the forecast of a running run from its record. Raise PlanError if it is too young.
+    """Return the forecast of a running run from its record. Raises PlanError if it is too young.
 
     `closing` is the seconds from the last step until the run is over.
     """
@@ -227,7 +227,7 @@ def _steps_by(now: float, run: RunState, record: Record) -> int:
 
 
 def _is_of(state: ClusterState, run: RunState, vm: VmState) -> bool:
-    """Return whether the VM fills a worker's place of the run; without places, every VM does."""
+    """Return whether the VM is one of the run's workers; without leases, every worker is."""
     return vm.role == "worker" and (not state.leases or state.has(run.name, vm))
 
 

@@ -9,8 +9,8 @@ sum (for synchronous steps, the slowest worker's), and the limit of the paramete
 computation.
 
 Parameter servers and the chief are on demand: a revocation loses at most the step in flight.
-Revocations come in waves. Of the VMs at the begin, each shares with probability `waves` its luck
-with those that have its GPU in its zone (the same quantile of its remaining life), and else has its
+Revocations come in waves. Each VM at the start shares its luck with those that have its GPU in its
+zone, with probability `waves`: the same quantile of the remaining life. Otherwise its luck is its
 own. So the lifetime of each VM stays the same. Those of one age are revoked simultaneously, two of
 them with the square of `waves`, which was measured. Later VMs are revoked independently.
 """
@@ -197,7 +197,7 @@ class Outcome:
 
 
 def _beta(a: float, b: float, level: float) -> tuple[float, float]:
-    """Return the middle of a beta distribution that has the probability `level`."""
+    """Return the middle interval of a beta distribution, with probability `level`."""
     return float(special.betaincinv(a, b, (1 - level) / 2)), float(
         special.betaincinv(a, b, (1 + level) / 2)
     )

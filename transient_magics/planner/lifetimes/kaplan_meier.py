@@ -162,7 +162,7 @@ class KaplanMeier:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         observed = self.observed
         seen = self.observed.seen
-        # Begins of the hours with revocations: the share is constant up to there.
+        # Starts of the hours with revocations: the share is constant up to there.
         begun = observed.lower[seen & ~observed.exact & (observed.lower > 0)]
         ages = np.unique(np.append(observed.upper[seen], begun))
         ended = np.zeros((len(ages), counts.shape[1]))
@@ -220,7 +220,7 @@ class KaplanMeier:
     def _outer(
         self, hours: NDArray[np.float64], side: Literal["left", "right"]
     ) -> NDArray[np.float64]:
-        """Return the end (`left`) or begin (`right`) of the hour that hides the share at an age.
+        """Return the end (`left`) or start (`right`) of the hour that hides the share at an age.
 
         Return the age itself where ages are exact.
         """
@@ -464,11 +464,11 @@ class Resampled:
 # (Przyborowski and Wilenski 1940, doi 10.1093/biomet/31.3-4.313). Waves take several of the VMs
 # that began together, so fewer of them count.
 #
-# VMs are compared in blocks of `LATEST`, in the order of their begins, each with all VMs before it.
-# A block is tested repeatedly while its VMs grow older, which at most doubles a chance (revocations
-# less their expectation are a martingale, and the reflection principle holds for its limit). So
-# each test has half of the stated rate. The rate is that of a block, for any number of tests: a
-# false alarm once in `VMS_PER_FALSE_ALARM` VMs.
+# VMs are compared in blocks of `LATEST`, in the order of their starts, each with all VMs before it.
+# A block is tested repeatedly while its VMs grow older. That at most doubles a chance: revocations
+# less their expectation are a martingale, and the reflection principle holds for its limit. So each
+# test has half of the stated rate. The rate is that of a block, for any number of tests: a false
+# alarm once in `VMS_PER_FALSE_ALARM` VMs.
 
 
 @dataclass(frozen=True)
@@ -491,7 +491,7 @@ class Change:
 
 
 def blocks(vms: int) -> tuple[int, int]:
-    """Return the begin and end of the latest block of VMs: the last full one, or the first."""
+    """Return the start and end of the latest block of VMs: the last full one, or the first."""
     end = max(vms // LATEST * LATEST, min(vms, LATEST))
     return max(end - LATEST, 0), end
 

@@ -180,7 +180,7 @@ class Observations:
 
 
 def enough(observed: Observations, about: str, fix: str = "") -> Observations:
-    """Return the observations. Raise PlanError with fewer than 30 revocations."""
+    """Return the observations. Raises PlanError with fewer than 30 revocations."""
     if observed.events < LEAST_EVENTS:
         seen = f"{observed.events} revocation{'' if observed.events == 1 else 's'} of {observed.vms} VMs"
         what = f"{seen} say too little about how long VMs live: it takes {LEAST_EVENTS}"

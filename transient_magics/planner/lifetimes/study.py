@@ -1,7 +1,7 @@
 """A study of observed lifetimes: survival as observed, formulas, hazard, and changes.
 
 Formulas are fitted by maximum likelihood. A revocation at a known age counts with the density
-there, one that is known by the hour with the probability of that hour, and a VM that was not
+there. One that is known by the hour counts with the probability of that hour, and a VM that was not
 revoked with the probability of living at least as long. A preemptible VM that reached 24 hours was
 ended by contract, not revoked, which does not inform about revocations. It counts as one that lived
 at least as long, for every formula, so that formulas with and without a wall can be compared. For
@@ -91,7 +91,7 @@ def study(question: Question, source: str | None = None, chosen: Sequence[str] =
     The source is `own`, `emulated`, `published` or a CSV file. The default is the user's own VMs on
     Compute Engine if there are enough, else the published ones.
 
-    Raise PlanError with fewer than 30 revocations, and DeclarationError for invalid arguments.
+    Raises PlanError with fewer than 30 revocations, and DeclarationError for invalid arguments.
     """
     sensible = formulas(capped=question.capped)
     for name in chosen:
@@ -229,7 +229,7 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
     """Return the fit of a formula with maximum likelihood.
 
     `capped` VMs are preemptible, so none of them lives beyond 25 hours, and ends from 24 hours on
-    are not fitted. Raise PlanError if the formula cannot describe the observations at all.
+    are not fitted. Raises PlanError if the formula cannot describe the observations at all.
     """
     family = _FAMILIES[formula]
     if capped:

@@ -327,7 +327,10 @@ class _Fitting:
         return student(math.sqrt((BETWEEN_FREEDOM * BETWEEN_ERROR**2 + squares) / freedom), freedom)
 
     def _draws(self, values: Array, covariance: Array, scale: float) -> Draws:
-        """Return draws of the normal approximation, resampled by likelihood: the law is not linear."""
+        """Return draws of the normal approximation, resampled by likelihood.
+
+        The law is not linear, so the approximation alone is too coarse.
+        """
         random = np.random.default_rng(0)
         tried = random.multivariate_normal(values, covariance, size=2 * _DRAWS, method="eigh")
         tried[0] = values

@@ -154,7 +154,7 @@ class Workload:
     def step(self, gpu: str, machine: str = "", disk: str = "") -> Estimate:
         """Return the seconds of a step on a GPU in a machine, with a `disk` as in `--disk`.
 
-        An empty `machine` is the catalog's default. Raise PlanError without data for an estimate.
+        An empty `machine` is the catalog's default. Raises PlanError without data for an estimate.
         """
         kind = kind_of(gpu, machine)
         if (terms := self.terms(kind)) and (measured := self._nearest(kind)):
@@ -448,8 +448,8 @@ def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -
     """Return the workload of a model from the counts of a check.
 
     `counts` has `gigaflops`, `parameters` and `batch_size`. Where the batch size counts `tokens`,
-    whose texts have no fixed shape, FLOPs follow from the parameters, embeddings included. Raise
-    PlanError where FLOPs could not be counted otherwise.
+    whose texts have no fixed shape, FLOPs follow from the parameters, embeddings included.
+    Raises PlanError where FLOPs could not be counted otherwise.
     """
     gigaflops = counts.get("gigaflops", 0.0)
     parameters = int(counts.get("parameters", 0))

@@ -141,7 +141,7 @@ class Stalls:
 
     @property
     def fits(self) -> bool:
-        """Whether the files fit into any VM's page cache, and are fetched in the first pass only."""
+        """Whether the files fit into any VM's page cache: only the first pass fetches them."""
         return self.bytes < _FITS
 
     @property

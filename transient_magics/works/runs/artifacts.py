@@ -84,7 +84,7 @@ class Results:
         self._storage = storage
 
     async def keep(self, folder: Path, last: Event) -> None:
-        """Upload the results to the run's place in a bucket, if it has one. Raise CloudError.
+        """Upload the results to the run's place in a bucket, if it has one. Raises CloudError.
 
         Parameters
         ----------

@@ -194,7 +194,7 @@ class StudySpec:
     def from_dict(cls, values: Mapping[str, object]) -> Self:
         """Return the spec of the values of `to_dict`, without unknown fields.
 
-        Raise ValueError with the name of an invalid field.
+        Raises ValueError with the name of an invalid field.
         """
         return checks.built(cls, values)
 
