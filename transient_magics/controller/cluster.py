@@ -438,7 +438,7 @@ class Controller:
     def _hand_over(self, fleet: Fleet, vm: str) -> None:
         """Pass control of the cluster to a controller on `vm`.
 
-        The event in the journal passes it on. Work that is under way here starts again there.
+        The event in the journal passes it on. Work that is in flight here starts again there.
         """
         link = fleet.link(vm)
         if link is None:

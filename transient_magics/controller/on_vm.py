@@ -33,7 +33,7 @@ _Value = TypeVar("_Value")
 
 
 class OnVm:
-    """The part of the VM `vm` in the work called `name`.
+    """Part of the VM `vm` in the work `name`.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ class OnVm:
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
 
     async def retried(self, action: Callable[[], Awaitable[_Value]]) -> _Value:
-        """Do something on the VM until it succeeds, whatever the network or the disk here do.
+        """Retry an action on the VM until it succeeds, despite errors of the network or the disk.
 
-        Raises ForeignError where the VM reports more than is taken from one: that does not change.
+        Raises ForeignError if the VM reports more than the limit, which no retry changes.
         """
         while True:
             try:
@@ -78,7 +78,8 @@ class OnVm:
                 RemoteError,
                 TrainingError,
                 OSError,
-            ) as error:  # TrainingError: its agent refuses, as under notice
+            ) as error:
+                # TrainingError: the agent refuses, for example after a preemption notice.
                 log.warning("%s on %s: %s", self.name, self.vm, error)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
 
@@ -89,12 +90,12 @@ class OnVm:
         take: Callable[[_Event], Awaitable[bool]],
         allowance: Allowance,
     ) -> None:
-        """Read the events in a file of the VM as they come, each once, also over several calls.
+        """Read the events in a file of the VM as they arrive, each once, also over several calls.
 
         Parameters
         ----------
         parse
-            Returns the event on a line. Raises ValueError where the line is refused.
+            Returns the event on a line. Raises ValueError if the line is refused.
         take
             Takes an event; True ends this. Raises RefusedError for one that does not fit those
             before.
@@ -138,7 +139,7 @@ async def ask(link: Link | None, command: Command) -> bool:
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether there is a regular file. Targets of links are never sent to a VM."""
+    """Return whether `path` is a regular file. Targets of links are never sent to a VM."""
     return path.is_file() and not path.is_symlink()
 
 

@@ -1,4 +1,4 @@
-"""The trust boundary of a cluster: what counts of the lines and wishes that a VM writes.
+"""Trust boundary of a cluster: which lines and intentions of a VM count.
 
 User code runs on VMs, so a VM may write anything. Lines that do not fit are rejected
 (`RejectedLines`). When this machine takes a cluster back from a controller on a VM, the facts of
@@ -331,7 +331,7 @@ def _wrong_limit(spec: ClusterSpec, event: events.VmRequested, line: PriceLine) 
 
 
 def _zones(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> Sequence[str]:
-    """Return where such a VM may be; empty where the declaration has none."""
+    """Return the zones of such a VM; empty if the declaration has none."""
     if event.role == CONTROLLER and not event.accelerator:
         return spec.all_zones if spec.controller_vm else ()
     if event.role == PARAMETER_SERVER and not event.accelerator:

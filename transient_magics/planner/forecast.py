@@ -5,7 +5,7 @@ flight. The speed is the measured joint speed of these workers. The rest is the 
 
 The error of that speed follows from the differences between the stretches of the run. With one
 stretch, or with a GPU that has not trained yet, it is unknown. Then the intervals are a guess, and
-the forecast says so.
+the forecast notes that.
 
 A forecast also compares the run with earlier runs of its model on such machines. If it is slower,
 it names the cause. The alarm of the chief compares a run with its own past, so it cannot detect a
@@ -227,7 +227,7 @@ def _steps_by(now: float, run: RunState, record: Record) -> int:
 
 
 def _is_of(state: ClusterState, run: RunState, vm: VmState) -> bool:
-    """Return whether the VM fills a worker's place of the run; without places, every VM does."""
+    """Return whether the VM is one of the run's workers; without leases, every worker is."""
     return vm.role == "worker" and (not state.leases or state.has(run.name, vm))
 
 

@@ -61,7 +61,7 @@ _MOST_PARTS = 4
 ENOUGH = 5
 """Number of own VMs of a kind that replaces published values.
 
-With so few the mean has an error of less than half a deviation.
+With five, the error of their mean is less than half a deviation.
 """
 _LONGEST_SECONDS = 3600.0
 _NEWEST = 50

@@ -628,7 +628,7 @@ def _readiness(state: ClusterState, spec: ClusterSpec) -> Iterator[ReportReady]:
 
 
 def _hand_over(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | StayHere]:
-    """Pass control to the controller's own VM once it answers, or say why it stays here."""
+    """Pass control to the controller's own VM once it answers, or report why it stays here."""
     if situation.here or spec.controller != "cluster":
         return
     if not spec.controller_vm:
@@ -639,7 +639,7 @@ def _hand_over(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | S
         return
     for vm in situation.state.living:
         if vm.role == CONTROLLER:
-            # The journal may not have the end of a VM yet that was ready.
+            # The VM may have ended without a record in the journal yet.
             if vm.state == "ready" and vm.name in situation.answering:
                 yield HandOver(vm.name)
             return

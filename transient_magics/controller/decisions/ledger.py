@@ -16,8 +16,8 @@ A run that has made its steps (`made`) needs no worker any more: while its last 
 evaluated, the next run has them. The head begins ahead, some seconds before the runs that it waits
 for make their last steps, estimated from their latest speeds. Its parameter servers are then
 running when workers become free. It has no worker until it has its least. Runs that have begun use
-memory of the parameter servers' VMs, so no run begins while more made runs than `MOST_MADE`, or
-than there are workers, are left.
+memory of the parameter servers' VMs, so no run begins while there are more made runs than
+`MOST_MADE` and than workers.
 
 A run with named machines takes these and no others (`slots.Pool`): it has no worker until all of
 them are free.

@@ -4,7 +4,7 @@ The declaration is `availability/NAME/spec.json`. The client starts it detached,
 the notebook. Each round requests one VM in each zone, deletes it as soon as it exists, and records
 whether there was one. Such a VM has no login, Compute Engine deletes it after a few minutes, and a
 sweep finds it by its label. A kill therefore costs at most some cents, which are reserved in the
-budget. It ends immediately if another process measures.
+budget. The program ends immediately if another process carries out the measurement.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Delete orphans: `python -m ...programs.sweep [--yes] [--all-machines] [PROJECT]`.
 
 By default it considers this user's VMs that were made from this machine: of clusters that are over
-or have no folder here, of images, and of measurements whose process no longer runs. With
+or have no folder here, and of image builds and measurements whose process no longer runs. With
 `--all-machines` it considers all of this user's VMs, also from other machines or made by an earlier
-version in the user's login name; then VMs younger than an hour are spared. A cluster whose
-controller runs on a VM is never swept, wherever it was declared. VMs and the firewall rules of
-their clusters are deleted only with `--yes`. Rules of clusters without VMs are found and deleted
-like VMs. Rules of other machines are spared for a day, because a cluster that waits for its first
-VM already has rules.
+version in the user's login name. VMs of other machines that are younger than an hour are spared,
+and so are the VMs of a cluster whose controller runs on a VM, wherever it was declared. VMs and the
+firewall rules of their clusters are deleted only with `--yes`. Rules of clusters without VMs are
+found and deleted like VMs. Rules of other machines are spared for a day, because a cluster that
+waits for its first VM already has rules.
 
 Prints one JSON object: `{"orphans": [{name, zone, why}], "rules": [{name, why}], "deleted": bool,
 "unreadable": [sentence]}` or `{"error": sentence}`. Without a project it sweeps the emulator.

@@ -71,7 +71,7 @@ class Sync(Generic[_Work]):
         """Return the folder of work on this machine."""
         return self.home.directory / KINDS[self.kind].folder / name
 
-    # What a kind defines if it needs it
+    # Methods that a kind defines if it needs them
 
     @classmethod
     def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
@@ -90,11 +90,11 @@ class Sync(Generic[_Work]):
         """
 
     def left(self, work: _Work) -> Iterator[Artifact]:
-        """Yield all that the work has left so far and that does not grow."""
+        """Yield the artifacts that the work has left so far and that do not grow."""
         return iter(())
 
     def growing(self, work: _Work) -> Iterator[Artifact]:
-        """Yield the files of the work to which lines are appended now."""
+        """Yield the files of the work to which lines are being appended."""
         return iter(())
 
     def tells(self, event: Event) -> bool:
@@ -102,7 +102,7 @@ class Sync(Generic[_Work]):
         return True
 
     def tidy(self, work: _Work) -> None:
-        """Delete what the work does not need here any more."""
+        """Delete local files that the work no longer needs."""
 
     def makes(self, name: str) -> bool:
         """Make the folder of work that work of this kind has begun.
@@ -112,16 +112,16 @@ class Sync(Generic[_Work]):
         """
         return False
 
-    # What is the same for all kinds
+    # Methods shared by all kinds
 
     def catch_up(self) -> None:
-        """Follow what grows, as far as it is known before the VM was reached."""
+        """Follow growing files that were known before the VM was reached."""
         for work in self.works.values():
             self._follow(work)
             self.tidy(work)
 
     def keep_up(self) -> None:
-        """Bring what is not here, except what the source lacked a moment ago."""
+        """Bring missing artifacts, except those that the source lacked a moment ago."""
         for name in self.works:
             for what, action in self.pending(name, self.home.seat, due=True).items():
                 self.home.do(what, action)

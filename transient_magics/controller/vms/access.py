@@ -32,12 +32,12 @@ from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance
 
 _ANEW_SECONDS = 2.0
 _CONNECT_SECONDS = 120.0
-# Seconds of retries before an emulator counts as dead.
+# Seconds of retries before Google, or an emulator, counts as unreachable.
 _PATIENCE = 60.0
 _EMULATED_PATIENCE = 3.0
 # The next attempt follows soon.
 _TOKEN_PATIENCE = 15.0
-# Given all at once, it asks neither its own configuration nor Compute Engine before it dials.
+# With all of these options, gcloud queries neither its configuration nor Compute Engine first.
 _IAP = (
     "gcloud",
     "compute",
@@ -47,9 +47,8 @@ _IAP = (
     "--listen-on-stdin",
     "--quiet",
 )
-_WITHOUT_PROXY = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
-)  # as Google's clients for the emulator
+# Google's clients also reach the emulator without a proxy.
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 

@@ -99,7 +99,7 @@ class Fleet:
     access
         Compute Engine, SSH and the bucket of the cluster.
     tasks
-        Runs the work that is under way.
+        Runs the work that is in flight.
     agent_line
         Called with the VM and each line that its agent writes.
     wanted
@@ -164,7 +164,7 @@ class Fleet:
 
     @property
     def answering(self) -> frozenset[str]:
-        """The VMs whose agents answer now. The controller's VM has no agent: its link counts."""
+        """VMs whose agents answer now. The controller's VM has no agent: its link counts."""
         return frozenset(name for name, link in self._links.items() if link.answering)
 
     @property
@@ -178,7 +178,7 @@ class Fleet:
 
     @property
     def training_refused(self) -> str:
-        """Why no run may train on these VMs, a sentence, or ''."""
+        """Sentence why no run may train on these VMs, or ''."""
         return self._access.training_refused
 
     @property
@@ -211,7 +211,7 @@ class Fleet:
         Parameters
         ----------
         decisions
-            The VMs to request. Requests that are under way are skipped.
+            The VMs to request. Requests that are in flight are skipped.
         going
             VMs that are being deleted, and so do not count as present.
         """
@@ -277,7 +277,7 @@ class Fleet:
         return await self._access.engine.insert(self._vm_request(event))
 
     def _send_batch(self, batch: Sequence[events.VmRequested]) -> _Answer:
-        """Request all VMs of `batch` at once, and return what waits for the answer of each."""
+        """Request all VMs of `batch` with one call, and return a waiter for each answer."""
         requests = {event.vm: self._vm_request(event) for event in batch}
         sent = asyncio.ensure_future(self._access.engine.insert_many(list(requests.values())))
 
@@ -470,7 +470,7 @@ class Fleet:
         Raises
         ------
         CloudError
-            UnreachableError where one of these zones does not answer.
+            UnreachableError if one of these zones does not answer.
         """
         zones = {vm.zone for vm in self._state.living}
         if whole:
@@ -589,7 +589,7 @@ class Fleet:
         return endings
 
     async def _endings_in(self, zone: str) -> dict[str, datetime]:
-        """Return when VMs of a zone began to stop, by id; empty if Compute Engine does not say."""
+        """Return when VMs of a zone began to stop, by id; empty if that is unknown."""
         try:
             return await self._access.engine.endings(zone)
         except CloudError as error:

@@ -85,7 +85,7 @@ def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
 
 
 def pinned(purpose: str = TRAINING) -> dict[str, str]:
-    """Return name and version of every package that a VM has."""
+    """Return the version of every package that a VM has, by name."""
     locks = "\n".join(
         _shipped("locks", name).read_text(encoding="utf-8") for name in _LOCKS[purpose]
     )

@@ -70,7 +70,7 @@ LEAST_SHARE = 0.05
 PREPARATION_ERROR = 0.2
 """Relative error of a step bound by preparation on other vCPUs: some of it is not parallel."""
 SMALLER_ERROR = 0.3
-"""Relative error of a step on fewer vCPUs than measured, if it waited on none."""
+"""Relative error of a step on fewer vCPUs than measured, if it did not wait for preparation."""
 
 # (family, GFLOPs of the training graph at batch 1, ms on K80, ms on P100)
 _MEASURED: dict[str, tuple[str, float, float, float]] = {
@@ -230,7 +230,7 @@ def added_seconds(seconds: float, step_bytes: float, servers: int = 1) -> float:
 
 
 class Waits(NamedTuple):
-    """Waits of one kind of worker: seconds of waiting for a mini-batch, of steps, and steps."""
+    """Waits for mini-batches of one kind of worker, the seconds of its steps, and their number."""
 
     waited: float
     seconds: float
