@@ -127,7 +127,7 @@ def test_what_was_refused_can_be_asked_for_again(chrome: Browser) -> None:
     state = stories.state_at("training", began=time.time() - 60)
     with bare(chrome, "cluster", sent(state, state.recent[-1].at)) as page:
         revoke = page.get_by_role("button", name="Revoke worker-1")
-        say = "shown => model.set('view', { ...model.values.view, heard: model.sent.at(-1).asked, notice: shown })"
+        say = "shown => model.set('view', { ...model.values.view, received: model.sent.at(-1).asked, notice: shown })"
         for _ in range(2):
             revoke.click()
             expect(revoke).to_be_disabled()

@@ -53,7 +53,7 @@ def test_a_cluster_is_picked_for_the_next_cell(lab: Lab, shots: Path) -> None:
     expect(panel).to_contain_text("at most $")
     expect(points).not_to_have_count(before)
     panel.get_by_label("At most, hours").fill("0")
-    expect(panel.get_by_role("alert")).to_contain_text("No cluster keeps within these limits")
+    expect(panel.get_by_role("alert")).to_contain_text("No cluster stays within these limits")
     page.screenshot(path=shots / "plan-limits.png")
     panel.get_by_label("At most, hours").fill("1")
     panel.get_by_label("Steps").fill("1")

@@ -72,7 +72,7 @@ def test_text_and_html_say_what_it_costs_and_that_it_forecasts_no_zone(within_20
     plan = within_20h
     assert re.search(r"Done within 20 h: \$[\d.]+ \(\$[\d.]+ to \$[\d.]+\), after [\d.]+ h \(.* in time\.", str(plan))
     assert "Deadlines: 10." in str(plan)
-    assert "no forecast of a zone" in str(plan)
+    assert "not a forecast of a zone" in str(plan)
     assert "as many VMs at once as Google's zones had" in str(plan)
     assert "aria-label='Dollars over deadlines'" in plan_html(plan)
     assert "the band is the range of simulated runs" in plan_html(plan)

@@ -172,7 +172,7 @@ def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(hom
     assert 0 < found.dollars <= 1.0
     assert all(abs(each.at - time.time()) < PATIENCE for each in found.seen)
     assert "the emulator" in str(found)
-    assert "forecasts no others" in str(found)
+    assert "does not predict others" in str(found)
 
     sees(lambda: ends(found.name), "a VM asked for")
     os.kill(int((places.measurements() / found.name / LOCK).read_text(encoding="utf-8")), signal.SIGKILL)
@@ -193,7 +193,7 @@ def test_it_sees_where_there_are_vms_and_leaves_none_also_where_it_is_killed(hom
     due = RunSpec(name="r", train_steps=1)
     [known] = on_demand(client.specify(client.Declaration("t4", zone=(SHUT,))), due, time.time())
     assert not any(each.given for each in known.seen), "what a run with a deadline is told beforehand"
-    assert "got none" in known.words(time.time())
+    assert "0 of 1 request of the last week succeeded" in known.words(time.time())
     assert [each.name for each in tm.measure(stop=True)] == [found.name, short.name]  # type: ignore[union-attr]
     short.wait(PATIENCE)
     assert short.ended == "it was stopped"

@@ -143,7 +143,7 @@ async def test_a_sweep_shows_what_was_made_from_this_home_and_deletes_only_that(
     assert {each.why for each in shown.orphans} == {
         "no process builds the image x any more", "its cluster left has no folder on this machine",
     }  # fmt: skip
-    assert "Nothing was deleted. With --yes" in str(shown)
+    assert "Nothing was deleted. Add --yes" in str(shown)
     assert len(await engine.list({})) == len(marks)
     await asyncio.to_thread(InteractiveShell().run_cell, "%load_ext transient_magics\n%transient_cluster sweep --yes")
     assert "They are deleted." in capsys.readouterr().out
@@ -329,7 +329,7 @@ async def test_a_rule_that_cannot_be_made_ours_is_refused_and_left(
     *_, deny = wanted = rules("transient-magics-1a2b3c4d", "", ["10.0.0.0/8"], "ours")
     await asyncio.to_thread(named.insert, deny, **changes)
     before = await asyncio.to_thread(named.get, deny)
-    with pytest.raises(AlreadyExistsError, match="a firewall rule transient-magics-1a2b3c4d-deny that is not"):
+    with pytest.raises(AlreadyExistsError, match="a firewall rule transient-magics-1a2b3c4d-deny of another owner"):
         await engine.firewall.ensure(wanted)
     assert await asyncio.to_thread(named.get, deny) == before
     if "description" in changes:
@@ -355,7 +355,7 @@ async def test_a_cluster_whose_rules_cannot_be_made_ends_before_its_first_vm(
     monkeypatch.setattr("secrets.token_hex", lambda _: "0badcafe")
     (members, *_) = rules("transient-magics-0badcafe", "", ["10.0.0.0/8"], "Bob's")
     await asyncio.to_thread(named.insert, members)
-    with pytest.raises(ClusterError, match="a firewall rule transient-magics-0badcafe-members that is not"):
+    with pytest.raises(ClusterError, match="a firewall rule transient-magics-0badcafe-members of another owner"):
         await asyncio.to_thread(declare(tm.Declaration("cpu", name="closed")).wait, PATIENCE)
     tm.cluster("closed").wait(PATIENCE, until="deleted")
     assert tm.cluster("closed").state.vms == {}
@@ -376,7 +376,7 @@ def test_ssh_comes_in_from_where_it_was_said_and_else_through_the_proxy_alone(
     assert sources(external_ip=False) == (True, {IAP_RANGE})
     assert not specify(tm.Declaration("t4", name="c", project="some-project", firewall=False)).through_proxy
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(DeclarationError, match=r"gcloud.* is not on this machine.*--ssh-from RANGE"):
+    with pytest.raises(DeclarationError, match=r"gcloud.* is not installed.*--ssh-from RANGE"):
         declare(tm.Declaration("t4", name="c", project="some-project"))
     assert not places.cluster("c").exists()
 

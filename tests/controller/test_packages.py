@@ -146,9 +146,9 @@ async def test_no_package_runs_code_here_unless_that_was_said(
     (tmp_path / "elsewhere").mkdir()
     hidden = wheel(tmp_path / "elsewhere", "innocent", f"sourced @ {source(tmp_path / 'elsewhere', marker).as_uri()}")
     for words, said in (
-        ([str(archive)], "is no wheel"),
+        ([str(archive)], "is not a wheel"),
         (["sourced"], r"No matching distribution found for sourced.*--pip-build"),
-        ([f"sourced @ {archive.as_uri()}"], "is no wheel"),
+        ([f"sourced @ {archive.as_uri()}"], "is not a wheel"),
         ([str(hidden)], r"would have to be built.*--pip-build"),
     ):
         with pytest.raises(TrainingError, match=said):
@@ -196,7 +196,7 @@ async def test_what_is_brought_is_what_was_resolved(
 )  # fmt: skip
 async def test_a_secret_in_a_url_goes_nowhere(word: str, tmp_path: Path) -> None:
     for build in (False, True):
-        with pytest.raises(DeclarationError, match=r"would be written down.*pip download") as refused:
+        with pytest.raises(DeclarationError, match=r"would be stored.*pip download") as refused:
             check_package(word, build=build)
         assert "hunter2" not in str(refused.value)
     with pytest.raises(TrainingError) as failed:

@@ -62,7 +62,7 @@ def test_on_demand_comes_late_and_says_why() -> None:
     assert at > 1.4 * 3600, "as long as it can, it waits for Spot"
     assert made.now <= made.deadline
     assert "on demand from now on" in first.reason
-    assert "steps behind the last checkpoint" in first.reason
+    assert "steps after the last checkpoint" in first.reason
 
 
 def test_capacity_that_comes_back_ends_what_is_on_demand() -> None:

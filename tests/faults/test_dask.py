@@ -45,7 +45,7 @@ def test_tasks_outlive_a_revocation_and_closing_the_client_gives_the_vms_back(
         assert cluster.dask().client is client_of, "the cell run again"
         with pytest.raises(ClusterError, match="dk has dask-2 with 2 workers already"):
             cluster.dask(workers=1)
-        assert "unpickles in this process" in capsys.readouterr().err
+        assert "unpickles results of the cluster's VMs in this process" in capsys.readouterr().err
         other = cluster.run("echo has the VMs", name="other")
         client_of.wait_for_workers(2, timeout=PATIENCE)
         futures = client_of.map(slow, range(20))

@@ -154,7 +154,7 @@ def test_interrupting_a_waiting_cell_is_one_line_and_the_cluster_goes_on(noteboo
     status, said = notebook.run("%transient_cluster cpux2 --name patience --wait", interrupt.start)
     interrupt.join()
     assert status == "error"
-    assert "patience goes on" in said
+    assert "patience continues" in said
     assert "Traceback" not in said
     cluster = client.cluster("patience")
     Patient(cluster).sees(lambda: client.commands.in_charge(cluster.directory), "a controller")

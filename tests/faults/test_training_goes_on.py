@@ -308,7 +308,7 @@ def test_a_step_is_traced_and_the_next_trace_has_to_wait(patient: Patient, tmp_p
     kinds = {each["name"] for each in found["traceEvents"] if each["ph"] == "X"}
     assert "RecvTensor" in kinds, "transfers"
     assert any("MatMul" in kind or "Conv2D" in kind for kind in kinds), kinds
-    with pytest.raises(TrainingError, match=rf"{chosen} had one lately: the next in (4 min|5 min)"):
+    with pytest.raises(TrainingError, match=rf"{chosen} had one recently: the next in (4 min|5 min)"):
         patient.run.profile(tmp_path / "another.json", chosen)
     patient.goes_on()
     told = [row for row in metrics.read(patient.run.directory / "metrics.jsonl") if row.get("traced_seconds")]

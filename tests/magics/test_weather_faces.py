@@ -64,7 +64,7 @@ def shell(home: Path) -> Iterator[InteractiveShell]:
 def test_one_weather_has_three_faces(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = declared("c1")
     declared("c2")
-    assert shown(shell, "%transient_weather c1").startswith("Fair weather: nothing is revoked or refused")
+    assert shown(shell, "%transient_weather c1").startswith("Fair weather: no revocations, no refusals")
     said = shown(
         shell,
         "%transient_weather c1 --revocations published --hours-per-minute 60 --stockout us-west1-b:k80 "

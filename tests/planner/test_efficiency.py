@@ -300,7 +300,7 @@ def test_a_plan_to_a_target_reckons_with_its_workers_and_shows_the_fit() -> None
         assert "Clusters of 5 to 16 workers are left out" in shown
     for each in (three, found):  # what its declaration may add, at the dry run's price
         hourly = render_money(price_list(["k80"]).controller_price("us-central1-a").on_demand)
-        assert f"A VM for the controller (--service-account) is not in it; it adds {hourly} per hour." in str(each)
+        assert f"A VM for the controller (--service-account) is not included; it adds {hourly} per hour." in str(each)
     published = tm.plan("k80x3", workload="icac19/resnet-32", train_steps=64, revocations="none")
     assert "--service-account" not in str(published), "that is about 2019"
 

@@ -54,7 +54,7 @@ def test_the_magic_and_the_program_say_the_same(shell: InteractiveShell, capsys:
     assert "Spot VMs have no time limit" in said
     assert "use the old VM" in said
     assert "Checkpoints after" in said
-    assert "Of fresh VMs 79% live 1 h or longer, 54% live 24 h or longer. Of those" in said
+    assert "Of fresh VMs 79% live 1 h or longer, 54% live 24 h or longer. VMs of" in said
     assert max(map(len, said.splitlines())) < 100
     data, _ = shell.display_formatter.format(result.result)
     assert "<svg" in data["text/html"]

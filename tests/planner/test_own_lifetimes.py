@@ -164,4 +164,4 @@ def test_published_figures_that_one_s_own_vms_disagree_with_are_told(cluster: Ca
     published = lifetimes("v100", source="published")
     assert published.alarm
     assert "Of your latest 30 VMs, 0 were revoked" in published.notes[-1]
-    assert "live otherwise" in lifetimes_html(published)
+    assert "other lifetimes" in lifetimes_html(published)

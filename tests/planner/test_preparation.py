@@ -130,7 +130,7 @@ def test_a_run_that_waited_suggests_the_machine_and_the_search_looks_at_it(tmp_p
     more = 4 * item_price("n1-vcpu", "us-west1")[1] + 15 * item_price("n1-gb", "us-west1")[1]
     suggested = (
         "Steps on the K80 wait for their mini-batches for 60% of the time: with --machine-type n1-standard-8 they "
-        f"would be 2 times as fast, for ${more:.3f} per hour more for each worker"
+        f"would be 2 times as fast, for ${more:.3f} more per hour and worker, if preparation uses all its vCPUs."
     )
     assert suggested in str(plan)
     better = make_plan(Choice(choice.groups, machines={"k80": "n1-standard-8"}), workload, 10_000)

@@ -77,7 +77,7 @@ def test_what_is_said_of_one_cluster_among_several_names_it() -> None:
     for each, note in bound:
         assert f"{each.line.split()[1]}: {note}" in said
         assert note not in said
-    assert any(note.startswith("Unequal GPUs") for note in said), "said of several"
+    assert any(note.startswith("The speeds of unequal GPUs") for note in said), "said of several"
 
 
 def kinds(plan: Plan) -> set[str]:

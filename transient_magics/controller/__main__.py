@@ -1,5 +1,6 @@
-"""`python -m transient_magics.controller NAME`: look after a cluster until it is gone. Ends at once
-if another does.
+"""Control a cluster until it is gone: `python -m transient_magics.controller NAME`.
+
+It ends immediately if another process controls the cluster.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ _MISSED = 5
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0: the cluster is gone or somebody else is in charge; 1: it failed (see
-    controller.log).
+    """Control the cluster and return the exit code.
+
+    0: the cluster is gone or has another controller. 1: the controller failed (see controller.log).
     """
     directory = places.cluster(arguments[0])
+    # Standard error is controller.log.
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
-    )  # stderr is controller.log
+    )
     logging.getLogger("asyncssh").setLevel(logging.WARNING)
     if (lock := take(directory)) is None:
         return 0
@@ -44,8 +47,8 @@ async def _take_charge(directory: Path, lock: int) -> None:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(_look_after(directory, lock))
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Ending the controller does not end the cluster: whoever follows the journal starts
-        # another.
+        # Ending the controller does not end the cluster: any client that follows the journal starts
+        # a new one.
         loop.add_signal_handler(number, task.cancel)
     alive = asyncio.create_task(host.notify_watchdog(os.environ))
     marking = asyncio.create_task(_mark(lock))
@@ -61,20 +64,18 @@ async def _take_charge(directory: Path, lock: int) -> None:
 
 
 async def _mark(lock: int) -> None:
-    """Mark the lock, so that clients can report since when a dead controller has been gone. Lives
-    until cancelled.
-    """
+    """Mark the lock until cancelled, so that clients know since when a dead controller is gone."""
     while True:
-        with suppress(OSError):  # a disk that cannot be written is reported by the journal
+        # The journal reports a disk that cannot be written.
+        with suppress(OSError):
             mark(lock)
         await asyncio.sleep(_MARK_SECONDS)
 
 
 async def _end_without_lock(directory: Path, lock: int, task: asyncio.Task[None]) -> None:
-    """End the task when the lock is not that of the folder any more, so that no second controller
-    is beside it.
+    """End the task when the lock is no longer the folder's, so that there is only one controller.
 
-    A lock file that is missing for a moment is a folder that is just being removed: then the
+    A lock file that is missing for a moment means that the folder is being removed: then the
     cluster is deleted.
     """
     missed = 0
@@ -94,10 +95,9 @@ async def _end_without_lock(directory: Path, lock: int, task: asyncio.Task[None]
 
 
 async def _look_after(directory: Path, lock: int) -> None:
-    """In charge of the cluster or, where the journal says that somebody else is, as the mirror of
-    what he does.
+    """Control the cluster or, if the journal has another controller in charge, run its proxy.
 
-    For as long as the folder is the one that was locked: a cluster that takes its name has a
+    It continues while the folder is the one that was locked: a new cluster with the same name has a
     controller of its own.
     """
     with uncollected():

@@ -1,10 +1,9 @@
-"""Results of work: what each piece of work leaves elsewhere, and how it comes into the cluster's
-folder here.
+"""Results of work: what each piece of work leaves elsewhere, and how it gets into the local folder.
 
 A kind of work lists what it leaves as `Artifact`s. They come from the VM that made them, from the
-VM of the controller, or from the cluster's bucket. None of these is trusted: an artifact takes its
-names here once all of its files are on this machine's disk, none larger than its bound, with the
-digest that was told, and its check has passed.
+VM of the controller, or from the cluster's bucket. None of these is trusted. An artifact takes its
+names here once all of its files are on this machine's disk, each within its size limit and with the
+reported digest, and its check has passed.
 """
 
 from __future__ import annotations
@@ -24,46 +23,46 @@ from ..remote import Allowance, Connection, follow_blocks_across, room
 
 
 def accept(*files: Path) -> None:
-    """Take files whatever they hold: they are only read as text, or checked by their reader."""
+    """Accept files with any content: they are only read as text, or checked by their reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """Files that count together, by their names in the cluster's folder."""
+    """Set of files that belong together, by their names in the cluster's folder."""
 
     what: str
-    """What it is, for messages. Of artifacts with the same text one comes after the other."""
+    """Name for messages. Artifacts with the same name are brought one after the other."""
     files: tuple[str, ...]
     most: int
-    """Bytes of each file, at most."""
+    """Maximum size of each file, in bytes."""
     digest: str | None = None
-    """The SHA-256 that was told of the only file; None where none is told."""
+    """Reported SHA-256 of the only file; None if none was reported."""
     size: int = 0
-    """The bytes that were told, for which there has to be room before they come; 0 where nothing
-    was told.
-    """
+    """Reported size in bytes, for which there has to be disk space first; 0 if unknown."""
     check: Callable[..., object] = accept
-    """Called with the paths of the files that arrived, in a thread. It may rewrite them. Raises
-    ValueError.
+    """Check that is called with the paths of the files that arrived.
+
+    It runs in a thread, may rewrite the files, and raises ValueError.
     """
     version: int | None = None
-    """Of files that are replaced by others of the same names: which ones these are. None: files
-    here are the ones.
+    """Version of files that are replaced by others of the same names.
+
+    None means that the files do not change.
     """
 
 
 class Source(Protocol):
-    """A place elsewhere that has the cluster's folder, or a part of it."""
+    """Place elsewhere that has the cluster's folder, or a part of it."""
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
-        """Fetch the file of that name in the folder as `target`; False where there is none."""
+        """Fetch the file of that name in the folder to `target`; return False if there is none."""
         ...
 
 
 class VmFolder:
-    """The cluster's folder on a VM, where it is `folder`.
+    """Folder of the cluster at `folder` on a VM.
 
-    Of a VM that has the folder of one piece of work alone, `below` is the name of that one in the
+    If the VM has only the folder of one piece of work, `below` is the name of that folder in the
     cluster's folder.
     """
 
@@ -75,7 +74,7 @@ class VmFolder:
         self._below = below
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
-        """As `Source` says. Raises RemoteError, ForeignError or OSError."""
+        """Fetch a file as in `Source`. Raises RemoteError, ForeignError or OSError."""
         connection = await self.connection()
         there = self.path(name)
         if not await connection.exists(there):
@@ -84,7 +83,7 @@ class VmFolder:
         return True
 
     def path(self, name: str) -> str:
-        """The path on the VM of a file of that name in the cluster's folder."""
+        """Return the path on the VM of a file of that name in the cluster's folder."""
         return f"{self._folder}/{name.removeprefix(self._below).removeprefix('/')}"
 
 
@@ -103,12 +102,12 @@ async def bring(artifact: Artifact, directory: Path, source: Source) -> bool:
     Returns
     -------
     bool
-        False where the source does not have all of its files.
+        False if the source does not have all of its files.
 
     Raises
     ------
     ForeignError
-        It is not what was told of it, or its check failed.
+        It differs from what was reported, or its check failed.
     RoomError
         The disk here has no room for it.
     RemoteError, OSError
@@ -124,11 +123,11 @@ async def bring(artifact: Artifact, directory: Path, source: Source) -> bool:
 async def fetched(
     artifact: Artifact, directory: Path, source: Source, mark: str = ""
 ) -> AsyncGenerator[tuple[Path, ...], None]:
-    """Fetch the files of an artifact beside their places, and give their paths, none where the
-    source lacks one.
+    """Fetch the files of an artifact beside their places, and yield their paths.
 
-    `mark` tells them from those that arrive for the same places simultaneously. Files that the
-    block leaves where they are get deleted. Raises as `bring`.
+    Yields no paths if the source lacks a file. `mark` distinguishes them from files that arrive for
+    the same places simultaneously. Files that the block does not move are deleted. Raises the
+    errors of `bring`.
     """
     targets = [directory / name for name in artifact.files]
     arrived = tuple(target.with_name(f".{target.name}{mark}.part") for target in targets)
@@ -154,8 +153,7 @@ async def follow(
     *,
     rows: bool = False,
 ) -> None:
-    """Append the lines of a file on a VM to the one here, as they are written there, until
-    cancelled.
+    """Append the lines of a file on a VM to the local one as they are written, until cancelled.
 
     Parameters
     ----------
@@ -168,12 +166,12 @@ async def follow(
     append
         Appends lines to a file here (default: `jsonl.append_lines`).
     rows
-        Only lines that follow on those here are taken: others come when the file is brought whole.
+        Take only lines that continue the local ones: others arrive when the file is brought whole.
 
     Raises
     ------
     ForeignError
-        The file is longer than its bound.
+        The file is longer than its limit.
     """
     (name,) = artifact.files
     append = append or jsonl.append_lines
@@ -197,7 +195,7 @@ async def follow(
 
 
 def look_for_room(folder: Path, needed: int) -> None:
-    """Raise RoomError where the disk of a folder has no room for so many bytes more."""
+    """Raise RoomError if the disk of a folder has no room for `needed` more bytes."""
     if needed > room(folder):
         what = f"this machine's disk has no room for {needed:,} bytes more"
         raise RoomError(what, where=str(folder), fix="Free some of it.")

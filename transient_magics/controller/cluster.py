@@ -90,7 +90,7 @@ _HAND_OVER_RETRY_SECONDS = 60.0
 
 
 class Controller:
-    """The controller of the cluster in the folder `directory`. The caller holds the cluster's lock."""
+    """The controller of the cluster in `directory`. The caller holds the cluster's lock."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -104,7 +104,7 @@ class Controller:
         self._metering: Metering | None = None
         self._in_charge = asyncio.Event()
         self._waits_for = ""
-        """What the cluster waits for before its first request, such as other clusters of a study."""
+        """Condition that delays the first request, such as other clusters of a study."""
         self._preempted: set[str] = set()
         """VMs whose preemption was requested; their notices may not have come yet."""
         self._recorder: Recorder
@@ -125,7 +125,7 @@ class Controller:
         return None
 
     async def run(self) -> None:
-        """Control the cluster until it is gone, or until a controller on another machine takes over."""
+        """Control the cluster until it is gone or another controller takes over."""
         path = self._directory / layout.JOURNAL
         with Journal(path) as journal:
             history = read(path)
@@ -348,7 +348,7 @@ class Controller:
         )
 
     def _apply(self, fleet: Fleet, situation: Situation) -> None:
-        """Decide, and carry out the decisions."""
+        """Carry out the decisions of this moment."""
         decisions = decide(situation)
         deletions = {decision.vm for decision in decisions if isinstance(decision, DeleteVm)}
         requests = [decision for decision in decisions if isinstance(decision, RequestVm)]
@@ -409,7 +409,8 @@ class Controller:
         state = self._state.vms[vm]
         match line:
             case PreemptionNoticed():
-                # A VM that stops for a change of its machine type announces its end in the same way.
+                # A VM that stops for a change of its machine type announces its end in the same
+                # way.
                 expected = state.living and state.state != "leaving" and not state.change
                 # A notice causes the request of another VM, so a VM on demand cannot give one.
                 if expected and state.provisioning_model != "standard":
@@ -437,7 +438,7 @@ class Controller:
     def _hand_over(self, fleet: Fleet, vm: str) -> None:
         """Pass control of the cluster to a controller on `vm`.
 
-        The event in the journal passes it on. Work that is under way here starts again there.
+        The event in the journal passes it on. Work that is in flight here starts again there.
         """
         link = fleet.link(vm)
         if link is None:

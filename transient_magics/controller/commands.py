@@ -1,8 +1,7 @@
-"""The command socket of a controller: a JSON line in, a JSON line out, on a Unix socket that only
-its user can open.
+"""Command socket of a controller: JSON lines over a Unix socket that only its user can open.
 
-A client keeps its connection open while it watches the cluster: when the controller dies, the
-broken connection is the first thing anybody sees.
+A client keeps its connection open while it watches the cluster. When the controller dies, the
+broken connection is the first sign.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Command], Awaitable[dict[str, Any]]]
 PATIENCE = 10.0
-"""Seconds that a command waits for a controller that is just starting."""
+"""Seconds that a command waits for a controller that is starting."""
 
 
 @asynccontextmanager
@@ -48,9 +47,8 @@ async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
             open_connections.discard(writer)
             writer.close()
 
-    path.unlink(
-        missing_ok=True
-    )  # left by a controller that was killed; the cluster's lock says that it is ours now
+    # A killed controller left it. The cluster's lock proves that no other controller has it.
+    path.unlink(missing_ok=True)
     with private_sockets():
         server = await asyncio.start_unix_server(converse, path, limit=2**20)
     try:
@@ -63,7 +61,7 @@ async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
 
 
 def still_looking(cluster: str) -> ClusterError:
-    """The answer to a command that has waited so long."""
+    """Return the error for a command that waited until its timeout."""
     what = f"The controller of {cluster} is still looking for Compute Engine"
     return ClusterError(what, fix="Try again in a moment.")
 
@@ -75,7 +73,8 @@ async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
         return {"ok": False, **errors.to_message(error)}
     except ConnectionAbortedError:
         raise
-    except OSError as error:  # a full disk; without an answer the client sends the command again
+    except OSError as error:
+        # For example a full disk. Without an answer the client would send the command again.
         log.warning("a command failed: %s", error)
         what = f"The controller cannot do this: {reason_of(error)}"
         return {

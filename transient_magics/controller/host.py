@@ -1,4 +1,4 @@
-"""The machine that this controller runs on: its VM, its command socket, and systemd's watchdog."""
+"""Machine that this controller runs on: its VM, its command socket, and systemd's watchdog."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from pathlib import Path
 from .. import places
 
 VM_VARIABLE = "TRANSIENT_MAGICS_SEAT"
-"""The environment variable with the VM's name."""
+"""Environment variable with the VM's name."""
 
 _PER_WAIT = 3
-"""Signs of life within the time after which systemd gives the controller up."""
+"""Notifications within the time after which systemd restarts the controller."""
 
 
 def controller_vm() -> str:
-    """The VM on which this process is a cluster's controller; empty: it runs on a user's machine."""
+    """Return the VM on which this controller runs; empty on a user's machine."""
     return os.environ.get(VM_VARIABLE, "")
 
 
 def command_socket(directory: Path) -> Path:
-    """Where the controller of the cluster in `directory` takes commands: on a VM the path is short
-    enough in there.
+    """Return the command socket of the controller of the cluster in `directory`.
+
+    On a VM the path is short enough inside the folder.
     """
     if controller_vm():
         return directory / "command.sock"
@@ -34,13 +35,14 @@ def command_socket(directory: Path) -> Path:
 
 # ---------------------------------------------------------------- watchdog
 #
-# On a VM, systemd restarts a controller that hangs. The environment has the socket and the time limit
-# (sd_notify(3), sd_watchdog_enabled(3)). Without them nothing is sent.
+# On a VM, systemd restarts a controller that hangs. The environment has the socket and the time
+# limit (sd_notify(3), sd_watchdog_enabled(3)). Without them nothing is sent.
 
 
 async def notify_watchdog(environment: Mapping[str, str]) -> None:
-    """Tell systemd, until cancelled, that the event loop turns; at once nothing where nobody asks
-    for it.
+    """Notify systemd, until cancelled, that the event loop runs.
+
+    Return immediately if no watchdog is set.
     """
     place = environment.get("NOTIFY_SOCKET", "")
     wait = environment.get("WATCHDOG_USEC", "")
@@ -57,8 +59,7 @@ async def notify_watchdog(environment: Mapping[str, str]) -> None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notes:
                 notes.setblocking(False)
                 notes.sendto(b"WATCHDOG=1", address)
-        except (
-            OSError
-        ) as error:  # systemd starts anew, or has too much to read: the next one comes in time
+        except OSError as error:
+            # systemd restarts, or has too much to read: the next notification arrives in time.
             logging.getLogger(__name__).warning("systemd's watchdog does not hear: %s", error)
         await asyncio.sleep(int(wait) / 1e6 / _PER_WAIT)

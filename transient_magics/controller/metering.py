@@ -1,11 +1,10 @@
-"""Data that VMs exchange across zones and pay by the byte: counted by themselves, and believed
-within bounds.
+"""Traffic across zones, billed by the byte: counted by the VMs themselves, and bounded.
 
-A VM runs its user's code and whatever that brought along. So what it says it moved is billed no
-further than a link can carry in its time, and than the other ends counted, too: what workers
-exchange across zones, they exchange with parameter servers, and with the VMs that prepare their
-mini-batches, which are where the parameter servers are. One VM that makes its traffic up neither
-runs up the bill nor uses up the limit on money.
+A VM runs its user's code and that code's dependencies, so its counts are not trusted. They are
+billed up to what a link can carry in the time, and up to what the other ends counted. Workers
+exchange data across zones with parameter servers and with the VMs that prepare their mini-batches,
+which are in the zone of the parameter servers. A single VM with false counts can neither raise the
+bill nor use up the limit on cost.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ from ..spec import PARAMETER_SERVER, PREPARATION, WORKER
 from .record import Recorder
 
 _LINK = 2 * 32e9 / 8
-"""Bytes per second, both ways, of the fastest machine that we rent (N1 and N2; A3 with a GPU has 25
-Gbit/s).
+"""Bytes per second, both ways, of the fastest machine that is rented.
+
+N1 and N2 have this rate; A3 with a GPU has 25 Gbit/s.
 """
-_APART = 10.0  # seconds; agents count every 15
+# In seconds; agents count every 15 s.
+_APART = 10.0
 _OTHER_ENDS = {
     WORKER: (PARAMETER_SERVER, PREPARATION),
     PARAMETER_SERVER: (WORKER,),
@@ -28,17 +29,16 @@ _OTHER_ENDS = {
 
 
 class Metering:
-    """Puts into the journal what the VMs of one cluster counted. Each controller reads all that its
-    agents wrote.
+    """Record of what the VMs of one cluster counted, in the journal.
 
-    A line takes as long however many VMs there are, but for one of a parameter server's, for which
-    many may wait.
+    Each controller reads all lines of its agents. The time per line does not depend on the number
+    of VMs, except for a line of a parameter server, on which many VMs may wait.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._counted: dict[str, dict[int, TrafficCounted]] = {}
-        """The latest line of each VM, since each of its starts: it counts anew then."""
+        """Latest line of each VM for each of its starts, because a start resets the counts."""
         vms = recorder.state.vms.values()
         gone = {vm.role for vm in vms if vm.running_at and not vm.living}
         self._billed = {
@@ -47,17 +47,16 @@ class Metering:
         self._before = {
             role: self._billed[role] for role, others in _OTHER_ENDS.items() if gone & {*others}
         }
-        """By role, in bytes: what was billed before, where nobody tells any more what the other
-        ends counted.
-        """
+        """Bytes billed before, by role, if the counts of the other ends are lost."""
         self._told = dict.fromkeys(_OTHER_ENDS, 0)
-        """By role, in bytes: what these VMs have counted."""
+        """Bytes that these VMs have counted, by role."""
         self._waiting: dict[str, set[str]] = {role: set() for role in _OTHER_ENDS}
-        """By role: VMs that counted more than the other ends have."""
+        """VMs that counted more than the other ends have, by role."""
 
     def counted(self, name: str, line: TrafficCounted, now: float) -> None:
-        """A VM says how much it has sent and received since it was started (`now`: seconds since
-        1970).
+        """Bill what a VM counted as sent and received since its start.
+
+        `now` is in seconds since 1970.
         """
         vm = self._recorder.state.vms[name]
         if (
@@ -71,9 +70,8 @@ class Metering:
         self._told[vm.role] += _moved(line) - (_moved(lines[start]) if start in lines else 0)
         lines[start] = line
         self._bill(vm, now)
-        for role in _OTHER_ENDS[
-            vm.role
-        ]:  # what one end says may be what the other's count waited for
+        # The other ends may have waited for this count.
+        for role in _OTHER_ENDS[vm.role]:
             for other in [*self._waiting[role]]:
                 self._bill(self._recorder.state.vms[other], now)
 
@@ -95,8 +93,8 @@ class Metering:
         if believed <= vm.traffic_bytes:
             return
         sent = all_sent * believed // moved
-        # By the VM's clock, for lines may be old when they are read; but so that no rate comes out
-        # that was not.
+        # By the VM's clock, because lines may be old when they are read, but within bounds, so that
+        # no false rate results.
         since = vm.traffic_at or vm.running_at
         at = min(max(claim.at, since + _APART), max(now, since + _APART))
         event = events.VmTraffic(

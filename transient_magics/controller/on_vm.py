@@ -1,5 +1,4 @@
-"""The controller's side of what runs for work on a VM: its connection, retries, and the events that
-it reports.
+"""Controller's side of work on a VM: its connection, retries, and reported events.
 
 A VM runs user code, so each line of its files is checked, and one that is refused is counted and
 reported.
@@ -24,8 +23,9 @@ log = logging.getLogger(__name__)
 
 TRY_AGAIN_SECONDS = 1.0
 _LINK_SECONDS = 2.0
-"""How long one look at a link waits for its connection: another VM of that name may have another
-link by then.
+"""Timeout, in seconds, for the connection of a link before the link is looked up again.
+
+Another VM of that name may have another link by then.
 """
 
 _Event = TypeVar("_Event")
@@ -33,7 +33,7 @@ _Value = TypeVar("_Value")
 
 
 class OnVm:
-    """The part of the VM `vm` in the work called `name`.
+    """Part of the VM `vm` in the work `name`.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class OnVm:
         self.note = note
         self._refusals = RejectedLines(f"{vm}, about {name}", note)
         self._offset = 0
-        """Behind the last line whose event was taken."""
+        """Offset behind the last line whose event was taken."""
 
     async def connection(self) -> Connection:
         """Return the connection to the VM, and wait for it."""
@@ -65,9 +65,9 @@ class OnVm:
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
 
     async def retried(self, action: Callable[[], Awaitable[_Value]]) -> _Value:
-        """Do something on the VM until it succeeds, whatever the network or the disk here do.
+        """Retry an action on the VM until it succeeds, despite errors of the network or the disk.
 
-        Raises ForeignError where the VM reports more than is taken from one: that does not change.
+        Raises ForeignError if the VM reports more than the limit, which no retry changes.
         """
         while True:
             try:
@@ -78,7 +78,8 @@ class OnVm:
                 RemoteError,
                 TrainingError,
                 OSError,
-            ) as error:  # TrainingError: its agent refuses, as under notice
+            ) as error:
+                # TrainingError: the agent refuses, for example after a preemption notice.
                 log.warning("%s on %s: %s", self.name, self.vm, error)
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
 
@@ -89,12 +90,12 @@ class OnVm:
         take: Callable[[_Event], Awaitable[bool]],
         allowance: Allowance,
     ) -> None:
-        """Read the events in a file of the VM as they come, each once, also over several calls.
+        """Read the events in a file of the VM as they arrive, each once, also over several calls.
 
         Parameters
         ----------
         parse
-            Returns the event on a line. Raises ValueError where the line is refused.
+            Returns the event on a line. Raises ValueError if the line is refused.
         take
             Takes an event; True ends this. Raises RefusedError for one that does not fit those
             before.
@@ -123,8 +124,9 @@ class OnVm:
 
 
 async def ask(link: Link | None, command: Command) -> bool:
-    """Send a command to a VM's agent, and return whether that succeeded. The caller sends it again
-    later if not.
+    """Send a command to a VM's agent, and return whether that succeeded.
+
+    If not, the caller sends it again later.
     """
     if link is None:
         return False
@@ -137,7 +139,7 @@ async def ask(link: Link | None, command: Command) -> bool:
 
 
 def is_plain(path: Path) -> bool:
-    """Return whether there is a regular file. Targets of links are never sent to a VM."""
+    """Return whether `path` is a regular file. Targets of links are never sent to a VM."""
     return path.is_file() and not path.is_symlink()
 
 

@@ -1,13 +1,12 @@
-"""What a run's `--pip` comes to: wheels in the run's folder, chosen once, for all VMs and as long
-as the run lasts.
+"""Resolve a run's `--pip` to wheels in its folder, once, for all VMs and the whole run.
 
-Every VM has the packages of its cluster's locks. What is asked for has to agree with them; what it
-needs beyond them is gathered here, so that VMs need no way to an index, and one that joins later
-has the same versions.
+Every VM has the packages of its cluster's locks. The requested packages have to agree with them.
+Their further requirements are gathered here, so that VMs need no access to an index, and a later VM
+gets the same versions.
 
-Nothing of a package runs here: only wheels are taken, and pip may start no program, unless
-`--pip-build` was said. pip knows this process's environment as far as it needs it, which no
-credentials are. What it resolved and what it then brings are the same files, by their hashes.
+No code of a package runs here: only wheels are taken, and pip may start no program, unless
+`--pip-build` is given. pip gets the part of this process's environment that it needs, without
+credentials. The resolved files and the downloaded files are the same, by their hashes.
 """
 
 from __future__ import annotations
@@ -43,12 +42,11 @@ _WHEEL = re.compile(
 async def gather(
     packages: Sequence[str], wheels: Path, *, build: bool = False, purpose: str = TRAINING
 ) -> None:
-    """Put wheels of `packages`, and of what they need, into the folder `wheels`, unless it is
-    there.
+    """Put wheels of `packages` and their requirements into the folder `wheels`, unless it exists.
 
     `packages` are pip's requirements, names of files in the folder `pip` beside `wheels`, absolute
-    paths, or URLs. With `build` also of what has no wheel; `purpose`: what the cluster is for.
-    Raises TrainingError with pip's own sentence.
+    paths, or URLs. With `build`, packages without a wheel are built. `purpose` is that of the
+    cluster. Raises TrainingError with pip's own sentence.
     """
     if not packages or wheels.exists():
         return
@@ -113,7 +111,7 @@ async def gather(
 
 
 def _exactly(found: dict[str, Any]) -> str:
-    """One entry of pip's report as a requirement that means this file and no other."""
+    """Return an entry of pip's report as a requirement that matches only this file."""
     metadata = found["metadata"]
     archive = found["download_info"]["archive_info"]
     url: str = found["download_info"]["url"]
@@ -131,7 +129,7 @@ def _exactly(found: dict[str, Any]) -> str:
 
 
 def _check(folder: Path, resolved: Sequence[dict[str, Any]]) -> None:
-    """See that these are the wheels of what was resolved, and nothing else."""
+    """Check that these are exactly the wheels that were resolved."""
     expected = {
         (_normal(each["metadata"]["name"]), each["metadata"]["version"]) for each in resolved
     }

@@ -1,9 +1,8 @@
-"""A provider wants VMs back and names their number alone: who goes is decided here, or proposed
-first, in time.
+"""Choose or propose the VMs that go when a provider reclaims a number of VMs.
 
-As the cluster's `--give-up` says; with `ask` it is proposed, and a user may agree, or revoke
-another worker himself, which counts. Where nobody does, those that were proposed go just before the
-provider would take some by itself.
+The cluster's `--give-up` decides. With `ask` a choice is proposed: a user may agree, or preempt
+another worker, which counts too. Without an answer, the proposed VMs go just before the provider
+would take VMs automatically.
 """
 
 from __future__ import annotations
@@ -32,29 +31,30 @@ if TYPE_CHECKING:
 
 _AHEAD_SECONDS = 10.0
 _AHEAD_PART = 0.25
-"""So long before the provider takes VMs by itself an answer goes out, and no more than this part of
-the whole time.
+"""Lead time of an answer before the provider takes VMs automatically.
+
+It is at most `_AHEAD_PART` of the whole time.
 """
 _AGAIN_SECONDS = 1.0
 
 
 class Reclaims:
-    """What the provider wants back of one cluster; `works` is its work, a collection for each kind."""
+    """Reclaims of VMs of one cluster; `works` is its work, a collection for each kind."""
 
     def __init__(self, recorder: Recorder, works: Collection[Works[Any]]) -> None:
         self._recorder = recorder
         self._works = works
         self._sent = set[str]()
-        """VMs that Compute Engine was told to take, and whose notice may not have come yet."""
+        """VMs that Compute Engine was asked to preempt, whose notice may not have arrived yet."""
         self._refused = set[str]()
-        """VMs that it was told to take, and did not hear of, or did not want."""
+        """VMs whose preemption Compute Engine refused or did not receive."""
 
     @property
     def _state(self) -> ClusterState:
         return self._recorder.state
 
     def told(self, wanted: WantedBack | None) -> None:
-        """What the provider wants at this moment."""
+        """Record what the provider wants now."""
         known = self._state.reclaim
         state = self._state
         vms = tuple(
@@ -72,10 +72,9 @@ class Reclaims:
             self._recorder.record(events.ReclaimWanted(number=number, vms=vms, until=wanted.until))
 
     def look(self, tasks: Tasks, fleet: Fleet, at: float) -> None:
-        """Do what is due at `at`, in seconds since 1970."""
-        for name in self._refused.difference(
-            self._state.wanted_back
-        ):  # it is gone, or nobody wants it any more
+        """Start what is due at `at`, in seconds since 1970."""
+        # The VM is gone, or is not wanted any more.
+        for name in self._refused.difference(self._state.wanted_back):
             if _task(name) not in tasks:
                 self._refused.discard(name)
                 self._recorder.note(_task(name), "")
@@ -94,7 +93,7 @@ class Reclaims:
             self._answer(f"{reclaim.proposed.reason}, and nobody chose others")
 
     def agree(self, proposal: int) -> None:
-        """Give up what was proposed. Raises ClusterError where that is not proposed any more."""
+        """Give up the proposed VMs. Raise ClusterError if that proposal is no longer current."""
         if self._state.reclaim:
             proposed = self._state.reclaim.proposed
         else:
@@ -107,12 +106,12 @@ class Reclaims:
         self._answer(proposed.reason, agreed=True)
 
     def _answer(self, reason: str, *, agreed: bool = False) -> None:
-        """Those that are still to go do."""
+        """Record that the proposed VMs that are still needed go."""
         vms = self._state.proposed_to_go
         self._recorder.record(events.ReclaimAnswered(vms=vms, reason=reason, agreed=agreed))
 
     async def _choose(self) -> None:
-        """Propose who goes, or have them go."""
+        """Propose the VMs to give up, or record that they go."""
         asked = self._recorder.spec.give_up
         policy: GiveUp = "slowest" if asked is None or asked == "ask" else asked
         known = await measured(self._works, self._state, policy)
@@ -120,7 +119,8 @@ class Reclaims:
         reclaim = self._state.reclaim
         number = self._state.still_wanted
         if reclaim is None or not number:
-            return  # it is over meanwhile
+            # The reclaim ended during the measurement.
+            return
         of = f"of {len(self._state.wanted_back)}"
         if known is not None:
             reason = f"the {policy} {of}"
@@ -155,7 +155,10 @@ def _task(vm: str) -> str:
 async def measured(
     works: Iterable[Works[Any]], state: ClusterState, policy: GiveUp
 ) -> Mapping[str, float] | None:
-    """What a policy goes by, by worker (`giving_up.leaving`); None where nothing tells that."""
+    """Return the values by worker that a policy compares (`shrink_policy.leaving`).
+
+    None if there are no such values.
+    """
     match policy:
         case "slowest":
             paths = [path for kind in works for path in kind.metrics_files()]
@@ -167,13 +170,14 @@ async def measured(
 
 
 def _speeds(paths: Iterable[Path]) -> dict[str, float]:
-    """How fast the workers are, by the metrics of all runs that train."""
+    """Return the relative speed of each worker, from the metrics of all runs that train."""
     return compared([lately(metrics.sample(path), now()) for path in paths])
 
 
 def _risks(state: ClusterState) -> dict[str, float]:
-    """The probability of each transient worker to be revoked within the next hour of the cluster's
-    clock.
+    """Return the probability that each transient worker is preempted within an hour.
+
+    The hour is one of the cluster's clock.
     """
     from ..planner.lifetimes.study import best_known, risk
 

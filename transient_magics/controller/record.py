@@ -1,11 +1,10 @@
-"""What the controller knows: the journal and the state that it folds into, with the disk full or
-not.
+"""State of the controller: the journal and the state that it folds into, also with a full disk.
 
-Every fact goes through `record`. When the journal cannot be written, facts are kept, acted upon and
-written as soon as there is room; only what would cost money (a new VM) waits, because it could be
-forgotten. Troubles are things that the controller goes on trying; each has a source, and the
-journal says once that there is one and once that it is over. A source whose sentence changes again
-and again writes at most one event a minute after the first few.
+Every fact goes through `record`. While the journal cannot be written, facts are kept, acted upon,
+and written as soon as there is disk space. Only an event that would cost money (a new VM) waits,
+because it could be forgotten. Troubles are failures that the controller retries. Each has a source,
+and the journal records once that a trouble began and once that it ended. A source whose sentence
+keeps changing writes at most one event a minute after the first few.
 """
 
 from __future__ import annotations
@@ -26,25 +25,22 @@ log = logging.getLogger(__name__)
 
 _SYNC_SECONDS = 1.0
 _QUIET_SECONDS = 3.0
-"""Without a failure, until there is room again: a VM that could not be asked for is asked for every
-second.
+"""Time without a failure, in seconds, after which there is disk space again.
+
+It exceeds a second, because a VM that could not be requested is requested every second.
 """
 _JOURNAL = ("journal", "")
 _MOST_EVENTS = 5.0
 _EVENT_SECONDS = 60.0
-"""Events that a source may write without a pause, and the seconds after which it may write another
-one.
-"""
+"""Events that a source may write without a pause, and the seconds for each further one."""
 _NUMBER = re.compile(r"(?<![\w-])\d[\d,.]*(?![\w-])")
-"""A number that is a word by itself, not one in a name as `worker-1`."""
+"""Number as a separate word, not one in a name such as `worker-1`."""
 _EARLIER = "an earlier controller"
-"""The source of what was the trouble when this one began; whether it still is one, this one finds
-out.
-"""
+"""Source of the trouble at the start of this controller, which checks whether it persists."""
 
 
 class Recorder:
-    """The one way into the journal. `changed` is set whenever the state is another one."""
+    """Only writer of the journal. `changed` is set whenever the state changes."""
 
     def __init__(
         self, journal: Journal, state: ClusterState, *, clock: Callable[[], float] = time.monotonic
@@ -53,32 +49,33 @@ class Recorder:
         self.changed = asyncio.Event()
         self._journal = journal
         self._kept: collections.deque[Event] = collections.deque()
-        self._failed = 0.0  # the moment of the last failure
+        # Time of the last failure.
+        self._failed = 0.0
         self._clock = clock
         self._troubles = {(_EARLIER, ""): state.trouble}
         self._recorded = state.trouble
-        """The troubles as the last event has them."""
+        """Troubles in the last event."""
         self._credits: dict[tuple[str, str], tuple[float, float]] = {}
-        """Events that a source may write, as of a moment."""
+        """Events that a source may still write, and when that was computed."""
         self._late: set[tuple[str, str]] = set()
         """Sources whose present sentence waits for its event."""
 
     @property
     def spec(self) -> ClusterSpec:
-        """What was declared: the first event of every journal."""
+        """Declaration in the first event of every journal."""
         assert self.state.spec
         return self.state.spec
 
     @property
     def trouble(self) -> str:
-        """All present troubles as one line, empty when there are none."""
+        """All present troubles as one line, empty if there are none."""
         return "; ".join(filter(None, self._troubles.values()))
 
     def record(self, event: Event) -> bool:
-        """Append and fold. False where the event may not be acted upon: a request for a VM that
-        could be forgotten.
+        """Append the event and fold it. Return whether it may be acted upon.
 
-        Nor one that makes no sense in this state: it is not written, so that nobody meets it again.
+        False for a request of a VM that could be forgotten, and for an event that is invalid in
+        this state. An invalid event is not written, so no later reader meets it.
         """
         if not self._kept:
             event = self._journal.stamped(event)
@@ -101,7 +98,7 @@ class Recorder:
         return True
 
     def _written(self, event: Event) -> bool:
-        """Append; not before what is kept already, of which it was said why."""
+        """Append the event and return True, unless that fails or earlier events are still kept."""
         if self._kept:
             return False
         try:
@@ -116,9 +113,9 @@ class Recorder:
         self._failed = time.monotonic()
 
     def rewrite(self, history: Sequence[Event]) -> bool:
-        """Make the state what these events add up to, and the journal consist of them.
+        """Replace the journal with these events, and the state with their result.
 
-        Return False where the journal could not be written. The state holds all the same.
+        Return False if the journal could not be written. The state is replaced anyway.
         """
         self.state = replay(history)
         self._recorded = self.state.trouble
@@ -131,7 +128,7 @@ class Recorder:
         return True
 
     async def change(self, seconds: float) -> None:
-        """Wait until the state is another one, at most so long."""
+        """Wait until the state changes, at most this many seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self.changed.wait()
@@ -141,12 +138,12 @@ class Recorder:
             self.changed.clear()
 
     def begin_deletion(self, reason: str) -> None:
-        """Write down that the cluster is to be deleted, unless that was written already."""
+        """Record that deletion of the cluster is requested, unless that is recorded already."""
         if self.state.phase not in ("deleting", "deleted"):
             self.record(events.ClusterDeleting(reason=reason))
 
     def note(self, source: str, what: str, *, run: str = "") -> None:
-        """Say that `source` (of a run) has a trouble, in one sentence, or none any more (empty).
+        """Record the trouble of a `source` (of a run), in one sentence, or its end (empty).
 
         `trouble` has the sentence immediately. The journal has it too, unless only its numbers
         differ, or the source has written too many events; then the present sentence follows within
@@ -157,7 +154,7 @@ class Recorder:
         self._record_trouble((source, run))
 
     def forget(self, runs: Collection[str]) -> None:
-        """Say no more what was in the way of these runs: of what could not be brought home, say."""
+        """Drop the troubles of these runs, such as results that could not be copied."""
         for source in [source for source in self._troubles if source[1] in runs]:
             del self._troubles[source]
             self._credits.pop(source, None)
@@ -165,18 +162,14 @@ class Recorder:
         self._record_change()
 
     def record_late_troubles(self) -> None:
-        """Write the sentences that came too soon after others of their source, as far as they may
-        be written now.
-        """
+        """Write sentences that the limit of their source delayed, as far as it now allows."""
         for source in list(self._late):
             self._record_trouble(source)
 
     def _record_trouble(self, source: tuple[str, str]) -> None:
-        """Write an event about the present sentence of a source, now or as soon as it may write
-        again.
-        """
+        """Write an event with the present sentence of a source, now or when its limit allows."""
         self._late.discard(source)
-        # The end of a trouble is written immediately: there are no more ends than begins.
+        # The end of a trouble is written immediately: there are no more ends than beginnings.
         if self._is_recorded or not self._troubles[source] or self._may_write(source):
             self._record_change()
         else:
@@ -189,8 +182,9 @@ class Recorder:
 
     @property
     def _to_record(self) -> str:
-        """All present troubles but that of the journal, which is over when an event about it can be
-        written.
+        """All present troubles but that of the journal.
+
+        That one is over when an event about it can be written.
         """
         return "; ".join(
             what for source, what in self._troubles.items() if what and source != _JOURNAL
@@ -201,7 +195,7 @@ class Recorder:
         return _NUMBER.sub("", self._to_record) == _NUMBER.sub("", self._recorded)
 
     def _may_write(self, source: tuple[str, str]) -> bool:
-        """Whether a source has an event left; it gets another one each minute."""
+        """Return whether a source has an event left; it gets another one each minute."""
         at = self._clock()
         left, since = self._credits.get(source, (_MOST_EVENTS, at))
         left = min(left + (at - since) / _EVENT_SECONDS, _MOST_EVENTS)
@@ -210,9 +204,7 @@ class Recorder:
         return may
 
     async def keep_writing(self) -> None:
-        """Write what a full disk kept back, and make everything durable once a second. Lives until
-        cancelled.
-        """
+        """Write what a full disk delayed, and sync the journal once a second, until cancelled."""
         synced = 0
         while True:
             await asyncio.sleep(_SYNC_SECONDS)
@@ -223,7 +215,7 @@ class Recorder:
                         "the journal was removed, and is written again: %s", self._journal.path
                     )
                 while self._kept:
-                    # Folded already, so only the count goes on.
+                    # The event is folded already, so only the count changes.
                     self.state = replace(self.state, seq=self._journal.append(self._kept[0]).seq)
                     self._kept.popleft()
                 if synced != self._journal.seq:

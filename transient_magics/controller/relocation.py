@@ -1,9 +1,8 @@
-"""A move of the cluster, carried out: what it costs, its begin, and the runs handed over to the VMs
-that have come.
+"""Move a cluster: the costs, the beginning, and the handover of runs to the new VMs.
 
-What is next `decisions/moving` says, from the journal alone. Handing over may be begun again by
-another controller: until `cluster.relocated` is written the VMs that were there have the runs,
-ended processes are started again on them, and whatever was saved is the newest that there is.
+`decisions.relocation` decides the next step from the journal alone. Another controller may repeat
+the handover: until `cluster.relocated` is written, the old VMs have the runs, ended processes are
+started again on them, and the saved state is the newest.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _PAUSE_SECONDS = 2.0
 
 
 class Mover:
-    """Moves the cluster in `directory`, with all of its work."""
+    """Mover of the cluster in `directory`, with all of its work."""
 
     def __init__(self, directory: Path, recorder: Recorder, works: Collection[Works[Any]]) -> None:
         self._directory = directory
@@ -44,10 +43,9 @@ class Mover:
         return self._recorder.state
 
     async def offer(self, wanted: ClusterSpec) -> dict[str, object]:
-        """What a move would cost: bytes and dollars for what follows, the rates before and after,
-        both ends.
+        """Return the costs of a move: bytes and dollars for what follows, and rates and ends.
 
-        Raises ClusterError where there can be none.
+        Rates and ends are those before and after. Raises ClusterError if the cluster cannot move.
         """
         followed, dollars = await self._followed(wanted)
         known = self._recorder.spec
@@ -62,7 +60,7 @@ class Mover:
         }
 
     async def begin(self, wanted: ClusterSpec) -> None:
-        """Begin to move. The same again while it moves there is the same move. Raises ClusterError."""
+        """Begin to move, unless the cluster moves there already. Raises ClusterError."""
         if (going := self._state.relocation) and (going.spec.groups, going.spec.zones) == (
             wanted.groups,
             wanted.zones,
@@ -74,7 +72,7 @@ class Mover:
         self._recorder.record(events.ClusterRelocating(spec=new.to_dict()))
 
     def carry_out(self, decision: FinishMove | CancelMove, fleet: Fleet, tasks: Tasks) -> None:
-        """Do what is next."""
+        """Carry out the decision."""
         match decision:
             case CancelMove(why):
                 tasks.cancel("move")
@@ -102,11 +100,13 @@ class Mover:
         except (
             RemoteError,
             OSError,
-        ) as error:  # it is decided upon again, until that has taken too long
+        ) as error:
+            # The step is decided again, until the move has taken too long.
             log.warning("the runs are not handed over yet: %s", error)
             fleet.recall(decision.leaves)
             await asyncio.sleep(_PAUSE_SECONDS)
-        except asyncio.CancelledError:  # the move is given up
+        except asyncio.CancelledError:
+            # The move is cancelled.
             fleet.recall(decision.leaves)
             raise
         else:
@@ -119,12 +119,11 @@ class Mover:
             )
 
     async def _followed(self, wanted: ClusterSpec) -> tuple[int, float]:
-        """Return how many bytes of the work that continues follow the cluster, and what they cost
-        in US dollars.
+        """Return the bytes of active work that follow the cluster, and their cost in US dollars.
 
-        A checkpoint comes through the bucket, or through this machine; data come from the bucket
-        where records are shared there, else from the parameter server. Nothing follows where the
-        parameter servers stay in their zone.
+        A checkpoint is copied through the bucket, or through this machine. Data come from the
+        bucket if records are shared there, otherwise from the parameter server. Nothing follows if
+        the parameter servers stay in their zone.
         """
         known = self._recorder.spec
         if wanted.home_zone == known.home_zone:

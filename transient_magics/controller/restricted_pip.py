@@ -1,8 +1,7 @@
-"""`python restricted_pip.py ...` is pip, but that it starts no other program: what is built would run a
-package's own code.
+"""pip that starts no other program: `python restricted_pip.py ...`.
 
-`--only-binary` says so too, but pip does not heed it for a package that is named by its place, as
-wheels may name what they need.
+A build would run a package's own code. `--only-binary` has the same purpose, but pip ignores it for
+a package that is given by its location, as the requirements of wheels may be.
 """
 
 import runpy
@@ -28,6 +27,7 @@ def _refuse(event: str, arguments: object) -> None:
 
 if __name__ == "__main__":
     sys.addaudithook(_refuse)
-    sys.path.pop(0)  # this file's folder
+    # This file's folder.
+    sys.path.pop(0)
     sys.argv[0] = "pip"
     runpy.run_module("pip", run_name="__main__", alter_sys=True)

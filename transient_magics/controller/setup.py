@@ -1,7 +1,7 @@
 """Open Compute Engine for a cluster, and settle what must be known before its first request.
 
-That is: its name is free, this machine's clock is right, today's prices, the zones with the GPUs,
-and one image for all VMs.
+These are a free name, a correct local clock, today's prices, the zones with the GPUs, and one image
+for all VMs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WHY = "the journal that says what became of it was removed"
 
 
 class Setup:
-    """The way of the cluster in `directory` to Compute Engine, which is `access`."""
+    """Setup of the cluster in `directory` at Compute Engine, which is `access`."""
 
     def __init__(self, directory: Path, recorder: Recorder, access: Access) -> None:
         self._directory = directory
@@ -45,7 +45,10 @@ class Setup:
         return self._recorder.state
 
     async def open(self) -> bool:
-        """Open it, tried until it opens; False when the cluster was deleted before any VM."""
+        """Retry until Compute Engine is open.
+
+        Returns False if the cluster was deleted before it had any VM.
+        """
         access = self._access
         wait = _FIRST_WAIT
         expired = False
@@ -54,26 +57,25 @@ class Setup:
                 await access.reopen()
                 if expired:
                     await access.renew()
-                if not controller_vm():  # a VM's own credentials are not the user's
+                # A VM's own credentials are not the user's.
+                if not controller_vm():
                     await save_owner(access.engine, self._directory)
                 await self.prepare()
-                if (
-                    self._state.phase != "deleting" and not controller_vm()
-                ):  # on a VM both are there already
+                # On a VM both exist already.
+                if self._state.phase != "deleting" and not controller_vm():
                     await access.protect(saved_owner(self._directory))
                     self._recorder.note("public bucket", await access.ensure_bucket())
             except CloudError as error:
                 expired = isinstance(error, CredentialsError)
                 self._recorder.note("access", str(error))
                 if isinstance(error, AlreadyExistsError) and not self._state.vms:
-                    self._recorder.begin_deletion(
-                        str(error)
-                    )  # what it would stand on is somebody else's
+                    # A resource that the cluster needs belongs to another owner.
+                    self._recorder.begin_deletion(str(error))
             else:
                 self._recorder.note("access", "")
                 return True
-            # Where VMs were ever asked for, Compute Engine has the last word: one may be there that
-            # was called refused.
+            # If VMs were ever requested, Compute Engine decides: one may exist whose request
+            # counted as refused.
             if self._state.phase == "deleting" and not self._state.vms:
                 await self._unprotect()
                 self._recorder.record(events.ClusterDeleted())
@@ -82,8 +84,9 @@ class Setup:
             wait = min(2 * wait, _LONGEST_WAIT)
 
     async def prepare(self) -> None:
-        """Settle each of these once, before the first VM; the cluster is deleted where one stands
-        in its way.
+        """Settle each point once, before the first VM.
+
+        If one cannot be settled, the cluster is deleted.
         """
         spec = self._state.spec
         engine = self._access.engine
@@ -93,7 +96,7 @@ class Setup:
             self._recorder.begin_deletion(why)
             return
         self._prepared.add("name")
-        # By the answers to what was asked so far.
+        # By the clock in the answers so far.
         if why := lookup.clock_error(engine.ahead) or lookup.date_error(spec.declared_at):
             self._recorder.begin_deletion(why)
             return
@@ -109,8 +112,9 @@ class Setup:
         self._prepared.add("image")
 
     async def _unprotect(self) -> None:
-        """Take back rules of which some may have been made. What cannot be had costs nothing and
-        holds up nobody.
+        """Delete firewall rules, of which some may exist.
+
+        Rules that cannot be deleted cost nothing and block nothing.
         """
         try:
             await self._access.unprotect()
@@ -121,7 +125,7 @@ class Setup:
 # ---------------------------------------------------------------- a journal that was removed
 #
 # The bill begins with the highest possible cost so far, so that `--max-cost` holds. The work in the
-# folder counts as failed: whether it ended is unknown, and it must not be computed and paid for twice.
+# folder counts as failed: whether it ended is unknown, and it must not be computed and paid twice.
 
 
 def begin_without_journal(directory: Path, recorder: Recorder, works: Iterable[Works[Any]]) -> None:

@@ -1,6 +1,4 @@
-"""Work under way, keyed: asking for the same twice changes nothing, and foreseen errors end nobody
-else's work.
-"""
+"""Keyed tasks: starting one twice changes nothing, and expected errors end only their task."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """Keyed tasks in a task group. `failed` is told of foreseen errors; any other is a bug and ends
-    all.
+    """Keyed tasks in a task group.
+
+    `failed` receives expected errors; any other error is a bug and ends all tasks.
     """
 
     def __init__(
@@ -34,7 +33,7 @@ class Tasks:
         return key in self._tasks
 
     def do(self, key: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin `work` unless something is under way under this key."""
+        """Start `work` unless a task with this key is in flight."""
         if key in self._tasks:
             return
         task = self._group.create_task(self._guarded(key, work), name=key)
@@ -42,22 +41,23 @@ class Tasks:
         task.add_done_callback(lambda task: self._done(key, task))
 
     async def finished(self, key: str, timeout: float) -> None:
-        """Wait until nothing is under way under `key`, at most `timeout` seconds."""
+        """Wait until no task with this key is in flight, at most `timeout` seconds."""
         if task := self._tasks.get(key):
             await asyncio.wait([task], timeout=timeout)
 
     def cancel(self, key: str) -> None:
-        """End what is under way under `key`."""
+        """Cancel the task with this key."""
         if task := self._tasks.get(key):
             task.cancel()
 
     def cancel_all(self) -> None:
-        """End everything under way."""
+        """Cancel all tasks."""
         for task in self._tasks.values():
             task.cancel()
 
     def _done(self, key: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(key) is task:  # cancelled before it began
+        # The task was cancelled before it began.
+        if self._tasks.get(key) is task:
             del self._tasks[key]
         self._changed()
 
@@ -65,9 +65,11 @@ class Tasks:
         try:
             try:
                 await work()
-            finally:  # who asks from here on, before the task itself is done, means once more
+            finally:
+                # A call from here on, before the task is done, requests another run.
                 self._tasks.pop(key, None)
-        except* (TransientError, OSError) as group:  # as work that has tasks of its own raises them
+        except* (TransientError, OSError) as group:
+            # Work that has tasks of its own raises groups.
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]

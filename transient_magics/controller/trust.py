@@ -1,4 +1,4 @@
-"""The trust boundary of a cluster: what counts of the lines and wishes that a VM writes.
+"""Trust boundary of a cluster: which lines and intentions of a VM count.
 
 User code runs on VMs, so a VM may write anything. Lines that do not fit are rejected
 (`RejectedLines`). When this machine takes a cluster back from a controller on a VM, the facts of
@@ -38,7 +38,7 @@ from .decisions.machine_change import asked
 log = logging.getLogger(__name__)
 
 LEFT_OUT = "journal.left-out.jsonl"
-"""What controllers on VMs wrote that does not count, in the cluster's folder."""
+"""File in the cluster's folder with lines of controllers on VMs that do not count."""
 _USUAL = frozenset(
     {
         "cluster.resized",
@@ -66,7 +66,7 @@ class RejectedEventError(Exception):
 
 
 class RejectedLines:
-    """Lines that were not taken. `source` is who wrote them, `tell` takes one sentence, once."""
+    """Lines that were rejected. `source` is their writer, `tell` receives one sentence, once."""
 
     def __init__(self, source: str, tell: Callable[[str], object]) -> None:
         self.count = 0
@@ -74,7 +74,7 @@ class RejectedLines:
         self._tell = tell
 
     def add(self, line: bytes, error: Exception) -> None:
-        """One more. Not every one is in the log, so that nobody fills it."""
+        """Count one more line. Only some are logged, so that a VM cannot fill the log."""
         self.count += 1
         if self.count <= _FIRST or self.count % _EACH == 0:
             log.warning(
@@ -86,27 +86,26 @@ class RejectedLines:
 
 @dataclass(frozen=True)
 class Sifted:
-    """The events of a journal that count, and those that do not."""
+    """Events of a journal that count, and those that do not."""
 
     kept: list[Event] = field(default_factory=list[Event])
     left_out: list[Event] = field(default_factory=list[Event])
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """By kind, how many events were left out."""
+        """Number of events that were left out, by kind."""
         return Counter(event.kind for event in self.left_out)
 
     @property
     def surprising(self) -> list[str]:
-        """The kinds that were left out and that no controller on a VM has a reason to write."""
+        """Kinds left out that no controller on a VM has a reason to write."""
         return sorted(set(self.counts) - _USUAL)
 
 
 def sifted_until(history: Sequence[Event]) -> int:
-    """Return how many events of a journal need no sifting: all of them where no VM was in charge
-    since then.
+    """Return how many events of a journal need no sifting: all if no VM was in charge since.
 
-    All that stands before a `cluster.taken_back` of this machine was sifted when that was written.
+    All events before this machine's `cluster.taken_back` were sifted when that was written.
     """
     end = 0
     elsewhere = False
@@ -150,7 +149,7 @@ def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sift
 
 
 class Sieve:
-    """The journal as far as it was sifted."""
+    """The sifted part of the journal."""
 
     def __init__(self, directory: Path, agreed: ClusterSpec) -> None:
         self.directory = directory
@@ -164,7 +163,8 @@ class Sieve:
         try:
             self.state = fold(self.state, event)
         except JournalError:
-            return  # every reader of the journal passes over it
+            # Every reader of the journal skips it.
+            return
 
     def judge(self, event: Event) -> None:
         """Count what a VM wrote if it is a fact, or agrees with the files of this machine."""
@@ -181,9 +181,8 @@ class Sieve:
                 ArithmeticError,
                 TransientError,
             ) as error:
-                log.warning(
-                    "a %s event of a VM makes no sense: %s", event.kind, error
-                )  # as `fold` has it
+                # As in `fold`.
+                log.warning("a %s event of a VM makes no sense: %s", event.kind, error)
                 found = None
         elif event.provenance != FACT:
             found = None
@@ -198,7 +197,7 @@ _RULES: dict[type[Event], _Rule[Event]] = {}
 
 @cache
 def _rules() -> Mapping[type[Event], _Rule[Event]]:
-    """Return the rules of this module, and those of kinds: `RULES` of their modules `provenance`."""
+    """Return the rules of this module, and `RULES` of the kinds' modules `provenance`."""
     found = dict(_RULES)
     for part in having("provenance"):
         found.update(getattr(part, "RULES", {}))
@@ -217,7 +216,7 @@ def _rule(kind: type[_Kind]) -> Callable[[_Rule[_Kind]], _Rule[_Kind]]:
 
 @_rule(events.VmRequested)
 def _(sieve: Sieve, event: events.VmRequested) -> Event:
-    """A fact, but for its prices and its end: those of this machine hold."""
+    """Count a request as a fact, but with the prices and the end of this machine."""
     event = replace(event, ends=min(event.ends, sieve.agreed.ends_at))
     line = sieve.agreed.find_price(price_kind(event.role, event.accelerator), event.zone)
     if line is None:
@@ -231,7 +230,7 @@ def _(sieve: Sieve, event: events.VmRequested) -> Event:
 
 @_rule(events.VmMachineAsked)
 def _(sieve: Sieve, event: events.VmMachineAsked) -> Event | None:
-    """A change to a machine that this machine would allow counts, at this machine's prices."""
+    """Count a change of machine type that this machine would allow, at this machine's prices."""
     own = asked(sieve.state, event.vm, event.machine_type, event.at)
     if own:
         return replace(own, seq=event.seq, time=event.time)
@@ -240,9 +239,9 @@ def _(sieve: Sieve, event: events.VmMachineAsked) -> Event | None:
 
 @_rule(events.WorkDeclared)
 def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
-    """Count a declaration once, as this machine has it where `declared` of the kind's part says so.
+    """Count a declaration once, in this machine's form if the kind's part has `declared`.
 
-    Jobs and bags that this machine declared otherwise are ended by `take_back`, so that they stay
+    Jobs and bags that this machine declared differently are ended by `take_back`, so that they stay
     visible.
     """
     if event.work in sieve.state.of_kind(event.of):
@@ -255,9 +254,9 @@ def _(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
 
 # ---------------------------------------------------------------- requests
 #
-# What is requested follows from the state, and the state from the journal. The agreement is read from
-# files that no journal writes (`journal/declared.py`). Each request is compared with it as a whole, so
-# that a feature that rents something new is refused until its agreement is saved. Pure.
+# What is requested follows from the state, and the state from the journal. The agreement is read
+# from files that no journal writes (`journal/declared.py`). Each request is compared with it as a
+# whole, so that a feature that rents something new is refused until its agreement is saved. Pure.
 
 
 def agreed_spec(
@@ -293,9 +292,7 @@ def agreed_spec(
 def compare(
     agreement: Agreement, event: events.VmRequested, request: VmRequest, agreed: VmRequest
 ) -> None:
-    """Raise AgreementError where the request is another one than the agreement makes of the same
-    VM.
-    """
+    """Raise AgreementError if the request differs from the agreement's request for the same VM."""
     names = [field.name for field in fields(VmRequest)]
     other = [name for name in names if getattr(request, name) != getattr(agreed, name)]
     if other:
@@ -309,7 +306,7 @@ def _refusal(agreement: Agreement, event: events.VmRequested, why: str) -> Agree
 
 
 def _outside(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> str:
-    """Return why the VM is none of this declaration's, a clause, or nothing."""
+    """Return why the VM has no place in this declaration, a clause, or ""."""
     zones = _zones(spec, agreement, event)
     if not zones:
         return f"it has no {event.role} with {event.accelerator or 'no GPU'}"
@@ -334,7 +331,7 @@ def _wrong_limit(spec: ClusterSpec, event: events.VmRequested, line: PriceLine) 
 
 
 def _zones(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> Sequence[str]:
-    """Return where such a VM may be; empty where the declaration has none."""
+    """Return the zones of such a VM; empty if the declaration has none."""
     if event.role == CONTROLLER and not event.accelerator:
         return spec.all_zones if spec.controller_vm else ()
     if event.role == PARAMETER_SERVER and not event.accelerator:
@@ -368,7 +365,7 @@ def _has_terms(spec: ClusterSpec, agreement: Agreement, event: events.VmRequeste
 
 
 def _most(spec: ClusterSpec, agreement: Agreement, event: events.VmRequested) -> int:
-    """Return how many VMs like that the declaration allows at once."""
+    """Return how many such VMs the declaration allows simultaneously."""
     if event.role == CONTROLLER:
         return 1 if spec.controller_vm else 0
     if event.role == PARAMETER_SERVER:

@@ -1,9 +1,8 @@
-"""What a cluster's controller does for every kind of work; `Works` is subclassed once for each
-kind.
+"""Tasks of a cluster's controller for every kind of work; each kind subclasses `Works`.
 
-Clients call `declare` and `stop` by commands, the control loop calls `declare_waiting` and `tick`.
-Another controller can do everything again: it goes on from the journal and from the folders of the
-work.
+Clients call `declare` and `stop` by commands; the control loop calls `declare_waiting` and `tick`.
+Every method may be repeated by another controller, which continues from the journal and from the
+folders of the work.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ log = logging.getLogger(__name__)
 
 STOPPED_BY_USER = "stopped by the user"
 NOT_DECLARED = "this machine has not declared it so"
-"""The end of work that a controller on a VM began, and that this machine's user did not declare."""
+"""Reason of the end of work that a controller on a VM began without a declaration of this user."""
 
 
 class Spec(Protocol):
-    """A declaration."""
+    """Declaration of work."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
@@ -46,7 +45,7 @@ class Spec(Protocol):
         ...
 
     def to_dict(self) -> dict[str, object]:
-        """Return its values."""
+        """Return the values of the declaration."""
         ...
 
 
@@ -56,7 +55,7 @@ EndState = Literal["finished", "failed", "stopped"]
 
 
 class WithPackages(Protocol):
-    """The part of a declaration that says which packages the work needs."""
+    """Part of a declaration with the packages that the work needs."""
 
     @property
     def pip(self) -> Sequence[str]: ...
@@ -73,26 +72,26 @@ class Tick:
     at: float
     """Seconds since 1970, by Compute Engine's clock."""
     slots: Callable[[], Mapping[int, str]]
-    """Returns the slots of the cluster's workers at this moment, each with its GPU."""
+    """Function that returns the present slots of the cluster's workers, each with its GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The cluster's turn has not come; `what` it waits for, a clause."""
+    """Turn that has not come; `what` the cluster waits for is a clause."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Comes:
-    """The cluster's turn has come, with this declaration."""
+    """Turn that has come, with this declaration."""
 
     spec: ClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """The cluster's turn will not come, for this reason, a clause."""
+    """Turn that will not come, for this reason, a clause."""
 
     reason: str
 
@@ -101,8 +100,9 @@ Turn = Waits | Comes | Never
 
 
 class Works(ABC, Generic[_Spec]):
-    """The work of one kind on a cluster. The module `conduct` of a kind's package has its subclass
-    as `WORKS`.
+    """The work of one kind on a cluster.
+
+    The module `conduct` of a kind's package has its subclass as `WORKS`.
 
     Parameters
     ----------
@@ -123,9 +123,9 @@ class Works(ABC, Generic[_Spec]):
     stopped_as: ClassVar[EndState] = "stopped"
     """The state of work after it was stopped."""
     stopped_because: ClassVar[str] = STOPPED_BY_USER
-    """Why work stops if its user stops it, a clause."""
+    """Reason of the end if a user stops the work, a clause."""
     most_event_bytes: ClassVar[int] = 16 * 2**20
-    """The most that is read of the events that VMs report under one allowance, in bytes."""
+    """Limit of the events that VMs report under one allowance, in bytes."""
 
     def __init__(
         self,
@@ -139,29 +139,28 @@ class Works(ABC, Generic[_Spec]):
         self.link = link
         if others is None:
             others = {}
-        # The same mapping, though it is still empty: the controller adds the kinds that it creates
-        # later.
+        # The controller adds the kinds that it creates later, so keep the mapping itself.
         self.others = others
         self.fleet: Fleet | None = None
         """The cluster's VMs, once its controller is in charge of them."""
         self.tasks: Tasks
-        """The controller's tasks, from then on."""
+        """Tasks of the controller, from then on."""
         self._gathered: set[str] = set()
-        """The work whose packages are in its folder."""
+        """Work whose packages are in its folder."""
         self._allowances: dict[tuple[object, ...], Allowance] = {}
 
     @property
     def state(self) -> ClusterState:
-        """The cluster as the journal has it."""
+        """State of the cluster in the journal."""
         return self.recorder.state
 
-    # What each kind defines
+    # Methods that each kind defines
 
     @abstractmethod
     def tick(self, tick: Tick) -> None:
         """Record and start what is due."""
 
-    # What a kind defines if it needs it
+    # Methods that a kind defines if it needs them
 
     def declared(self, name: str, spec: _Spec) -> Event:
         """Return the event by which the work begins."""
@@ -184,39 +183,37 @@ class Works(ABC, Generic[_Spec]):
         self.end(name, reason or self.stopped_because)
 
     def prepare(self, name: str, spec: _Spec) -> None:
-        """Make what the work needs before it begins. Raises ClusterError where it cannot begin
-        here.
+        """Make what the work needs before it begins.
+
+        Raises ClusterError if it cannot begin here.
         """
 
     def turn(self, spec: ClusterSpec, at: float) -> Turn | None:
-        """Return whether the cluster, which has no VM yet, may have some now. None: it waits for no
-        other cluster.
+        """Return whether the cluster, which has no VM yet, may have some now.
+
+        None means that it does not wait for another cluster.
         """
         return None
 
     def demand(self, at: float) -> None:
-        """Record which VMs the work needs from now on, before it is decided which VMs there are."""
+        """Record which VMs the work needs from now on, before the decisions about VMs."""
 
     async def obey(self, command: Command) -> bool:
-        """Carry out a command that is for this kind alone, and return whether this one was."""
+        """Carry out a command if it is for this kind alone, and return whether it was."""
         return False
 
     def save_ahead(self) -> None:
-        """Have all work save, because the cluster ends soon."""
+        """Save all work, because the cluster ends soon."""
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
-        """Take note that a process on `vm` keeps ending and is not started any more."""
+        """Note that a process on `vm` keeps ending and is not restarted any more."""
 
     def metrics_files(self) -> Sequence[Path]:
-        """Return the files with the metrics of work that goes on, by which the speeds of workers
-        are compared.
-        """
+        """Return the metrics files of active work, for comparing the speeds of workers."""
         return ()
 
     def unprepared(self) -> frozenset[str]:
-        """Return the VMs at the place to which the cluster moves that do not have all that the work
-        needs there.
-        """
+        """Return the VMs in the target of a move that do not have all that the work needs."""
         return frozenset()
 
     async def moving_bytes(self) -> tuple[int, int]:
@@ -224,14 +221,13 @@ class Works(ABC, Generic[_Spec]):
         return 0, 0
 
     async def hand_over(self, leaves: Sequence[str], *, save: bool) -> None:
-        """Bring the work to the VMs at the place to which the cluster moves; the VMs in `leaves`
-        are deleted.
+        """Bring the work to the VMs in the target of a move; the VMs in `leaves` are deleted.
 
-        Raises RemoteError, TrainingError or OSError where that is not possible: then it continues
-        where it is.
+        Raises RemoteError, TrainingError or OSError if that is not possible: the work then
+        continues on its present VMs.
         """
 
-    # What is the same for all kinds
+    # Methods shared by all kinds
 
     def end(self, name: str, reason: str, state: EndState | None = None) -> None:
         """Record that declared work is stopping. Does nothing if it is over, stopping or unknown.
@@ -252,12 +248,12 @@ class Works(ABC, Generic[_Spec]):
             self.recorder.record(stopping)
 
     def ended(self, name: str, state: EndState, reason: str = "") -> None:
-        """Record that work is over, for this `reason`, a clause, and that nothing hinders it."""
+        """Record that work is over, with a `reason` (a clause), and clear its troubles."""
         self.recorder.record(events.WorkEnded(work=name, of=self.kind, state=state, reason=reason))
         self.note(name, "")
 
     def take_charge(self, fleet: Fleet, tasks: Tasks) -> None:
-        """Begin to conduct the work: before this it is declared and stopped only."""
+        """Begin to conduct the work; before this call it can only be declared and stopped."""
         self.fleet = fleet
         self.tasks = tasks
 
@@ -266,14 +262,13 @@ class Works(ABC, Generic[_Spec]):
         return self.directory / KINDS[self.kind].folder / name
 
     def read(self, name: str) -> _Spec:
-        """Return what this machine's user declared. Raises ClusterError where it cannot be read."""
+        """Return the user's declaration. Raises ClusterError if it cannot be read."""
         return read_declaration(self.directory, self.kind, name, self.spec_class.from_dict)
 
     def declare(self, name: str) -> None:
-        """Begin the work whose declaration is in the cluster's folder. Does nothing if it has
-        begun.
+        """Begin the work whose declaration is in the cluster's folder, unless it has begun.
 
-        Raises ClusterError where the declaration cannot be read, its name is taken, or such work
+        Raises ClusterError if the declaration cannot be read, its name is taken, or such work
         cannot begin here.
         """
         if name in self.state.of_kind(self.kind):
@@ -284,7 +279,7 @@ class Works(ABC, Generic[_Spec]):
         self.recorder.record(self.declared(name, spec))
 
     def declare_waiting(self) -> None:
-        """Begin declared work whose command reached no controller."""
+        """Begin declared work whose command did not reach a controller."""
         if not KINDS[self.kind].waits:
             return
         for name in waiting(self.directory, self.state, self.kind):
@@ -294,7 +289,7 @@ class Works(ABC, Generic[_Spec]):
                 self.refused(name, error)
 
     def refused(self, name: str, error: ClusterError) -> None:
-        """Report waiting work that cannot begin. The other work is not held up."""
+        """Report waiting work that cannot begin. It does not block other work."""
         self.note(name, str(error))
 
     def fail_waiting(self, reason: str) -> None:
@@ -304,13 +299,14 @@ class Works(ABC, Generic[_Spec]):
         for name in waiting(self.directory, self.state, self.kind):
             try:
                 self.declare(name)
-            except ClusterError as error:  # it cannot begin either
+            except ClusterError as error:
+                # It cannot begin either.
                 log.warning("%s", error)
             else:
                 self.recorder.record(self.failed(name, reason))
 
     def take_back(self) -> None:
-        """Fail work that this machine's user did not declare, after a VM has written the journal."""
+        """Fail work that this machine's user did not declare, after a VM wrote the journal."""
         for name, work in self.state.of_kind(self.kind).items():
             if work.over:
                 continue
@@ -323,9 +319,7 @@ class Works(ABC, Generic[_Spec]):
                 self.recorder.record(self.failed(name, NOT_DECLARED))
 
     def has_packages(self, name: str, spec: WithPackages, tasks: Tasks) -> bool:
-        """Return whether the packages that work asks for are in its folder; begin to gather them
-        where they are not.
-        """
+        """Return whether the packages of work are in its folder; if not, begin to gather them."""
         if not spec.pip or name in self._gathered:
             return True
         tasks.do(f"packages of {name}", lambda: self._gather(name, spec))
@@ -345,17 +339,15 @@ class Works(ABC, Generic[_Spec]):
         self._gathered.add(name)
 
     def note(self, name: str, what: str) -> None:
-        """Report what hinders work, in one sentence; empty where nothing does any more."""
+        """Report what hinders work, in one sentence; empty if it is no longer hindered."""
         self.recorder.note(f"{self.kind} {name}", what)
 
     def allowance(self, *key: object) -> Allowance:
-        """Return how much is still read of what VMs report under this key, by all who follow it in
-        turn.
-        """
+        """Return the limit of bytes that VMs may report under this key, over all followings."""
         return self._allowances.setdefault(key, Allowance(self.most_event_bytes))
 
 
 def refuse_when_ending(state: ClusterState) -> None:
-    """Raise ClusterError where the cluster is being deleted."""
+    """Raise ClusterError if the cluster is being deleted."""
     if state.phase in ("deleting", "deleted"):
         raise ClusterError(f"{state.name} is being deleted", fix="Declare another cluster.")

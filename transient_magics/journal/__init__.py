@@ -1,11 +1,10 @@
-"""The journal: what happened to a cluster, as typed events in one append-only file, and the state
-that they add up to.
+"""The journal of a cluster: typed events in one append-only file, and the resulting state.
 
-One process appends (`Journal`), any number follow (`read`, `follow`), and everybody folds the same
-events into the same `ClusterState`. Cost is computed from that state and never stored. Per-second
-metrics of a run are a stream of their own (`metrics`), drawn as averages over spans of time
-(`RunSeries`). What a journal cannot change lies beside it (`declared`): what this machine's user
-declared and agreed to.
+One process appends (`Journal`), and any number of processes follow (`read`, `follow`). All of them
+fold the same events into the same `ClusterState`. Cost is computed from that state and never
+stored. Per-second metrics of a run are a separate stream (`metrics`), drawn as averages over time
+spans (`RunSeries`). Declarations and agreements of this machine's user are separate files
+(`declared`), which a journal cannot change.
 """
 
 from ..clock import Clock, SteadyClock, now

@@ -1,8 +1,7 @@
-"""What is known of a run that has to be done in time: which machines it has, what is likely, how
-fast it is.
+"""State of a run with a deadline: its machines, its outlook and its speed.
 
-How fast its workers are together follows from its own progress alone: from blocks between two
-reports of it in which no worker joined or left.
+The joint speed of its workers follows only from its own progress: from blocks between two reports
+in which no worker joined or left.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ from typing import NamedTuple, Self
 from . import events as e
 
 BLOCK_SECONDS = 600.0
-"""How long a block is, unless its workers change, on the cloud's clock."""
-_BLOCKS = 18  # three hours: what is older says little of how fast the run is now
+"""The duration of a block, unless its workers change, on the cloud's clock."""
+_BLOCKS = 18  # Three hours: older blocks do not reflect the present speed.
 _JOINS = 20
 
 
 class Block(NamedTuple):
     """Progress of one set of workers: it ended `at`, took `seconds` and made `steps`.
 
-    `fresh`: how many of its VMs are new to the run.
+    `fresh`: the number of its VMs that are new to the run.
     """
 
     at: float
@@ -33,9 +32,10 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadlineState:
-    """Of one run. `acted`: what holds now (None: the declared workers do); `outlook`: what was told
-    last; `proposed`: what waits to be agreed to; `late`: since when it is known that it cannot be
-    in time.
+    """Deadline state of one run.
+
+    `acted`: the present machines (None: the declared workers). `outlook`: the latest report.
+    `proposed`: the open proposal. `late`: the finding that it cannot be in time, if so.
     """
 
     acted: e.DeadlineActed | None = None
@@ -43,40 +43,37 @@ class DeadlineState:
     proposed: e.DeadlineProposed | None = None
     late: e.DeadlineLate | None = None
     durable: int = 0
-    """The step of the last durable save; all after it may be lost with a parameter server."""
+    """The step of the last durable save; later steps may be lost with a parameter server."""
     began: tuple[float, int] | None = None
     """When the run began to train, and from which step."""
     blocks: tuple[Block, ...] = ()
-    """The latest ones, oldest first, and the last one of each set of machines."""
+    """The latest blocks, oldest first, and the last one of each set of machines."""
     joins: tuple[float, ...] = ()
-    """Seconds that each of the last workers took from its VM's readiness, or the run's declaration,
-    until then.
-    """
+    """Seconds from the last VMs' readiness, or the declaration, to their workers' start."""
     save_seconds: float = 0.0
-    """How long the longest save took."""
+    """The duration of the longest save."""
     mark: tuple[float, int] | None = None
-    """When progress was told last, and the step, where nobody joined or left since."""
+    """The time and step of the latest progress, if no worker joined or left since."""
     met: frozenset[str] = frozenset()
     """Names of all VMs that have worked."""
     fresh: int | None = 0
-    """The new VMs of the block that begins with the next progress; None: the last block continues.
-    """
+    """New VMs of the block that begins with the next progress; None: the last block continues."""
 
     def started(self, at: float, step: int) -> Self:
-        """Training starts at a step that is saved."""
+        """Return the state after training starts at a saved step."""
         return replace(self.changed().saved(step), began=self.began or (at, step))
 
     def told(self, at: float, step: int, machines: str, rate: float = 1.0) -> Self:
-        """With one more report of progress, of these workers; the cloud's clock outpaces this one
-        `rate` times.
+        """Return the state after a progress report of these workers.
+
+        `rate` is the rate of the cloud's clock relative to this one.
         """
         if self.blocks:
             back = self.blocks[-1].at - at
         else:
             back = 0.0
-        if (
-            back > 0
-        ):  # the clock was set back, and ages of blocks are counted from the latest report
+        # The clock was set back, and ages of blocks count from the latest report.
+        if back > 0:
             earlier = tuple(block._replace(at=block.at - back) for block in self.blocks)
             return replace(self, blocks=earlier, mark=(at, step))
         if not (self.mark and machines and at > self.mark[0] and step >= self.mark[1]):
@@ -104,21 +101,21 @@ class DeadlineState:
         return replace(self, blocks=blocks, mark=(at, step), fresh=None)
 
     def saved(self, step: int, seconds: float = 0.0) -> Self:
-        """With all up to `step` saved, which took so many seconds, or begun from there."""
+        """Return the state after `step` was saved in `seconds`, or after a start from there."""
         return replace(self, durable=step, save_seconds=max(self.save_seconds, seconds))
 
     def joined(self, vm: str, seconds: float) -> Self:
-        """With one more worker, which took so long."""
+        """Return the state after a worker joined, `seconds` after it could."""
         fresh = (self.fresh or 0) + (vm not in self.met)
         joins = (*self.joins[1 - _JOINS :], max(seconds, 0.0))
         return replace(self, joins=joins, met=self.met | {vm}, fresh=fresh, mark=None)
 
     def changed(self) -> Self:
-        """With other workers from now on."""
+        """Return the state after a change of the workers."""
         return replace(self, mark=None, fresh=self.fresh or 0)
 
     def remade(self) -> Self:
-        """With a worker on another machine from now on: what was measured before is worth little."""
+        """Return the state after a worker changed its machine: earlier measurements lose weight."""
         latest = {block.machines: block for block in self.blocks}
         short = [
             block._replace(seconds=1.0, steps=block.steps / block.seconds)

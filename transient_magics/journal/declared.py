@@ -1,11 +1,10 @@
-"""What this machine's user declared, and what of another machine's he agreed to, whatever a journal
-says of it.
+"""Declarations and agreements of this machine's user, independent of the journal.
 
-A journal that a controller on a VM went on writing, or that comes out of a bucket, is a stranger's
-word there: user code runs beside it. So what is rented, in which project, with which image and
-account and within which limits, and what a run is, follows from files of this machine alone:
-`spec.json` or, since the cluster was handed over, `agreed.json` (what this machine's own controller
-and commands made of it), and each run's `run.json`.
+A journal that a controller on a VM continued, or that comes out of a bucket, is not trusted: user
+code runs beside its writer. The rented VMs, their project, image, account and limits, and the
+declarations of runs therefore come only from files of this machine. These are `spec.json` or, after
+a handover, `agreed.json` (the result of this machine's own controller and commands), and each run's
+`run.json`.
 """
 
 from __future__ import annotations
@@ -37,15 +36,16 @@ AGREED = "agreed.json"
 _MOVING = "moving.json"
 _ASKED = "asked.jsonl"
 ATTACHED = "attached"
-"""A file in the folders of clusters that another machine declared: what this machine follows, in a
-sentence.
+"""A file in the folders of clusters that another machine declared.
+
+It describes in a sentence what this machine follows.
 """
 _BROUGHT = "brought"
 _Spec = TypeVar("_Spec")
 
 
 def run_folder(directory: Path, run: str) -> Path:
-    """The folder of a run in the folder of its cluster. Raises ClusterError where `run` is no name."""
+    """Return the folder of a run in its cluster's folder. Raises ClusterError if invalid."""
     try:
         return directory / layout.RUNS / checked_name(run)
     except ValueError as error:
@@ -56,19 +56,17 @@ def run_folder(directory: Path, run: str) -> Path:
 
 
 def agree(directory: Path, spec: ClusterSpec) -> None:
-    """Note what the cluster is by this machine's own decisions and its user's commands."""
+    """Record the cluster as defined by this machine's decisions and its user's commands."""
     write_atomically(directory / AGREED, json.dumps(spec.to_dict(), indent=1), durable=False)
 
 
 def was_governed(directory: Path) -> bool:
-    """Return whether a controller has ever been in charge of the cluster, whatever its journal
-    says.
-    """
+    """Return whether a controller was ever in charge of the cluster, according to this machine."""
     return (directory / AGREED).exists()
 
 
 def agree_to_move(directory: Path, spec: ClusterSpec | None) -> None:
-    """Note where the cluster moves to, by a command of this machine's user; None: the move is over."""
+    """Record the destination of a move that the user commanded; None: the move is over."""
     if spec is None:
         (directory / _MOVING).unlink(missing_ok=True)
     else:
@@ -77,16 +75,12 @@ def agree_to_move(directory: Path, spec: ClusterSpec | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What this machine's user agreed to rent: the cluster, where it moves to, and a run with a
-    deadline.
-    """
+    """Agreement of this machine's user: the cluster, its move, and a run with a deadline."""
 
     spec: ClusterSpec
     moving: ClusterSpec | None = None
     deadline: RunSpec | None = None
-    """A run that was declared on this machine, and whose deadline decides which workers the cluster
-    has.
-    """
+    """A run that was declared on this machine, whose deadline decides about workers."""
 
 
 def agreement(directory: Path, run: str = "") -> Agreement:
@@ -116,20 +110,21 @@ def agreement(directory: Path, run: str = "") -> Agreement:
             f"The move of {spec.name} cannot be read: {error}", where=str(path)
         ) from error
     if run and not is_brought(directory, run):
-        with suppress(ClusterError):  # a run without a declaration here has no deadline that counts
+        # A run that is not declared here has no valid deadline.
+        with suppress(ClusterError):
             declared = declared_run(directory, unknown_run(run)).spec
             deadline = declared if declared.finish_by else None
     return Agreement(spec, moving, deadline)
 
 
 def note_asked(directory: Path, command: Command) -> None:
-    """Note a command of this machine's user that the controller on a VM carries out."""
+    """Record a command of this machine's user that the controller on a VM executes."""
     with (directory / _ASKED).open("ab") as file:
         file.write(command.encoded)
 
 
 def was_asked(directory: Path, command: Command) -> bool:
-    """Return whether this machine's user gave this very command."""
+    """Return whether this machine's user gave exactly this command."""
     try:
         return command.encoded in (directory / _ASKED).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -137,10 +132,10 @@ def was_asked(directory: Path, command: Command) -> bool:
 
 
 def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
-    """What the cluster is as far as this machine knows by itself.
+    """Return the declaration of the cluster according to this machine's files.
 
-    Without a note (an earlier version handed the cluster over) by what `history` says before the
-    first hand-over. Raises DeclarationError where the declaration cannot be read.
+    Without `agreed.json` (an earlier version handed the cluster over), `history` before the first
+    handover decides. Raises DeclarationError if the declaration cannot be read.
     """
     try:
         for name in (AGREED, layout.SPEC):
@@ -158,7 +153,7 @@ def agreed(directory: Path, history: Iterable[Event] = ()) -> ClusterSpec:
 
 
 def unreadable(directory: Path) -> str:
-    """Why nobody can say what the cluster in this folder is, in one sentence, or nothing."""
+    """Return why the cluster's folder cannot be read, in one sentence; empty if it can."""
     try:
         ClusterSpec.from_dict(checks.parsed_object((directory / layout.SPEC).read_bytes()))
         with suppress(FileNotFoundError), (directory / layout.JOURNAL).open("rb"):
@@ -182,14 +177,15 @@ def _before_the_first_hand_over(spec: ClusterSpec, history: Iterable[Event]) -> 
 
 
 def was_elsewhere(history: Iterable[Event]) -> bool:
-    """Whether another machine was ever in charge: then what the journal says since is not this
-    machine's.
+    """Return whether another machine was ever in charge.
+
+    The journal since then is not from this machine.
     """
     return any(isinstance(event, events.ControllerMoved) and event.vm for event in history)
 
 
 def differences(told: ClusterSpec | None, known: ClusterSpec) -> list[str]:
-    """What a journal says of a cluster otherwise than this machine knows it: the fields, in order."""
+    """Return the fields in which a journal differs from this machine's declaration, in order."""
     if told:
         other = asdict(told)
     else:
@@ -200,19 +196,20 @@ def differences(told: ClusterSpec | None, known: ClusterSpec) -> list[str]:
 def resized(
     known: ClusterSpec, wanted: ClusterSpec, state: ClusterState, now: float
 ) -> ClusterSpec:
-    """`known` with the workers that this machine's user asks for.
+    """Return `known` with the workers that this machine's user requests.
 
-    Raises ClusterError where they are too many, or the money would not last for them until the VMs
-    end by themselves: Compute Engine changes the time limit of VMs that are stopped, not of those
-    that run (instances.setScheduling). Of what is `wanted` only the groups are taken, with their
-    prices and zones, which were computed from `known`, and how many VMs may prepare mini-batches,
-    where those are more. Traffic has the price of the zone in which the parameter servers are,
-    wherever most workers are from now on.
+    Only the groups of `wanted` are used, with their prices and zones, which were computed from
+    `known`, and its number of preparation VMs if that is larger. Traffic has the price of the
+    parameter servers' zone, even if most workers run elsewhere.
+
+    Raises ClusterError if they are too many, or if they would exceed the cost limit before the VMs
+    end automatically. The end cannot be moved: Compute Engine changes the time limit of stopped
+    VMs, not of running ones (instances.setScheduling).
     """
     if wanted.worker_count > known.max_workers:
         what = f"{wanted.worker_count} workers are more than the {known.max_workers} that {known.name} may have"
         raise ClusterError(what, fix="Declare the cluster with --max-workers.")
-    # What was declared before there was such a price has VMs with the end that follows from what it
+    # A declaration of an earlier version has no such price. The end of its VMs follows from its
     # cost until now.
     end_hourly = known.end_hourly or known.most_hourly
     new = replace(
@@ -226,10 +223,11 @@ def resized(
     servers = (vm.zone for vm in state.serving if vm.role == PARAMETER_SERVER)
     home = next(servers, new.home_zone)
     traffic = {zone: transfer_price(zone, home).dollars_per_gib for zone in new.all_zones}
+    # Traffic with zones that the cluster leaves stays on the bill.
     traffic = {
         **known.transfer_prices,
         **traffic,
-    }  # what was exchanged with zones that are left stays on the bill
+    }
     new = replace(new, transfer_prices={zone: price for zone, price in traffic.items() if price})
     cost = at_the_end(state, new, now)
     if (
@@ -254,9 +252,9 @@ def resized(
 
 
 def declared_below(place: Path, file: str) -> list[str]:
-    """The names of the folders in `place` that hold `file`, which is written last, oldest first.
+    """Return the names of the folders in `place` that contain `file`, oldest first.
 
-    Whoever removes some of them, or all, may do so meanwhile.
+    `file` is written last. Other processes may remove folders during the search.
     """
     found = list[tuple[float, str]]()
     with suppress(FileNotFoundError):
@@ -267,9 +265,7 @@ def declared_below(place: Path, file: str) -> list[str]:
 
 
 def waiting(directory: Path, state: ClusterState, kind: str) -> list[str]:
-    """Return the names of declared work of a kind that no controller has recorded yet, oldest
-    first.
-    """
+    """Return the names of declared work that no controller has recorded yet, oldest first."""
     known = state.of_kind(kind)
     found = declared_below(directory / KINDS[kind].folder, KINDS[kind].file)
     return [name for name in found if name not in known]
@@ -278,10 +274,16 @@ def waiting(directory: Path, state: ClusterState, kind: str) -> list[str]:
 def read_declaration(
     directory: Path, kind: str, name: str, spec_of: Callable[[Mapping[str, object]], _Spec]
 ) -> _Spec:
-    """Return what this machine's user declared of work in the cluster's folder.
+    """Return the user's declaration of work in the cluster's folder.
 
     Parameters
     ----------
+    directory
+        The cluster's folder.
+    kind
+        The kind of work.
+    name
+        The name of the work.
     spec_of
         Returns the declaration with these values, `name` among them. Raises ValueError.
 
@@ -300,12 +302,13 @@ def read_declaration(
 
 
 def declared_run(directory: Path, run: RunState) -> RunState:
-    """The run with what its `run.json` on this machine says of it. Raises ClusterError where there
-    is none.
+    """Return the run with the declaration in its `run.json` on this machine.
 
-    One whose declaration came from a VM has no deadline: on demand only this machine's user rents.
+    A run whose declaration came from a VM has no deadline: only this machine's user may rent on
+    demand. Raises ClusterError if there is no declaration.
     """
-    run_folder(directory, run.name)  # refuses an invalid name
+    # This refuses an invalid name.
+    run_folder(directory, run.name)
     spec = read_declaration(
         directory, "run", run.name, lambda values: RunSpec.from_dict({**values, "token": ""})
     )
@@ -315,26 +318,25 @@ def declared_run(directory: Path, run: RunState) -> RunState:
 
 
 def note_brought(directory: Path, run: str) -> None:
-    """Note that the code of a run is another machine's, before it comes."""
+    """Record that the code of a run belongs to another machine, before the code arrives."""
     places.private(directory / _BROUGHT)
     (directory / _BROUGHT / checked_name(run)).touch()
 
 
 def forget_brought(directory: Path, run: str) -> None:
-    """Remove the note of `note_brought`, once nothing of the run from there is left in its place."""
+    """Remove the record of `note_brought`, after all files of that run are removed."""
     (directory / _BROUGHT / checked_name(run)).unlink(missing_ok=True)
 
 
 def is_brought(directory: Path, run: str) -> bool:
-    """Whether the code of the run came from a VM: another machine's user declared it."""
+    """Return whether the code of the run came from a VM: another machine's user declared it."""
     return (directory / _BROUGHT / run).exists()
 
 
 def agree_to_code(directory: Path, run: str, *, trust: bool) -> None:
-    """See that this machine's user agrees to run the code of a run here, if it is not his own from
-    here.
+    """Check that this machine's user agrees to run the code of a run from another machine here.
 
-    With `trust` he does, to the code as it is now. Raises AgreementError where he has not.
+    `trust` records the agreement to the present code. Raises AgreementError without an agreement.
     """
     if not is_brought(directory, run):
         return
@@ -354,7 +356,10 @@ def agree_to_code(directory: Path, run: str, *, trust: bool) -> None:
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 of all of a run that can run: its declaration, cell, packages and what it includes."""
+    """Return the SHA-256 of a run's executable files.
+
+    These are its declaration, its cell, its packages and its included files.
+    """
     found = [folder / layout.RUN, folder / layout.CELL]
     found += [
         path
@@ -369,7 +374,10 @@ def fingerprint(folder: Path) -> str:
 
 
 def shown(spec: ClusterSpec, seat: Mapping[str, object]) -> str:
-    """What a machine that attaches would follow, in one sentence. `seat`: the controller's VM."""
+    """Describe in one sentence what an attaching machine would follow.
+
+    `seat` is the controller's VM.
+    """
     if spec.project:
         where = f"project {spec.project}"
     else:

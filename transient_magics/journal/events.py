@@ -1,8 +1,8 @@
 """Typed events: every decision and fact about one cluster.
 
-What an event is, and how it is checked when it is read, `protocol.events` says. What runs and VMs
-tell is defined beside it (`protocol.vm_events`): VMs make their lines of the same classes. Here are
-those of the controller.
+`protocol.events` defines the format of events and their checks. `protocol.vm_events` defines the
+events that runs and VMs report, because VMs write their lines with the same classes. This module
+defines the events of the controller.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..protocol.machines import LEAST
 from ..protocol.objective import objective_or_none, patience_or_none
 
 MOST_RUNS = 100
-"""At once on one cluster: each has ports of its own."""
+"""Maximum number of simultaneous runs on one cluster: each has its own ports."""
 _Part = Annotated[float, within(LEAST, 1)]
 _Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds per second
 
@@ -33,19 +33,19 @@ def _begun(anchors: tuple[object, ...]) -> tuple[object, ...]:
 
 
 Anchors = Annotated[tuple[tuple[float, float, _Rate], ...], _begun]
-"""Those of `Clock`, all of them."""
+"""All anchors of the emulated clock (`Clock`)."""
 
 
 @_event("cluster.declared", INTENTION)
 class ClusterDeclared(Event):
-    """The user asked for this cluster. `spec` is ClusterSpec.to_dict()."""
+    """The user declared this cluster. `spec` is ClusterSpec.to_dict()."""
 
     spec: Mapping[str, object]
 
 
 @_event("cluster.ready", FACT)
 class ClusterReady(Event):
-    """Every declared VM answers; `seconds` since the declaration."""
+    """Every declared VM responds, `seconds` after the declaration."""
 
     workers: int
     seconds: float
@@ -53,10 +53,10 @@ class ClusterReady(Event):
 
 @_event("cluster.resized", INTENTION)
 class ClusterResized(Event):
-    """The user asked for other workers. `spec` is the whole new ClusterSpec.to_dict().
+    """The user requested other workers. `spec` is the whole new ClusterSpec.to_dict().
 
-    `gives_up`: the workers that go, where the user said which are to; else who has no place in
-    `spec` goes.
+    `gives_up`: the workers to delete, if the user selected them; else those without a slot in
+    `spec`.
     """
 
     spec: Mapping[str, object]
@@ -65,8 +65,10 @@ class ClusterResized(Event):
 
 @_event("cluster.relocating", INTENTION)
 class ClusterRelocating(Event):
-    """The user asked for the cluster elsewhere, or with other parameter servers: its VMs are rented
-    there, beside those that go on. `spec` is the whole ClusterSpec.to_dict() that it is to have.
+    """The user requested a move of the cluster, or other parameter servers.
+
+    The new VMs are rented while the old ones keep running. `spec` is the whole planned
+    ClusterSpec.to_dict().
     """
 
     spec: Mapping[str, object]
@@ -74,11 +76,10 @@ class ClusterRelocating(Event):
 
 @_event("cluster.relocated", INTENTION)
 class ClusterRelocated(Event):
-    """The cluster is there from now on, its runs go on from what was saved; the VMs that it
-    `leaves` are deleted.
+    """The move of the cluster is complete; its runs resume from what was saved.
 
-    `transferred`: bytes of checkpoints and data that followed it, for which `dollars` (US) are
-    paid.
+    The VMs in `leaves` are deleted. `transferred`: bytes of checkpoints and data that moved with
+    it, at a cost of `dollars` (US).
     """
 
     leaves: tuple[Name, ...]
@@ -88,8 +89,9 @@ class ClusterRelocated(Event):
 
 @_event("cluster.stayed", INTENTION)
 class ClusterStayed(Event):
-    """The cluster stays as it was, for this `reason` (a clause); what was rented elsewhere is
-    deleted.
+    """The move of the cluster was cancelled for `reason` (a clause).
+
+    The VMs that were rented for it are deleted.
     """
 
     reason: str
@@ -97,19 +99,19 @@ class ClusterStayed(Event):
 
 @_event("cluster.clock", FACT)
 class ClusterClock(Event):
-    """The emulated clock runs at another rate."""
+    """The rate of the emulated clock changed."""
 
     anchors: Anchors
 
 
 @_event("cluster.advised", FACT)
 class ClusterAdvised(Event):
-    """What Compute Engine advises about Spot VMs with this GPU: by zone, how likely there is one (0
-    to 1) and for how many seconds most run (0: unknown).
+    """Compute Engine's advice about Spot VMs with this GPU.
 
-    `preempted`: of the Spot VMs that ended there within a week, the share that was preempted, where
-    that is known. `measured`: not Compute Engine says so, VMs were asked for and given back from
-    this machine, of late.
+    `zones`: by zone, the probability that one is available (0 to 1) and the seconds for which most
+    run (0: unknown). `preempted`: by zone, the share of the Spot VMs that ended within a week
+    because of preemption, if known. `measured`: the values come from recent requests of this
+    machine, which rented VMs and deleted them, and not from Compute Engine.
     """
 
     accelerator: str
@@ -120,8 +122,9 @@ class ClusterAdvised(Event):
 
 @_event("cluster.zones_found", INTENTION)
 class ClusterZonesFound(Event):
-    """Compute Engine has the GPUs in other zones than the catalog says: by GPU, those in which
-    workers may be, best first. `spec`: the declaration with them.
+    """Compute Engine has the GPUs in zones other than those of the catalog.
+
+    `zones`: by GPU, the zones for workers, best first. `spec`: the declaration with these zones.
     """
 
     zones: Mapping[str, tuple[str, ...]]
@@ -130,8 +133,7 @@ class ClusterZonesFound(Event):
 
 @_event("cluster.priced", INTENTION)
 class ClusterPriced(Event):
-    """Google's prices are others than those the cluster was declared with; `spec`: the declaration
-    with them.
+    """Google's prices differ from those of the declaration; `spec` is the declaration with them.
 
     `hourly` and `on_demand_hourly` are US dollars for the whole cluster.
     """
@@ -150,15 +152,14 @@ class ClusterDeleting(Event):
 
 @_event("cluster.deleted", INTENTION)
 class ClusterDeleted(Event):
-    """Compute Engine lists no VM of this cluster any more."""
+    """All VMs of this cluster are gone: Compute Engine lists none."""
 
 
 @_event("cluster.image_chosen", INTENTION)
 class ClusterImageChosen(Event):
-    """Which image the VMs boot from where none was named (`image`, empty for plain Debian 12);
-    `why` is a clause.
+    """The image from which the VMs boot if the user named none; empty: plain Debian 12.
 
-    `gpu`: whether it carries a driver, so that VMs with GPUs can boot from it.
+    `why` is a clause. `gpu`: whether it contains a driver, so that VMs with GPUs can boot from it.
     """
 
     image: str
@@ -168,12 +169,10 @@ class ClusterImageChosen(Event):
 
 @_event("vm.requested", FACT)
 class VmRequested(Event):
-    """A VM was asked for. Prices are US dollars per hour; `replaces` names the VM whose place it
-    takes.
+    """A VM was requested. Prices are US dollars per hour; `replaces` names the VM that it replaces.
 
-    `slot` is the place in the cluster that it fills: the parameter server's number, or the
-    how-many-th declared worker. `ends`: the moment at which Compute Engine is to end it, in seconds
-    since 1970; 0 where that was not told.
+    `slot` is the index in the cluster of the parameter server or the declared worker. `ends`: when
+    Compute Engine is scheduled to end it, in seconds since 1970; 0 if not reported.
     """
 
     vm: Name
@@ -191,10 +190,10 @@ class VmRequested(Event):
 
 @_event("vm.refused", FACT)
 class VmRefused(Event):
-    """Compute Engine did not give the VM. `reason` is one sentence.
+    """Compute Engine refused the VM. `reason` is one sentence.
 
-    `cause`: stockout, quota, quota everywhere (that of all regions), access (a right or a policy),
-    or other; `hints`: zones that Compute Engine named as having capacity.
+    `cause`: stockout, quota, quota everywhere (the quota of all regions), access (a permission or a
+    policy), or other. `hints`: zones that Compute Engine named as having capacity.
     """
 
     vm: Name
@@ -205,9 +204,9 @@ class VmRefused(Event):
 
 @_event("vm.running", FACT)
 class VmRunning(Event):
-    """Compute Engine reports the VM as RUNNING: it costs money from here on.
+    """Compute Engine reports the VM as RUNNING: it costs money from now on.
 
-    `started`: since when, as Compute Engine says, in ns since 1970; 0 where it was not told.
+    `started`: its start as reported by Compute Engine, in ns since 1970; 0 if not reported.
     """
 
     vm: Name
@@ -219,7 +218,7 @@ class VmRunning(Event):
 
 @_event("vm.boot_step", FACT)
 class VmBootStep(Event):
-    """The VM's start-up script began something; `what` is a clause."""
+    """The VM's start-up script began a step; `what` is a clause."""
 
     vm: Name
     what: str
@@ -227,8 +226,9 @@ class VmBootStep(Event):
 
 @_event("vm.boot_failed", FACT)
 class VmBootFailed(Event):
-    """The VM will not become one that answers. `reason` is a clause; `lines`: the end of what it
-    wrote, where known.
+    """The VM failed to boot. `reason` is a clause.
+
+    `lines`: the end of its output, if known.
     """
 
     vm: Name
@@ -238,15 +238,16 @@ class VmBootFailed(Event):
 
 @_event("vm.ready", FACT)
 class VmReady(Event):
-    """The VM answers over SSH and its agent runs."""
+    """The VM responds over SSH, and its agent runs."""
 
     vm: Name
 
 
 @_event("vm.unfit", FACT)
 class VmUnfit(Event):
-    """The VM answers, but cannot do what it was rented for, as train on its GPU. `reason` is a
-    clause.
+    """The VM responds but cannot do what it was rented for, such as training on its GPU.
+
+    `reason` is a clause.
     """
 
     vm: Name
@@ -255,8 +256,9 @@ class VmUnfit(Event):
 
 @_event("vm.preemption_asked", FACT)
 class VmPreemptionAsked(Event):
-    """The user asked Compute Engine to take the VM back, in `seconds`: what follows is no
-    revocation of its own.
+    """The user asked Compute Engine to preempt the VM in `seconds`.
+
+    The preemption that follows does not count as one of Compute Engine's own.
     """
 
     vm: Name
@@ -265,10 +267,10 @@ class VmPreemptionAsked(Event):
 
 @_event("vm.preemption_notice", FACT)
 class VmPreemptionNotice(Event):
-    """Compute Engine announced that it takes the VM back.
+    """Compute Engine announced the preemption of the VM.
 
-    It documents how long that takes at most, which are `seconds`; a VM does not learn when exactly,
-    nor that `--notice` of the weather makes its end sooner. `noticed` is the VM's own clock, ns.
+    `seconds` is the documented maximum until its end. A VM knows neither the exact time, nor
+    whether `--notice` of the weather shortens it. `noticed` is from the VM's own clock, in ns.
     """
 
     vm: Name
@@ -278,8 +280,9 @@ class VmPreemptionNotice(Event):
 
 @_event("vm.traffic", FACT)
 class VmTraffic(Event):
-    """What a VM has `sent` and `received` since it started, in bytes. Told of VMs away from the
-    parameter servers.
+    """Bytes that a VM has `sent` and `received` since its start.
+
+    Reported for VMs in zones whose traffic with the parameter servers costs money.
     """
 
     vm: Name
@@ -289,10 +292,9 @@ class VmTraffic(Event):
 
 @_event("vm.deflated", FACT)
 class VmDeflated(Event):
-    """The provider took a part of the VM's processors or network, and left it the rest; it runs on.
+    """The provider took a part of the VM's processors or network; the VM keeps running.
 
-    `cpu`, `network`: which part of each it has from now on; `cpu_before`, `network_before`: which
-    it had.
+    `cpu`, `network`: the shares from now on; `cpu_before`, `network_before`: the shares before.
     """
 
     vm: Name
@@ -304,7 +306,7 @@ class VmDeflated(Event):
 
 @_event("vm.inflated", FACT)
 class VmInflated(Event):
-    """The provider gave back some of it, or all. As `vm.deflated`."""
+    """The provider returned a part of the VM's processors or network, or all. As `vm.deflated`."""
 
     vm: Name
     cpu: _Part
@@ -315,11 +317,10 @@ class VmInflated(Event):
 
 @_event("vm.machine_asked", INTENTION)
 class VmMachineAsked(Event):
-    """The VM is to be stopped, made a `machine_type` and started again; `reason`, a clause, says
-    why.
+    """The controller plans to stop the VM, change it to `machine_type` and start it again.
 
-    Prices are US dollars per hour, of the VM as it will be, and of its disk alone (`disk_hourly`);
-    `part` is what it will have of the vCPUs that it was rented with.
+    `reason` is a clause. Prices are US dollars per hour: of the changed VM, and of its disk alone
+    (`disk_hourly`). `part` is its future share of the vCPUs with which it was rented.
     """
 
     vm: Name
@@ -333,10 +334,9 @@ class VmMachineAsked(Event):
 
 @_event("vm.stopped", FACT)
 class VmStopped(Event):
-    """We stopped the VM for this `reason`, a clause, and are about to start it again: until then
-    its disk alone costs.
+    """The controller stopped the VM for `reason` (a clause) in order to start it again.
 
-    `stopping`: when it was told to stop, as of VmRevoked.
+    Until then it costs only its disk. `stopping`: when it started to stop, as in VmRevoked.
     """
 
     vm: Name
@@ -346,7 +346,7 @@ class VmStopped(Event):
 
 @_event("vm.machine_changed", FACT)
 class VmMachineChanged(Event):
-    """The VM, which is stopped, is a `machine_type` from now on, and was a `machine_before`."""
+    """The stopped VM is a `machine_type` from now on; it was a `machine_before`."""
 
     vm: Name
     machine_type: str
@@ -355,7 +355,7 @@ class VmMachineChanged(Event):
 
 @_event("vm.machine_refused", FACT)
 class VmMachineRefused(Event):
-    """Compute Engine does not change the VM, which stays what it was. `reason` is one sentence."""
+    """Compute Engine refused to change the VM, which keeps its type. `reason` is one sentence."""
 
     vm: Name
     reason: str
@@ -363,8 +363,9 @@ class VmMachineRefused(Event):
 
 @_event("vm.end_set", FACT)
 class VmEndSet(Event):
-    """The VM, which is stopped, had lost its end: Compute Engine was told it again, `ends` in
-    seconds since 1970.
+    """The stopped VM had lost its end, and Compute Engine received it again.
+
+    `ends` is in seconds since 1970.
     """
 
     vm: Name
@@ -373,7 +374,7 @@ class VmEndSet(Event):
 
 @_event("vm.start_refused", FACT)
 class VmStartRefused(Event):
-    """Compute Engine did not start the VM, which is stopped. `reason` and `cause` as of VmRefused."""
+    """Compute Engine refused to start the stopped VM. `reason` and `cause`: as in VmRefused."""
 
     vm: Name
     reason: str
@@ -382,8 +383,9 @@ class VmStartRefused(Event):
 
 @_event("vm.started", FACT)
 class VmStarted(Event):
-    """The VM, which was stopped, runs again, `started` as of VmRunning; without an `address` it is
-    not as it should be, and is stopped again.
+    """The stopped VM runs again. `started`: as in VmRunning.
+
+    Without an `address` it is not configured as requested, and is stopped again.
     """
 
     vm: Name
@@ -394,8 +396,9 @@ class VmStarted(Event):
 
 @_event("reclaim.wanted", INTENTION)
 class ReclaimWanted(Event):
-    """The provider wants `number` of these `vms` back until then, in seconds since 1970, whichever;
-    what is missing then it takes by itself. 0: it wants none any more.
+    """The provider reclaims `number` of these `vms` by `until`, in seconds since 1970.
+
+    Any of them will do; at `until` it preempts as many as are missing. 0: the request is withdrawn.
     """
 
     number: Count
@@ -405,8 +408,9 @@ class ReclaimWanted(Event):
 
 @_event("reclaim.proposed", INTENTION)
 class ReclaimProposed(Event):
-    """These VMs are to go for this `reason`, a clause; it is asked whether others are to, `until`
-    then (seconds since 1970).
+    """These VMs are proposed for deletion for `reason` (a clause).
+
+    The user may choose others until `until` (seconds since 1970).
     """
 
     vms: tuple[Name, ...]
@@ -416,9 +420,9 @@ class ReclaimProposed(Event):
 
 @_event("reclaim.answered", INTENTION)
 class ReclaimAnswered(Event):
-    """These VMs go, of those that the provider wants back, for this `reason`, a clause.
+    """These VMs of the provider's request will be deleted, for `reason` (a clause).
 
-    `agreed`: it was proposed, and somebody agreed to it.
+    `agreed`: a user accepted the proposal.
     """
 
     vms: tuple[Name, ...]
@@ -428,11 +432,11 @@ class ReclaimAnswered(Event):
 
 @_event("vm.revoked", FACT)
 class VmRevoked(Event):
-    """The VM is gone without our asking. `signal`: what told us first (`notice`, `ssh`, `api`), or
-    `start`: it was stopped and cannot be started again.
+    """The VM is gone without a request of the controller.
 
-    `stopping`: when it was told to stop, as Compute Engine says, in ns since 1970; 0 where that is
-    not known.
+    `signal`: the first sign (`notice`, `ssh`, `api`), or `start`: the VM was stopped and cannot be
+    started again. `stopping`: when it started to stop, as reported by Compute Engine, in ns since
+    1970; 0 if unknown.
     """
 
     vm: Name
@@ -442,7 +446,7 @@ class VmRevoked(Event):
 
 @_event("vm.deleted", FACT)
 class VmDeleted(Event):
-    """We ended the VM and it is gone. `stopping`: when it was told to stop, as of VmRevoked."""
+    """The controller deleted the VM, and it is gone. `stopping`: as in VmRevoked."""
 
     vm: Name
     reason: str
@@ -451,7 +455,7 @@ class VmDeleted(Event):
 
 @_event("worker.replaced", FACT)
 class WorkerReplaced(Event):
-    """VM `by` was asked for in the place of `worker`."""
+    """VM `by` was requested to replace `worker`."""
 
     worker: Name
     by: Name
@@ -459,7 +463,7 @@ class WorkerReplaced(Event):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class _WorkEvent(Event):
-    """An event that work of every kind has.
+    """An event of work of any kind.
 
     `work` is its name and `of` its kind.
     """
@@ -486,7 +490,7 @@ class WorkDeclared(_WorkEvent):
 
 @_event("work.stopping", FACT)
 class WorkStopping(_WorkEvent):
-    """The work begins nothing more, and is over once what still runs has ended.
+    """The work begins nothing more, and is over when its running parts have ended.
 
     `state` is its state from then on. `reason` is a clause; it is empty for a study whose trials
     are all done.
@@ -500,7 +504,7 @@ class WorkStopping(_WorkEvent):
 class WorkEnded(_WorkEvent):
     """The work is over, and its VMs are free.
 
-    `reason`, a clause, says why it failed or ended before it was done.
+    `reason`, a clause: why it failed, or ended before it was done.
     """
 
     state: Literal["finished", "failed", "stopped"]
@@ -511,16 +515,17 @@ class WorkEnded(_WorkEvent):
 class TrainChecked(Event):
     """The run passed its check: a step of it can be built.
 
-    Counted then: the `parameters` of its model, and the `variable_bytes` that parameter servers
-    keep for it, the optimizer's among them (0: not known).
+    The check counted the `parameters` of its model, and the `variable_bytes` that parameter servers
+    keep for it, including the optimizer's (0: unknown).
     """
 
     run: Name
     parameters: Count = 0
     variable_bytes: Count = 0
     steps: Count = 0
-    """With the next three, what the cell's `model.fit` declares (protocol.run.FitDeclaration), if
-    the run's declaration leaves it to the cell.
+    """With the next three fields: what the cell's `model.fit` declares.
+
+    Set if the run's declaration leaves it to the cell (protocol.run.FitDeclaration).
     """
     epoch_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
@@ -529,7 +534,7 @@ class TrainChecked(Event):
 
 @_event("train.traced", FACT)
 class TrainTraced(Event):
-    """A step of the worker was traced, and the trace is here; with a `reason`, why not."""
+    """A trace of a step of the worker has arrived; with a `reason`, why it failed."""
 
     run: Name
     worker: Name
@@ -538,25 +543,22 @@ class TrainTraced(Event):
 
 @_event("train.moved", INTENTION)
 class TrainMoved(Event):
-    """The user wants this run, which waits, to begin before that one; `before` is empty: before all
-    that wait.
-    """
+    """The user moved this waiting run before the run `before`; empty: before all that wait."""
 
     run: Name
     before: NameOrNone = ""
 
 
 Machines = tuple[tuple[str, Literal["spot", "standard"], Annotated[int, at_least(1)]], ...]
-"""Workers: of each GPU (`cpu`: none), transient (spot) or on demand (standard), so many."""
+"""Workers: GPU (`cpu`: none), transient (spot) or on demand (standard), and number."""
 
 
 @_event("preparation.scaled", INTENTION)
 class PreparationScaled(Event):
-    """The VMs in these `slots`, which are nobody else's before or after, prepare the run's
-    mini-batches from now on.
+    """The VMs in `slots` prepare the run's mini-batches from now on.
 
-    `waiting`: the share of its time that a worker's step waited for its mini-batch (0: not known
-    yet).
+    These slots never belong to another run. `waiting`: the share of its time for which a worker's
+    step waited for its mini-batch (0: unknown).
     """
 
     run: Name
@@ -566,9 +568,9 @@ class PreparationScaled(Event):
 
 @_event("deadline.acted", INTENTION)
 class DeadlineActed(Event):
-    """The workers of a run with a deadline are these from now on, for this `reason`, a clause.
+    """The workers of a run with a deadline change to `machines`, for `reason` (a clause).
 
-    `agreed`: it was proposed, and somebody agreed to it.
+    `agreed`: a user accepted the proposal.
     """
 
     run: Name
@@ -579,8 +581,9 @@ class DeadlineActed(Event):
 
 @_event("deadline.proposed", INTENTION)
 class DeadlineProposed(Event):
-    """The same as a proposal, which can be agreed to `until` then, in seconds since 1970; 0: it is
-    withdrawn.
+    """A proposal to change the workers of a run with a deadline, as in DeadlineActed.
+
+    A user can accept it until `until`, in seconds since 1970; 0: it is withdrawn.
     """
 
     run: Name
@@ -591,11 +594,11 @@ class DeadlineProposed(Event):
 
 @_event("deadline.outlook", FACT)
 class DeadlineOutlook(Event):
-    """How a run with a deadline stands.
+    """The outlook of a run with a deadline.
 
-    `chance` that it is in time; it ends about between `low` and `high`, in seconds since 1970 (0:
-    not known yet). US dollars: a step is `worth` so much now, and a Spot worker with that `gpu`
-    makes one for `price`.
+    `chance`: the probability that it ends in time. It ends between about `low` and `high`, in
+    seconds since 1970 (0: unknown). In US dollars: `worth` is the present value of a step, and
+    `price` the cost of a step on a Spot worker with that `gpu`.
     """
 
     run: Name
@@ -609,8 +612,9 @@ class DeadlineOutlook(Event):
 
 @_event("deadline.late", FACT)
 class DeadlineLate(Event):
-    """It is known that a run ends after its deadline, about at `ends` (seconds since 1970; 0: not
-    known), or, where `again` is true, that it can be in time after all. `reason` is a clause.
+    """The run will end late, at about `ends`; with `again`, it can be in time after all.
+
+    `ends` is in seconds since 1970 (0: unknown). `reason` is a clause.
     """
 
     run: Name
@@ -621,12 +625,13 @@ class DeadlineLate(Event):
 
 @_event("cluster.leased", FACT)
 class ClusterLeased(Event):
-    """Which runs have begun, each with the number of its ports on the parameter servers, and which
-    run, job or Dask cluster has the worker in each place: that of a slot, or a further one on its
-    VM (spec/cluster.py).
+    """The leases of ports and workers.
 
-    `held`: runs that would have enough workers and wait all the same, with what for (check, memory,
-    link) and why, a clause. `ahead`: which run makes ready in a slot, to have its worker next.
+    `ports`: the runs that have begun, each with the number of its ports on the parameter servers.
+    `workers`: which run, job or Dask cluster has the worker in each place: that of a slot, or a
+    further one on its VM (spec/cluster.py). `held`: runs that have enough workers but wait for
+    something (check, memory, link), and why, a clause. `ahead`: the run that prepares in a slot to
+    have its worker next.
     """
 
     ports: Mapping[str, Annotated[int, within(0, MOST_RUNS - 1)]]
@@ -647,7 +652,7 @@ class ControllerStarted(Event):
 class ControllerRecovered(Event):
     """A controller took charge after another one ended; it found `vms` living VMs.
 
-    `unreadable` lines of the journal, torn or damaged, do not count.
+    `unreadable`: the number of torn or damaged lines in the journal, which are ignored.
     """
 
     pid: int
@@ -657,10 +662,9 @@ class ControllerRecovered(Event):
 
 @_event("controller.moved", INTENTION)
 class ControllerMoved(Event):
-    """The cluster is from here on in the charge of the controller on `vm`; empty: on the machine
-    that declared it.
+    """The controller on `vm` is now in charge; empty: the machine that declared the cluster.
 
-    The last line of the one that was in charge, and the first fact that the next one knows.
+    It is the last line of the previous controller, and the first fact of the next one.
     """
 
     vm: NameOrNone
@@ -668,17 +672,16 @@ class ControllerMoved(Event):
 
 @_event("cluster.forgotten", INTENTION)
 class ClusterForgotten(Event):
-    """The journal of the cluster was removed. It counts with these US `dollars`, the most that it
-    can have cost.
-    """
+    """The journal of the cluster was removed; `dollars` (US) is its maximum cost before that."""
 
     dollars: Amount
 
 
 @_event("cluster.taken_back", INTENTION)
 class ClusterTakenBack(Event):
-    """This machine is in charge again, after a controller on a VM was. `left_out`: by kind, how
-    many lines of that controller do not count.
+    """The return of control to this machine, after a controller on a VM was in charge.
+
+    `left_out`: by kind, the number of that controller's lines that are ignored.
     """
 
     left_out: Mapping[str, Count] = field(default_factory=dict[str, int])
@@ -686,22 +689,23 @@ class ClusterTakenBack(Event):
 
 @_event("controller.trouble", FACT)
 class ControllerTrouble(Event):
-    """Something that the controller goes on trying. `what` is one sentence; empty when it is over."""
+    """A problem that the controller retries. `what` is one sentence; empty when it is solved."""
 
     what: str
 
 
 @_event("image.step", FACT)
 class ImageStep(Event):
-    """In the journal of an image's build: something begins; `what` is a clause."""
+    """A step in the journal of an image's build began; `what` is a clause."""
 
     what: str
 
 
 @_event("image.built", FACT)
 class ImageBuilt(Event):
-    """The image is there and its VM is gone, `seconds` after the declaration. `image_id` is Compute
-    Engine's number.
+    """The image is complete and its VM is gone, `seconds` after the declaration.
+
+    `image_id` is Compute Engine's number.
     """
 
     image: str
@@ -711,15 +715,16 @@ class ImageBuilt(Event):
 
 @_event("image.failed", FACT)
 class ImageFailed(Event):
-    """There is no image; `reason` is one sentence, behind it perhaps the last lines of the start-up
-    script.
+    """The build of the image failed.
+
+    `reason` is one sentence, possibly followed by the last lines of the start-up script.
     """
 
     reason: str
 
 
 def encode(event: Event) -> bytes:
-    """The event's line, with its newline; of a text no more than is read again."""
+    """Encode the event as a line, with its newline and with texts cut to the accepted length."""
     values = event.to_dict()
     values = {
         name: clipped(value) if isinstance(value, str) else value for name, value in values.items()
@@ -728,13 +733,13 @@ def encode(event: Event) -> bytes:
 
 
 def kinds() -> list[str]:
-    """All kinds of events, and their families, in order."""
+    """Return all kinds of events, and their families, in order."""
     found = known.kinds()
     return sorted({*found, *(kind.partition(".")[0] for kind in found)})
 
 
 def decode(line: bytes) -> Event:
-    """The event of one line. Raises JournalError for a line that is none (as a torn one)."""
+    """Read the event of one line. Raises JournalError for an invalid line, such as a torn one."""
     try:
         return known.decode(line)
     except ValueError as error:
@@ -744,9 +749,10 @@ def decode(line: bytes) -> Event:
 
 
 def from_dict(kind: str, values: Mapping[str, object]) -> Event:
-    """An event from plain values. Unknown kinds become `Unknown`; unknown fields are passed over.
+    """Build an event from plain values.
 
-    Raises JournalError where a field is not as it should be.
+    Unknown kinds become `Unknown`; unknown fields are ignored. Raises JournalError for an invalid
+    field.
     """
     try:
         return known.from_values({**values, "kind": kind})

@@ -1,5 +1,6 @@
-"""One program in charge of a folder: the lock that it holds while it lives is the truth about
-whether there is one.
+"""The lock of a folder: the program in charge of the folder holds it while it lives.
+
+Whether a process holds the lock is the only evidence of such a program.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ _START_SECONDS = 20.0
 
 
 def take(directory: Path) -> int | None:
-    """Hold the lock of `directory` until this process ends, and return it; None where another
-    process holds it.
-    """
+    """Take the lock of `directory` until this process ends; None if another process holds it."""
     lock = files.lock(directory / LOCK)
     if lock is not None:
         os.ftruncate(lock, 0)
@@ -28,14 +27,15 @@ def take(directory: Path) -> int | None:
 
 
 def mark(lock: int) -> None:
-    """Note in the lock's file that its holder is alive now: its time of modification tells when a
-    holder died.
+    """Record in the lock's file that its holder is alive.
+
+    The modification time of the file thus shows when a holder died.
     """
     os.utime(lock)
 
 
 def is_of(lock: int, directory: Path) -> bool:
-    """Whether this lock is still that of the folder: another one may bear its name by now."""
+    """Return whether this lock is still that of the folder, whose name another one may have now."""
     try:
         there = os.stat(directory / LOCK)
     except FileNotFoundError:
@@ -44,20 +44,18 @@ def is_of(lock: int, directory: Path) -> bool:
 
 
 def starting(directory: Path, since: float) -> bool:
-    """Return whether a program that was started on `directory` at `since` (seconds since 1970) may
-    still be starting.
+    """Return whether a program started on `directory` at `since` may still be starting.
 
-    No process has taken its lock yet then.
+    `since` is in seconds since 1970. No process has taken the lock yet in this case.
     """
     return not (directory / LOCK).exists() and time.time() - since < _START_SECONDS
 
 
 def held(directory: Path) -> bool:
-    """Whether a process holds the lock of `directory`."""
+    """Return whether a process holds the lock of `directory`."""
     try:
-        lock = os.open(
-            directory / LOCK, os.O_RDONLY | os.O_CLOEXEC
-        )  # also where nothing can be written
+        # Opening it for reading also works without write access.
+        lock = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

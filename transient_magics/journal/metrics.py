@@ -1,16 +1,18 @@
-"""Per-second metrics of a run: one JSON line per worker and second in the run's own file,
-down-sampled at its end.
+"""Per-second metrics of a run: one JSON line per worker and second in the run's own file.
 
-A line: `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval, `loss`,
-`batch_size` (of uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`,
+A line contains `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval,
+`loss`, `batch_size` (for uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`,
 `gap_seconds` (the longest between two steps), `staleness`, `learning_rate_divisor` (of the last
-step), `split` (where the seconds of its steps went: protocol/step_parts.py),
-`server_share` (how much of its cores the busiest parameter server took, 0 to 1), and, where a step
-was traced, its `traced_seconds`, which are in none of the others. Now and then it has what
-GRADIENTS names: the mean squared norm of the worker's gradients, and its two parts, the squared
-norm of the gradient of all data and the variance of one example's (both without bias, so the first
-is below zero at times). A worker writes some 25 MB of them a day: when the run is over `compact`
-merges all but its last hour into a line per worker and minute.
+step), `split` (the parts of its steps' seconds: protocol/step_parts.py) and `server_share` (the CPU
+share of the busiest parameter server, 0 to 1). If a step was traced, it also contains
+`traced_seconds`, which are excluded from the other fields.
+
+Occasionally it contains the GRADIENTS fields: the mean squared norm of the worker's gradients, and
+its two parts, the squared norm of the gradient of all data and the variance of one example's
+gradient. Both parts are unbiased, so the first one may be negative.
+
+A worker writes about 25 MB of metrics a day. When the run is over, `compact` merges all but the
+last hour into a line per worker and minute.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ GRADIENTS = ("gradient_squared", "gradient_signal", "gradient_noise")
 SPLIT = tuple(
     f"{'' if name.startswith('hidden') else 'split_'}{name}" for name in StepParts._fields
 )
-"""Where the seconds of a row's steps went, each as a column of its own."""
+"""Columns of the parts of a row's seconds."""
 SERVER_SHARE = "server_share"
 _FRESH_SECONDS = 3600
 _BUCKET_SECONDS = 60
@@ -52,12 +54,12 @@ _PIECE_BYTES = 2**16
 
 
 def joined(block: Iterable[tuple[int, bytes]]) -> bytes:
-    """The lines of a block of a followed file as they are in that file, for one `append`."""
+    """Return the lines of a block of a followed file as they are in that file, for one `append`."""
     return b"".join(line + b"\n" for _, line in block)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All lines as dicts, oldest first; none where there is no file. A torn line is passed over."""
+    """Read all lines as dicts, oldest first; none if there is no file. Torn lines are skipped."""
     try:
         return _parsed(path.read_bytes())
     except FileNotFoundError:
@@ -65,26 +67,24 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def sample(path: Path) -> list[dict[str, Any]]:
-    """As `read`, but of a large file blocks at equal distances only (4 MiB in all), from its begin
-    to its end.
-    """
+    """Read lines as `read` does, but only equidistant blocks of a large file (4 MiB in total)."""
     if _is_large(path):
         return [row for _, block in _blocks(path) for row in _parsed(block)]
     return read(path)
 
 
 async def follow(path: Path) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield lines as the file at `path` grows, first those that are there, for ever; its folder
-    must be there.
+    """Yield new lines as the file at `path` grows, after those already in it.
 
-    Of what is there already in a large file, a `sample` is read.
+    The folder of the file must exist. Of the existing lines in a large file, only a `sample` is
+    read.
     """
     offset = 0
     if _is_large(path):
         for end, block in _blocks(path):
             offset = end
             yield _parsed(block)
-            await asyncio.sleep(0)  # others have their turn
+            await asyncio.sleep(0)  # Other tasks have their turn.
     async for _, block in jsonl.follow(path, offset):
         for begin in range(0, len(block), _PIECE_BYTES):
             end = block.find(b"\n", begin + _PIECE_BYTES) + 1 or len(block)
@@ -101,7 +101,7 @@ def _is_large(path: Path) -> bool:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(offset behind it, block of whole lines) at equal distances in a large file."""
+    """Yield (end offset, block of whole lines) at equal distances in a large file."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         for number in range(_SAMPLES):
@@ -114,26 +114,25 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parsed(content: bytes) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for line in content.splitlines():
-        if (
-            len(line) > LONGEST_LINE
-        ):  # no worker writes one, and its values would take a multiple of its bytes
+        # Workers do not write such lines, and the values would take a multiple of their bytes.
+        if len(line) > LONGEST_LINE:
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # torn by a crash; the next second's line says more
+            continue  # A crash tore this line; the line of the next second follows.
         if isinstance(row, dict) and _is_sound(row := cast("dict[str, Any]", row)):
-            if not row[
-                "worker"
-            ].isprintable():  # it stands in tables that anybody may print in a terminal
+            # The name appears in tables that users print in a terminal.
+            if not row["worker"].isprintable():
                 row["worker"] = plain(row["worker"])
             rows.append(row)
     return rows
 
 
 def _is_sound(row: dict[str, Any]) -> bool:
-    """Whether it can be computed with: VMs write these lines, and what is computed here is drawn
-    and kept.
+    """Return whether the values of a row are valid.
+
+    VMs write these lines, and computed values are drawn and stored.
     """
     time = row.get("time")
     worker = row.get("worker")
@@ -163,7 +162,7 @@ def _is_sound(row: dict[str, Any]) -> bool:
 
 
 def split(row: Mapping[str, Any]) -> dict[str, float]:
-    """The columns `SPLIT` of a row; none where it does not tell, or not soundly."""
+    """Return the columns `SPLIT` of a row; none if they are missing or invalid."""
     parts = step_parts(row.get("split"))
     if parts:
         return dict(zip(SPLIT, parts, strict=True))
@@ -171,10 +170,9 @@ def split(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
-    """Steps per second of each row: its steps over the time since its worker's row before.
+    """Return the steps per second of each row: its steps over the time since its worker's last row.
 
-    A worker's first row counts the seconds that its steps took; None where the row does not say
-    even that.
+    The first row of a worker uses the seconds that its steps took; None if the row lacks these too.
     """
     before: dict[str, int] = {}
     found: list[float | None] = []
@@ -190,10 +188,10 @@ def speeds(rows: Iterable[dict[str, Any]]) -> list[float | None]:
 
 
 def compact(path: Path, large: int = _LARGE) -> bool:
-    """Down-sample the file of a run that is over, if it has more than `large` bytes (32 MiB).
-    Returns whether it had.
+    """Down-sample the file of a run that is over, if it is larger than `large` bytes (32 MiB).
 
-    Not while a run goes on: the length of its file says up to where the chief's was followed.
+    Returns whether it was. Never call it for a running run: the length of its file is the position
+    in the chief's file.
     """
     if not path.exists() or path.stat().st_size <= large:
         return False
@@ -207,10 +205,9 @@ def compact(path: Path, large: int = _LARGE) -> bool:
 
 
 def thin(rows: Iterable[dict[str, Any]], newest: int) -> Iterator[dict[str, Any]]:
-    """Rows older than an hour before the moment `newest` (ns), merged per worker and minute; the
-    others as they are.
+    """Yield rows; merge those over an hour older than `newest` (ns) per worker and minute.
 
-    Counts add up, gauges are averaged, of the gaps the longest is kept.
+    Counts add up, gauges are averaged, and the longest gap is kept.
     """
 
     def minute(row: dict[str, Any]) -> int | None:

@@ -1,6 +1,4 @@
-"""What a VM is to become that is stopped and started again, and what it has been: prices and
-machine types by time.
-"""
+"""Requested machine changes of a VM, and its past machine types and prices."""
 
 from __future__ import annotations
 
@@ -9,26 +7,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MachineChange:
-    """What a VM is to be when it has been stopped and started again. Prices in US dollars per hour."""
+    """The requested machine of a stopped VM. Prices in US dollars per hour."""
 
     machine_type: str
     hourly: float
     on_demand_hourly: float
     disk_hourly: float
-    """What it costs while it is stopped."""
+    """The price while it is stopped."""
     part: float
-    """What it will have of the vCPUs that it was rented with."""
+    """The future share of the vCPUs with which it was rented."""
     reason: str = ""
     refused: int = 0
-    """How often its start was refused, and when the last time, in seconds since 1970."""
+    """Number of refused starts, and the time of the last one, in seconds since 1970."""
     refused_at: float = 0.0
     tries: int = 0
-    """How often its end was set again, and it ran without being what it should be."""
+    """Number of attempts after which the VM was still not as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """From `since` on (seconds since 1970) a VM was a machine of this type, and ran or was stopped."""
+    """A period from `since` (seconds since 1970) in which a VM had one type and one state."""
 
     since: float
     machine_type: str
@@ -37,4 +35,4 @@ class Stretch:
     part: float = 1.0
     runs: bool = True
     ready_at: float = 0.0
-    """When it answered."""
+    """The time of its first response."""

@@ -1,4 +1,4 @@
-"""Read a journal: all of it, as it grows, or as the state that it adds up to."""
+"""Readers of a journal: all events, new events, or the state that they add up to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from .state import ClusterState
 
 
 def read(path: Path) -> list[Event]:
-    """All whole events of the journal at `path` (none where there is no file); unreadable lines are
-    passed over.
+    """Read all whole events of the journal at `path`; none if there is no file.
+
+    Unreadable lines are skipped.
     """
     try:
         return decode_lines(path.read_bytes())[0]
@@ -26,10 +27,9 @@ def read(path: Path) -> list[Event]:
 
 
 async def follow(path: Path, anew: Callable[[], None] = lambda: None) -> AsyncIterator[list[Event]]:
-    """Yield the events in batches, first all that are there (perhaps none), then new ones for ever.
+    """Yield the events in batches: first all present ones (perhaps none), then new ones.
 
-    Where the file is shortened or replaced, `anew` is called, and it is read from its first line
-    on.
+    If the file is shortened or replaced, it is read from its first line, after a call of `anew`.
     """
     first = True
     if not path.exists():
@@ -43,8 +43,9 @@ async def follow(path: Path, anew: Callable[[], None] = lambda: None) -> AsyncIt
 
 
 def decode_lines(block: bytes) -> tuple[list[Event], int]:
-    """The events of the whole lines in `block`, and where these end; unreadable lines are passed
-    over.
+    """Read the events of the whole lines in `block`, and return them with the end of these lines.
+
+    Unreadable lines are skipped.
     """
     end = block.rfind(b"\n") + 1
     events: list[Event] = []
@@ -52,12 +53,12 @@ def decode_lines(block: bytes) -> tuple[list[Event], int]:
         try:
             events.append(decode(line))
         except JournalError:
-            continue  # a line that a crash tore apart; what it said was never acted upon
+            continue  # A crash tore this line, and no process acted on it.
     return events, end
 
 
 class KeptState:
-    """The state that the journal at `path` adds up to. Any thread may ask."""
+    """The current state of the journal at `path`. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,7 +67,7 @@ class KeptState:
         self._state = ClusterState()
 
     def read(self) -> ClusterState:
-        """The state now; the empty one where there is no journal."""
+        """Return the current state; the empty one if there is no journal."""
         with self._lock:
             if not self._path.exists():
                 return ClusterState()
@@ -80,13 +81,14 @@ class KeptState:
 
 @lru_cache(maxsize=64)
 def kept(path: Path) -> KeptState:
-    """The kept state of the journal at `path`, one for all who ask."""
+    """Return the shared KeptState of the journal at `path`."""
     return KeptState(path)
 
 
 def known_states() -> Iterator[ClusterState]:
-    """What is known of all clusters of this machine, deleted ones too; one that cannot be read is
-    passed over.
+    """Yield the states of all clusters of this machine, also deleted ones.
+
+    Unreadable journals are skipped.
     """
     for folder in (places.clusters(), places.past()):
         for journal in folder.glob(f"[a-z]*/{layout.JOURNAL}"):

@@ -1,14 +1,12 @@
-"""What a run's metrics add up to, ready to be drawn: averages over equal spans of time, few of them
-however long it is.
+"""Chart data of a run's metrics: averages over equal time spans, in limited number.
 
-Lines of metrics (`metrics.py`) go in, columns of at most POINTS values come out. A span lasts two
-seconds at first and twice as long each time there would be too many, so that memory stays the same
+Metrics lines (`metrics.py`) go in, and columns of at most POINTS values come out. A span lasts two
+seconds at first. Its width doubles when there would be too many spans, so memory use is the same
 after a minute and after a month.
 
-How fast the cluster could be is judged as `train.slow` does it: each worker as fast as it was seen
-to be at best in ten seconds after its warm-up, all together as fast as their sum (S. Li, R. Walls,
-T. Guo, "Characterizing and modeling distributed training with transient cloud GPU servers", ICDCS
-2020).
+The expected speed of the cluster is estimated as in `train.slow`. Each worker counts with its best
+speed in ten seconds after its warm-up, and the cluster with the sum (S. Li, R. Walls, T. Guo,
+"Characterizing and modeling distributed training with transient cloud GPU servers", ICDCS 2020).
 """
 
 from __future__ import annotations
@@ -26,19 +24,19 @@ POINTS = 360
 WARM_UP_SECONDS = 30.0
 WINDOW_SECONDS = 10.0
 LATELY_SECONDS = 30.0
-"""Over which it is told where the steps of a run that goes on spend their time."""
+"""The period for the recent time of steps, while a run trains."""
 _FIRST_WIDTH = 2.0
-_LONGEST_ROW = 5.0  # what lies longer ago is a gap, or lines that were passed over
+_LONGEST_ROW = 5.0  # A longer interval is a gap, or lines were skipped.
 _NAMED = 64
 _MOST_LATELY = 2**15
-"""Lines that are kept of the last seconds, whatever time they tell."""
+"""Maximum number of lines kept for the recent period, whatever their times."""
 _LEAST = 1e-9
 _SCRAP = 0.25
 
 
 @dataclass(slots=True)
 class _Sums:
-    """One worker in one span."""
+    """Sums of one worker in one span."""
 
     rows: int = 0
     seconds: float = 0.0
@@ -59,8 +57,9 @@ class _Sums:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def speed(self, seen: float) -> float:
-        """Steps per second over the `seen` seconds; who was there for most of them counts as there
-        for all of them.
+        """Return the steps per second over the `seen` seconds.
+
+        A worker that was present for most of them counts as present for all of them.
         """
         if self.seconds <= 0:
             return 0.0
@@ -69,8 +68,10 @@ class _Sums:
 
 
 class Spent(NamedTuple):
-    """Where a worker's time went: so many steps, their parts together, and the sum of the shares
-    that the busiest parameter server took of its cores, of so many lines that tell it.
+    """Time of a worker: number of steps, sum of their parts, and load of the parameter servers.
+
+    `shares` is the sum of the busiest parameter server's CPU share, over the `lines` that report
+    it.
     """
 
     steps: float = 0.0
@@ -79,7 +80,7 @@ class Spent(NamedTuple):
     lines: int = 0
 
     def plus(self, other: Spent) -> Spent:
-        """That of both."""
+        """Return the sum of both."""
         return Spent(
             self.steps + other.steps,
             self.parts.plus(other.parts),
@@ -93,7 +94,7 @@ _ADDED = tuple(each.name for each in fields(_Sums) if each.name != "step")
 
 @dataclass(slots=True)
 class _Pace:
-    """How fast a worker is at best, in examples per second of computing."""
+    """The best speed of a worker, in examples per second of computing."""
 
     since: float
     seen: float = 0.0
@@ -119,11 +120,11 @@ class _Pace:
 
 @dataclass
 class RunSeries:
-    """The metrics of one run. Times in seconds since 1970, speeds in steps per second."""
+    """Metrics of one run. Times in seconds since 1970, speeds in steps per second."""
 
     width: float = _FIRST_WIDTH
     rows: int = 0
-    """How many lines were added."""
+    """Number of lines that were added."""
     _spans: dict[int, dict[str, _Sums]] = field(default_factory=dict[int, dict[str, _Sums]])
     _paces: dict[str, _Pace] = field(default_factory=dict[str, _Pace])
     _spent: dict[str, Spent] = field(default_factory=dict[str, Spent])
@@ -132,18 +133,18 @@ class RunSeries:
     )
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines of metrics; one that lacks its time, worker or steps is passed over."""
+        """Add metrics lines; a line without its time, worker or steps is skipped."""
         for row in rows:
             try:
                 self._add(row)
             except (KeyError, TypeError, ValueError):
-                continue  # of another version; the panel can do without it
+                continue  # The line is of another version, and the panel can do without it.
         while len(self._spans) > POINTS:
             self._widen()
 
     @property
     def newest(self) -> int:
-        """The number of the span that is not over yet; `columns` are the same until it is another."""
+        """The number of the unfinished span; `columns` change only when it changes."""
         return max(self._spans, default=0)
 
     def _add(self, row: Mapping[str, Any]) -> None:
@@ -197,8 +198,9 @@ class RunSeries:
             self._lately.popleft()
 
     def spent(self, *, whole: bool = False) -> dict[str, Spent]:
-        """Where the time of each worker went that stepped lately; `whole`: of each, since the run
-        began.
+        """Return the time of each worker that stepped recently.
+
+        `whole`: of all workers, for the whole run.
         """
         if whole:
             return dict(self._spent)
@@ -208,7 +210,7 @@ class RunSeries:
         return found
 
     def _named(self, worker: str) -> str:
-        """The worker itself, or "" for all those beyond the number that are told apart."""
+        """Return the worker's name, or "" for workers beyond the maximum number of names."""
         if len(self._paces) >= _NAMED:
             longest = min(self._paces, key=lambda name: self._paces[name].seen)
             newest = max(pace.seen for pace in self._paces.values())
@@ -230,11 +232,12 @@ class RunSeries:
         self._spans = wider
 
     def columns(self, *, whole: bool = False) -> dict[str, Any]:
-        """`time`, `step`, `loss`, `speed`, `expected` (of the whole cluster), `gradient_squared`,
-        `noise_scale`, and `workers`: speed, batch, staleness of each (`unnamed`: there were more
-        than can be told apart). All of one length, None where there is nothing. The span that is
-        not over yet is left out (unless the run is over: `whole`), and one of which too little is
-        known.
+        """Return the columns of the chart, all of the same length, None where data is missing.
+
+        The keys are `time`, `step`, `loss`, `speed`, `expected` (of the whole cluster),
+        `gradient_squared`, `noise_scale`, and `workers`: speed, batch and staleness of each.
+        `unnamed` is true if there were too many workers to name. The unfinished span is left out
+        (unless the run is over: `whole`), and so are spans with too little data.
         """
         lengths = {number: _seen(self._spans[number]) for number in sorted(self._spans)}
         if len(lengths) > 2 and not whole:
@@ -289,7 +292,7 @@ class RunSeries:
 
 
 def _seen(span: Mapping[str, _Sums]) -> float:
-    """Of how many seconds of a span there are lines."""
+    """Return the number of seconds of a span for which there are lines."""
     return max(sums.seconds for sums in span.values()) or 1.0
 
 
@@ -302,8 +305,9 @@ def _mean(sums: Iterable[_Sums], what: str, of: str) -> float | None:
 
 
 def _noise_scale(sums: Iterable[_Sums]) -> float | None:
-    """In examples, of a span's sums; None where nothing was measured, or the gradient drowns in its
-    noise.
+    """Return the noise scale of a span's sums, in examples.
+
+    None if it was not measured, or if the noise exceeds the gradient.
     """
     sums = list(sums)
     signal = sum(each.signal for each in sums)
@@ -313,5 +317,5 @@ def _noise_scale(sums: Iterable[_Sums]) -> float | None:
 
 
 def _short(value: float) -> float:
-    """With as many digits as can be seen, so that messages stay small."""
+    """Return the value with five significant digits, so that messages stay small."""
     return float(f"{value:.5g}")

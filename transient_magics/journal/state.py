@@ -1,7 +1,7 @@
-"""The state of a cluster, of its VMs and of its runs, as the events of its journal add up to it.
+"""The state of a cluster, of its VMs and of its runs, as the result of its journal's events.
 
-The rules by which events change it are in `folding`. Everything here is immutable: a rule makes a new
-state. Times are in seconds since 1970, and 0 where something has not happened yet.
+The rules by which events change it are in `folding`. Everything here is immutable: a rule makes a
+new state. Times are in seconds since 1970, and 0 if something has not happened yet.
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ class WorkerState:
 class Preparation:
     """The VMs that prepare a run's mini-batches.
 
-    They are those in `slots`, from `since` on. The run keeps at least `least` of them, because fewer
-    were not enough once. `gave_back` says whether it has had more than it needed. `waited` has the
-    latest reports: the moment, and the share of their steps for which workers waited.
+    They are those in `slots`, from `since` on. The run keeps at least `least` of them, because
+    fewer were not enough once. `gave_back`: whether it had more than it needed. `waited`: the
+    latest reports, each with its moment and the share of step time that workers waited.
     """
 
     slots: tuple[int, ...] = ()
@@ -188,11 +188,10 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True)
 class RunState(Work[RunSpec]):
-    """One run, which is never in the phase `stopped`: `stopped` says whether it finished before its
-    steps were made.
+    """One run. Its phase is never `stopped`: `stopped` says whether it finished early.
 
     `series`: (time, step, loss, steps per second); `checkpoints`: (time, step); `evaluations`:
-    (time, step, metrics). Of each there are few however long the run.
+    (time, step, metrics). Each has a limited number of points.
     """
 
     kind = "run"
@@ -205,11 +204,9 @@ class RunState(Work[RunSpec]):
     workers: Mapping[str, WorkerState] = field(default_factory=dict[str, WorkerState])
     checked: bool = False
     parameters: int = 0
-    """Of its model; 0 where they were not counted."""
+    """Parameters of its model; 0 if they were not counted."""
     variable_bytes: int = 0
-    """What parameter servers keep for it, the optimizer's variables among them; 0 where not
-    counted.
-    """
+    """Bytes of its variables on parameter servers, with the optimizer's; 0 if unknown."""
     server_bytes: int = 0
     """Peak memory of its process on the first parameter server's VM, in bytes; 0 if unknown."""
     checkpoint_step: int | None = None
@@ -218,11 +215,9 @@ class RunState(Work[RunSpec]):
     shipped: str = ""
     """The `gs://` path of the checkpoint of `shipped_step`."""
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Of the latest evaluation; NaN where one is no number."""
+    """Metrics of the latest evaluation; NaN if a value is not a number."""
     evaluated: tuple[int, bool, int, bool] = (0, True, 0, False)
-    """Of how many examples they are (0: not told), whether those are the whole dev split, else of
-    how many (0: not known), or of an endless one.
-    """
+    """Fields `examples`, `complete`, `of` and `endless` of the latest TrainEvaluated."""
     unevaluated: tuple[float, int, str] | None = None
     """Time, step and reason, if the latest evaluation failed."""
     unsaved: tuple[float, int, str] | None = None
@@ -232,10 +227,10 @@ class RunState(Work[RunSpec]):
     order: str = ""
     """Why its workers cannot start at any of their examples; empty if they can."""
     data: TrainData | None = None
-    """How it reads its records, where they come in blocks."""
+    """Statistics of its records, if they come in blocks."""
     preparation: Preparation = Preparation()
     traced: e.TrainTraced | None = None
-    """The latest trace that was asked for."""
+    """The latest requested trace."""
     stopped: bool = False
     best: TrainBest | None = None
     """The best evaluation, of a run that keeps its checkpoint."""
@@ -256,11 +251,11 @@ class RunState(Work[RunSpec]):
 
     @property
     def train_steps(self) -> int:
-        """How many steps were declared, over all workers; 0 while that is not known here."""
+        """The declared number of steps, over all workers; 0 while unknown here."""
         return self.spec.train_steps
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds until its last step at the latest speed; infinity without a recent one."""
+        """Return the seconds to its last step at the latest speed; infinity if not recent."""
         if not self.series or not self.workers:
             return math.inf
         told_at, step, _, speed = self.series[-1]
@@ -269,10 +264,10 @@ class RunState(Work[RunSpec]):
         return max(0.0, (self.train_steps - step) / speed - (now - told_at))
 
     def comes_to(self, goal: Objective) -> float | None:
-        """Its value by `goal` so far: of its best evaluation where that is kept or ends it, else of
-        its latest one.
+        """Return its value by `goal` so far.
 
-        None where it was not measured, NaN where the latest one is no number.
+        This is the best finite value if the run has an objective, else the latest one. None if it
+        was not measured, NaN if the latest one is not a number.
         """
         values = [found[goal.metric] for _, _, found in self.evaluations if goal.metric in found]
         known = [value for value in values if math.isfinite(value)]
@@ -284,7 +279,7 @@ class RunState(Work[RunSpec]):
 
 
 Claim = Work[object]
-"""What may have workers."""
+"""Any work that may have workers."""
 
 
 def unknown_run(name: str, **known: object) -> RunState:
@@ -325,47 +320,48 @@ class ClusterState:
     works: Works = field(default_factory=Works)
     """All work that was ever declared on the cluster, by name: one name space for all kinds."""
     failed_boots: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By `boot_key`: how many VMs in a row did not boot."""
+    """Number of VMs in a row that did not boot, by `boot_key`."""
     unfit: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By `boot_key`: how many VMs in a row answered and were of no use."""
+    """Number of VMs in a row that responded but could not do their work, by `boot_key`."""
     revocations: int = 0
     seat: str = ""
     """The VM with the controller; empty if it runs on the machine that declared the cluster."""
     trouble: str = ""
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Of runs that have begun: the number of their ports on the parameter servers."""
+    """Port numbers of runs that have begun, on the parameter servers."""
     leases: Mapping[int, str] = field(default_factory=dict[int, str])
     """The work that has the worker in a place (`spec/cluster.py`), whichever VM is there."""
     leased_at: Mapping[int, float] = field(default_factory=dict[int, float])
-    """Since when work has each place in `leases`."""
+    """Start of each lease in `leases`."""
     tenures: Mapping[str, tuple[tuple[int, float, float], ...]] = field(
         default_factory=dict[str, tuple[tuple[int, float, float], ...]]
     )
-    """By work: the places that it had before, each with begin and end."""
+    """Earlier places of each work, each with begin and end."""
     held: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    """Runs that wait though they would have enough workers: what for (check, memory, link), and
-    why, a clause.
+    """Runs that wait although they have enough workers.
+
+    For each: what it waits for (check, memory, link), and why, a clause.
     """
     ahead: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The run that makes ready in a slot, to have the worker there next."""
+    """The run that prepares in a slot, to have the worker there next."""
     order: tuple[str, ...] = ()
-    """The order of the runs that were there when the user last changed it."""
+    """The order of the runs at the time of the user's last change of it."""
     clock: Clock = field(default_factory=Clock)
     advice: dict[str, e.ClusterAdvised] = field(default_factory=dict[str, e.ClusterAdvised])
-    """By GPU, the latest."""
+    """The latest advice, by GPU."""
     preparers: Mapping[int, str] = field(default_factory=dict[int, str])
     """The run for which the VM in a slot prepares mini-batches, or did."""
     relocation: Relocation | None = None
     reclaim: Reclaim | None = None
-    """What the provider wants back, as long as it does."""
+    """VMs that the provider wants back, while it does."""
     transferred_dollars: float = 0.0
-    """What checkpoints and data cost that followed the cluster when it moved."""
+    """Transfer cost of checkpoints and data that moved with the cluster."""
     forgotten_dollars: float = 0.0
-    """The most that it can have cost before its journal was removed."""
+    """The maximum cost of the cluster before its journal was removed."""
     recent: tuple[Event, ...] = ()
     seq: int = 0
     passed_over: int = 0
-    """How many events did not fit the state."""
+    """Number of events that did not fit the state."""
 
     @property
     def over(self) -> bool:
@@ -384,7 +380,7 @@ class ClusterState:
 
     @property
     def wanted_back(self) -> list[str]:
-        """The living VMs without a notice, of those of which the provider wants some back."""
+        """The living VMs without a notice among those of which the provider wants some back."""
         names = self.reclaim.wanted.vms if self.reclaim else ()
         return [
             name
@@ -394,7 +390,7 @@ class ClusterState:
 
     @property
     def still_wanted(self) -> int:
-        """How many of the VMs in `wanted_back` have to go."""
+        """The number of VMs in `wanted_back` that have to go."""
         if self.reclaim is None:
             return 0
         return max(
@@ -419,7 +415,7 @@ class ClusterState:
 
     @property
     def idle_since(self) -> float:
-        """Since when the cluster is ready and without work; 0 if it is not."""
+        """When the cluster became ready and idle; 0 if it is not."""
         if not self.ready_at or any(not work.over for work in self.works.values()):
             return 0.0
         return max([self.ready_at, *(work.ended_at for work in self.works.values())])
@@ -431,21 +427,21 @@ class ClusterState:
 
     @property
     def stranded_since(self) -> float:
-        """Since when it is stranded; 0 if it is not, or if the last VM is still being deleted."""
+        """When it became stranded; 0 if it is not, or if the last VM is still being deleted."""
         if self.stranded:
             return max((vm.ended_at for vm in self._servers if _is_lost(vm)), default=0.0)
         return 0.0
 
     @property
     def unused_since(self) -> float:
-        """Since when it is idle or stranded; 0 if it is neither, or has work without servers."""
+        """When it became idle or stranded; 0 if it is neither, or has work without servers."""
         if self.needs_workers_alone:
             return 0.0
         return min(filter(None, (self.idle_since, self.stranded_since)), default=0.0)
 
     @property
     def _servers(self) -> Iterable[VmState]:
-        """The latest VM in each place of a parameter server."""
+        """The latest VM in each slot of a parameter server."""
         known = (
             vm
             for vm in self.vms.values()
@@ -454,7 +450,7 @@ class ClusterState:
         return {vm.slot: vm for vm in known}.values()
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds until limits on hours or cost end the cluster, by this machine's clock."""
+        """Return the seconds on this machine's clock until time or cost limits end the cluster."""
         if self.spec is None:
             return 0.0
         passed = self.clock.between(self.spec.declared_at, now)
@@ -470,11 +466,11 @@ class ClusterState:
 
     @property
     def kind_by_name(self) -> dict[str, str]:
-        """The kind of everything that was ever declared on the cluster, by name."""
+        """The kind of all work that was ever declared on the cluster, by name."""
         return {name: kind for kind in KINDS for name in self.of_kind(kind)}
 
     def refuse_unknown(self, kind: str, name: str) -> None:
-        """Raise UnknownWorkError where the cluster never had work of this kind and name."""
+        """Raise UnknownWorkError if the cluster never had work of this kind and name."""
         there = self.of_kind(kind)
         if name not in there:
             raise unknown(
@@ -487,17 +483,17 @@ class ClusterState:
             )
 
     def taken(self, kind: str, name: str, *, owner: str | None = None) -> str:
-        """Return why new work of this kind cannot have `name`, in one sentence; empty where it can.
+        """Return why new work of this kind cannot have `name`, in one sentence; empty if it can.
 
-        `owner`: the study or bag to which the work belongs (default: the one that has asked for
-        work of this name).
+        `owner`: the study or bag to which the work belongs (default: the one that requested work of
+        this name).
         """
         if owner is None:
             owner = self._owner(name)
         return refusal(self.name, kind, name, self.kind_by_name, owner=owner)
 
     def refuse_taken(self, kind: str, name: str) -> None:
-        """Raise NameTakenError where other work of the cluster has the name, or reserves it."""
+        """Raise NameTakenError if other work of the cluster has or reserves the name."""
         if why := self.taken(kind, name):
             raise NameTakenError(why, fix="Choose another --name.")
 
@@ -509,7 +505,7 @@ class ClusterState:
         return ""
 
     def study_of(self, run: str) -> str:
-        """Return the study that reserves the name of the run for a trial; empty where none does."""
+        """Return the study that reserves the name of the run for a trial; empty if none."""
         return next((name for name in self.of_kind("study") if run.startswith(f"{name}-")), "")
 
     @property
@@ -536,7 +532,7 @@ class ClusterState:
 
     @property
     def needs_workers_alone(self) -> bool:
-        """Whether work is not over that needs no parameter servers: a job, Dask cluster or bag."""
+        """Whether work is active that needs no parameter servers: a job, Dask cluster or bag."""
         return any(not work.over and not work.trains for work in self.works.values())
 
     @property
@@ -556,10 +552,10 @@ class ClusterState:
 
     @property
     def steered(self) -> e.Machines | None:
-        """The workers that a run with a deadline has, in the place of those that were declared;
-        None: as declared.
+        """The workers of a run with a deadline, which override the declaration; None: as declared.
 
-        After its end those on demand are not wanted any more; the others stay for what may come.
+        After the end of the run, those on demand are no longer needed; the others stay for later
+        work.
         """
         if run := self.due:
             if run.deadline and run.deadline.acted:
@@ -583,15 +579,13 @@ class ClusterState:
 
     @property
     def studying(self) -> bool:
-        """Whether work that begins runs is not over, as a study: it may have no run at a moment."""
+        """Whether work that begins runs is active: a study, which may have no run at a moment."""
         return any(
             work.trains and not work.leases and not work.over for work in self.works.values()
         )
 
     def has_begun(self, run: Claim) -> bool:
-        """Whether the run has its parameter servers, or had; whether what needs none has its
-        workers, or had.
-        """
+        """Return whether a run has or had parameter servers, or other work has or had workers."""
         if not isinstance(run, RunState):
             return run.phase != "declared" or run.name in self.leases.values()
         return run.phase != "declared" or run.name in self.ports
@@ -638,9 +632,7 @@ class ClusterState:
         return [name for name in dict.fromkeys(names) if name and not self.ended_of(name)]
 
     def had(self, name: str, vm: VmState, moment: float) -> bool:
-        """Whether a run, job or Dask cluster had a worker's place on the VM at a moment (seconds
-        since 1970).
-        """
+        """Return whether work had a worker's place on the VM at a moment (seconds since 1970)."""
         if vm.role != WORKER or moment > (self.ended_of(name) or moment):
             return False
         begins = [

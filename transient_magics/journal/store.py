@@ -1,7 +1,7 @@
-"""Appending to a journal: one writer, whole lines (`protocol/jsonl.py`).
+"""The writer of a journal: one process, whole lines (`protocol/jsonl.py`).
 
-When the disk is full, a part that was written is cut off again and the error goes to the caller,
-who keeps the event.
+If the disk is full, a partly written line is removed and the error is raised to the caller, which
+keeps the event.
 
 A journal has a second name beside it, a hard link. A journal that was removed is restored from it,
 with its whole history and bill, when a controller or a client next opens it.
@@ -25,13 +25,11 @@ from .folding import MOST_LOST
 from .reading import read
 
 _MISSED = 3
-"""How often the file is missed, before it is written again."""
+"""Number of checks in a row without the file, before it is written again."""
 
 
 def name_twice(path: Path) -> None:
-    """Give the journal at `path` its second name. Where the file system has no hard links, it has
-    none.
-    """
+    """Give the journal at `path` its second name, if the file system has hard links."""
     other = _second_name(path)
     with contextlib.suppress(OSError):
         other.unlink(missing_ok=True)
@@ -39,9 +37,9 @@ def name_twice(path: Path) -> None:
 
 
 def restore(path: Path) -> bool:
-    """Give a journal that was removed its name again, and return whether it has one now."""
+    """Restore a journal that was removed from its second name; return whether it exists now."""
     if not path.exists():
-        with contextlib.suppress(OSError):  # none is there, or another process was faster
+        with contextlib.suppress(OSError):  # It has no second name, or another process was faster.
             os.link(_second_name(path), path)
     return path.exists()
 
@@ -51,12 +49,13 @@ def _second_name(path: Path) -> Path:
 
 
 class Journal:
-    """The one writer of a journal. Use as a context manager, and only while holding the cluster's
-    lock.
+    """The only writer of a journal.
+
+    Use it as a context manager, and only while holding the cluster's lock.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open `path` for appending, made with mode 0600 if it is not there. Raises JournalError."""
+        """Open or create (with mode 0600) `path` for appending. Raises JournalError."""
         self.path = path
         self._latest = 0
         self._missed = 0
@@ -77,11 +76,10 @@ class Journal:
                 self.seq = max(self.seq, event.seq)
 
     def append(self, event: Event) -> Event:
-        """Write one event and return it with its `seq` and `time` (its own `time` where it carries
-        one).
+        """Write one event and return it with its `seq` and `time`.
 
-        Raises JournalError (with the OSError as cause) when it could not be written; nothing of it
-        is left then.
+        An event that already has a `time` keeps it. Raises JournalError (with the OSError as cause)
+        if it could not be written; then no part of it remains.
         """
         stamped = self.stamped(event)
         line = encode(stamped)
@@ -101,27 +99,25 @@ class Journal:
         return stamped
 
     def stamped(self, event: Event) -> Event:
-        """The event as it would be appended now: with its `seq` and `time`."""
+        """Return the event as it would be appended now: with its `seq` and `time`."""
         self._latest = max(self._latest, int(now() * 1e9))
         return replace(event, seq=self.seq + 1, time=event.time or self._latest)
 
     def extend(self, events: Iterable[Event]) -> list[Event]:
-        """Append several."""
+        """Append several events."""
         return [self.append(event) for event in events]
 
     def rewrite(self, events: Iterable[Event]) -> None:
-        """Make the journal consist of these events, which keep their numbers and times: all of it
-        or nothing.
+        """Replace all events of the journal atomically; they keep their numbers and times.
 
-        Readers find another file under its name, and begin at its first line. Raises JournalError.
+        Readers see a replaced file and begin at its first line. Raises JournalError.
         """
         self._replace(b"".join(map(encode, events)))
 
     def hold_name(self) -> bool:
-        """Write the journal again where its file was removed or replaced, and return whether it
-        was.
+        """Write the journal again if its file was removed or replaced; return whether it was.
 
-        It has to be missing several times in a row, because the whole folder may be about to be
+        The file must be missing several times in a row, because the whole folder may be being
         removed. Another folder that has the name of this one keeps its own journal.
         """
         if self._has_name() or not self._has_folder():
@@ -159,8 +155,9 @@ class Journal:
         name_twice(self.path)
 
     def sync(self) -> None:
-        """Make what was appended survive a power cut. Blocks for some milliseconds: call it in a
-        thread.
+        """Flush appended events to disk, so that they survive a power cut.
+
+        It blocks for some milliseconds: call it in a thread.
         """
         os.fdatasync(self._file)
 

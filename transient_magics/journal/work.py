@@ -1,4 +1,4 @@
-"""The state that all work on a cluster has in common, whatever its kind."""
+"""The common state of all work on a cluster, of any kind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ _State = TypeVar("_State", bound="Work[object]")
 
 
 Facts = tuple[str, Mapping[str, str]]
-"""A heading, and texts by name: what a notebook shows of a value."""
+"""A heading, and texts by name: the representation of a value in a notebook."""
 _facts: list[Callable[[Any], Facts]] = []
 
 
 def show_as(facts: Callable[[Any], Facts]) -> None:
-    """Show the state of work of every kind in notebooks as the facts that this function returns of
-    it.
-    """
+    """Register the function that returns the facts shown in notebooks for the state of any work."""
     _facts[:] = [facts]
 
 
@@ -38,8 +36,7 @@ class Work(Generic[_Spec]):
     leases: ClassVar[bool] = True
     """Whether it has workers itself, not through work that it begins."""
     begins_with_fewer: ClassVar[bool] = False
-    """Whether it begins with fewer workers than it was declared with where its cluster has fewer.
-    """
+    """Whether it begins with fewer workers than declared if its cluster has fewer."""
 
     name: str
     spec: _Spec
@@ -70,14 +67,12 @@ class Work(Generic[_Spec]):
 
     @property
     def owner(self) -> str:
-        """The name of the work that began it and that it is a part of, such as the study of a run;
-        else empty.
-        """
+        """The name of the work that began and contains it, such as a run's study; else empty."""
         return ""
 
     @property
     def members(self) -> Collection[str]:
-        """The names of the work that it began and that is a part of it, such as a study's runs."""
+        """The names of the work that it began and contains, such as a study's runs."""
         return ()
 
     @property
@@ -87,14 +82,15 @@ class Work(Generic[_Spec]):
 
     @property
     def worker_count(self) -> int:
-        """How many workers it asks for. Runs, which may have more or fewer, have a range of their
-        own.
+        """The number of workers that it requests.
+
+        Runs may have more or fewer, and have their own range.
         """
         return 1
 
     @property
     def may_change_vms(self) -> bool:
-        """Whether it can have other VMs in the place of its own now, as between two attempts."""
+        """Whether other VMs can replace its own now, as between two attempts."""
         return False
 
     @property
@@ -104,11 +100,10 @@ class Work(Generic[_Spec]):
 
 
 class Works(Mapping[str, Work[object]]):
-    """All work of a cluster by name, in the order of `kinds.KINDS`, then of its declaration.
-    Immutable.
+    """All work of a cluster by name, in the order of `kinds.KINDS`, then of declaration. Immutable.
 
-    It keeps one dictionary for each kind. A fold changes one work at each event and copies the
-    dictionary of its kind alone: a study has thousands of runs.
+    It keeps one dictionary for each kind. A fold changes one work at each event and copies only the
+    dictionary of its kind: a study has thousands of runs.
     """
 
     __slots__ = ("_by_kind",)
@@ -119,9 +114,7 @@ class Works(Mapping[str, Work[object]]):
             self._by_kind[work.kind][work.name] = work
 
     def with_work(self, *works: Work[object]) -> Works:
-        """Return a copy with new or changed work. Other kinds share their dictionaries with the
-        original.
-        """
+        """Return a copy with new or changed work; other kinds share their dictionaries with it."""
         new = Works()
         new._by_kind = dict(self._by_kind)
         for kind in {work.kind for work in works}:
@@ -139,13 +132,11 @@ class Works(Mapping[str, Work[object]]):
         return self._by_kind[kind]
 
     def latest(self, state: type[_State]) -> _State | None:
-        """Return the work of one kind that was declared last; None where there is none."""
+        """Return the work of one kind that was declared last; None if there is none."""
         return next(reversed(self._by_kind[state.kind].values()), None)
 
     def values(self) -> ValuesView[Work[object]]:
-        """Return all work, without a search for each name: screens and panels ask for it again and
-        again.
-        """
+        """Return all work without a lookup for each name: screens and panels request it often."""
         return {
             name: work for works in self._by_kind.values() for name, work in works.items()
         }.values()

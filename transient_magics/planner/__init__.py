@@ -1,7 +1,6 @@
-"""Numbers before money: what a cluster will take, cost and risk. NumPy and SciPy are imported only
-in here.
+"""Plans: the expected time, cost and risk of a cluster, before any money is spent.
 
-Raises PlanError when imported where one of them is missing.
+Only this package imports NumPy and SciPy. Its import raises PlanError if one of them is missing.
 """
 
 from ..errors import PlanError, install_extra

@@ -1,22 +1,22 @@
-"""When to save a job whose work is lost with its VM, and which VM to trust for how long. All times
-in hours.
+"""Checkpoint schedules for jobs whose work is lost with their VM. All times in hours.
+
+It also has the time for which a VM can be trusted.
 
 The plan is a dynamic program over the work that is left, W, and the VM's age, a, as in Kadupitiya,
-Jadhao and Sharma (HPDC 2020, arXiv 1911.05160): of all pieces of work i to do before the next
-checkpoint, the one with the least
+Jadhao and Sharma (HPDC 2020, arXiv 1911.05160). Of all pieces of work i to do before the next
+checkpoint, it takes the one with the least
 
     p * (L + hours(W - i, a + L)) + (1 - p) * (lost + restart + hours(W, 0)),    L = i + cost
 
-where p = S(a + L) / S(a) is the probability that a VM of this age lives so long, and lost, what is
-lost where it does not, is (integral of S from a to a + L, less L * S(a + L)) / (S(a) - S(a + L)).
-On a fresh VM hours(W, 0) stands on both sides, and the equation is solved for it. `as_published`
-has their own version to compare with: F(a + L) - F(a) for 1 - p, L / 2 for what is lost, no second
+where p = S(a + L) / S(a) is the probability that a VM of this age lives for another L. The work
+lost otherwise is (integral of S from a to a + L, less L * S(a + L)) / (S(a) - S(a + L)). On a fresh
+VM hours(W, 0) is on both sides, and the equation is solved for it. `as_published` selects the
+published version for comparison: F(a + L) - F(a) for 1 - p, L / 2 for the lost work, no second
 failure of a piece of work, and a checkpoint at the end.
 
-On a cluster of this package the model lives on parameter servers on demand, and a revoked worker
-takes a step with it at most. There the interval follows from what a checkpoint costs
-(`--checkpoint-every auto`), not from workers' lifetimes; this is for work that lives on the
-transient VM itself.
+On a cluster of this package the model is on parameter servers on demand, and a revocation loses at
+most one step. There the interval follows from the cost of a checkpoint (`--checkpoint-every auto`),
+not from lifetimes of workers. This module is for work on the transient VM itself.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from ..errors import PlanError
 from .lifetimes.parametric import LifetimeModel
 
 _PIECES = 200
-"""Of a job: the finest plan by default. The work to plan grows with its cube."""
+"""Pieces of a job in the finest plan by default; planning time grows with their cube."""
 _FURTHEST = 26.0
-"""What happens to VMs beyond this age is taken as at this age."""
+"""The age beyond which VMs are treated as at this age."""
 
 _Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`hours` expected until `work` hours of work are done; after which hours of work there is a
-    `checkpoint` each, as long as the VM lives. After a failure what is left is planned anew.
+    """The expected `hours` until `work` hours of work are done, and the checkpoints of the plan.
+
+    `checkpoints` has the hours of work after which there is one, while the VM lives. After a
+    failure the remaining work is planned again.
     """
 
     hours: float
@@ -50,17 +52,17 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """What saving and losing add, as a share of the work."""
+        """The additional time for checkpoints and lost work, as a share of the work."""
         return self.hours / self.work - 1
 
 
 class Planner:
-    """Plans for work of up to `work` hours on VMs that live as `model` says.
+    """Plans for work of up to `work` hours on VMs with the lifetimes of `model`.
 
-    `cost`: what a checkpoint takes; `restart`: what passes until lost work goes on from its last
-    checkpoint, on a fresh VM; `piece`: the work between two moments at which a checkpoint may be (a
-    minute, or a 200th of the work). Raises PlanError for work that cannot be planned, or that no VM
-    lives long enough to do a piece of.
+    `cost` is the duration of a checkpoint. `restart` is the time until lost work continues from its
+    last checkpoint, on a fresh VM. `piece` is the work between two possible checkpoints (default: a
+    minute, or a 200th of the work). Raises PlanError for invalid work, and if no VM lives long
+    enough for a piece of it.
     """
 
     def __init__(
@@ -92,12 +94,13 @@ class Planner:
         self._hours, self._choice = self._solved()
 
     def plan(self, age: float = 0.0, work: float | None = None) -> Plan:
-        """The plan for a job that begins on a VM of `age`, of all the work or a part of it."""
+        """Return the plan for a job on a VM of `age`, for all the work or a part of it."""
         return self._followed(self._hours, self._choice, age, work)
 
     def expected(self, age: float | _Array, work: float | _Array) -> _Array:
-        """The hours of `plan` alone, of many jobs at once: works and ages of shapes that go
-        together.
+        """Return only the hours of `plan`, for many jobs at once.
+
+        The shapes of ages and works must be compatible.
         """
         left = np.clip(
             np.round(np.asarray(work) / self._piece).astype(int), 1, len(self._hours) - 1
@@ -108,7 +111,7 @@ class Planner:
         return (1 - part) * self._hours[left, below] + part * self._hours[left, below + 1]
 
     def every(self, interval: float, age: float = 0.0) -> Plan:
-        """What becomes of the job with a checkpoint after each `interval` hours of work."""
+        """Return the plan with a checkpoint after each `interval` hours of work."""
         return self._followed(*self._solved(max(1, round(interval / self._piece))), age)
 
     def _followed(
@@ -131,14 +134,16 @@ class Planner:
         return Plan(expected, begun * self._piece, tuple(checkpoints))
 
     def _solved(self, fixed: int | None = None) -> tuple[_Array, NDArray[np.int16]]:
-        """By pieces left and by age: the hours until all is done, and the pieces before the next
-        checkpoint (`fixed`: always as many).
+        """Return hours until the end, and pieces until the next checkpoint, by pieces left and age.
+
+        With `fixed`, the number of pieces is always that one.
         """
         count = len(self._usual[0])
         ages = np.arange(len(self._ages))
         hours = np.zeros((count + 1, len(ages)))
         choice = np.zeros((count + 1, len(ages)), np.int16)
-        places = ages + (self._usual[0] / self._piece)[:, None]  # where each length leads to
+        # Age index at the end of each length.
+        places = ages + (self._usual[0] / self._piece)[:, None]
         below = np.minimum(places.astype(int), len(ages) - 1)
         above = np.minimum(below + 1, len(ages) - 1)
         part = places - places.astype(int)
@@ -151,7 +156,8 @@ class Planner:
             then = (1 - part[rows]) * hours[after, below[rows]] + part[rows] * hours[
                 after, above[rows]
             ]
-            length, lives, lost = (table[rows] for table in self._usual)  # copies
+            # Fancy indexing copies, so the assignments below leave the tables unchanged.
+            length, lives, lost = (table[rows] for table in self._usual)
             if rows[-1] == left - 1:
                 length[-1], lives[-1], lost[-1] = (table[left - 1] for table in self._last)
             well = length[:, None] + then
@@ -165,7 +171,7 @@ class Planner:
         return hours, choice
 
     def _fresh(self, well: _Array, lives: _Array, lost: _Array) -> float:
-        """The hours for what is left on a fresh VM."""
+        """Return the hours for the remaining work on a fresh VM."""
         odds = np.divide(
             1 - lives[:, 0], lives[:, 0], out=np.full(len(lives), np.inf), where=lives[:, 0] > 0
         )
@@ -177,9 +183,7 @@ class Planner:
         return best
 
     def _chances(self, model: LifetimeModel, lengths: _Array) -> tuple[_Array, _Array]:
-        """By length and age: the probability of living so long, and the hours that are lost where a
-        VM does not.
-        """
+        """Return the probability to live for a length at an age, and the hours lost otherwise."""
         now = model.survival(self._ages)
         until = model.survival(self._ages + lengths[:, None])
         if self._published:
@@ -199,13 +203,16 @@ class Planner:
 
 
 def young_daly(cost: float, mean_between_failures: float) -> float:
-    """Hours of work between checkpoints that lose least where failures have no memory: Young (1974,
-    doi 10.1145/361147.361115), Daly (2006, doi 10.1016/j.future.2004.11.016)."""
+    """Return the optimal hours of work between checkpoints for failures without memory.
+
+    The sources are Young (1974, doi 10.1145/361147.361115) and Daly (2006, doi
+    10.1016/j.future.2004.11.016).
+    """
     return math.sqrt(2 * cost * mean_between_failures)
 
 
 def risk(model: LifetimeModel, age: float, hours: float) -> float:
-    """The probability that a VM of `age` is gone `hours` later."""
+    """Return the probability that a VM of `age` is gone `hours` later."""
     now, later = model.survival(np.array([age, age + hours]))
     if now <= 0:
         return 1.0
@@ -215,8 +222,10 @@ def risk(model: LifetimeModel, age: float, hours: float) -> float:
 def trusted_hours(
     model: LifetimeModel, age: float, most: float = 0.1, horizon: float = 24.0
 ) -> float:
-    """For how long a VM of `age` may be trusted: hours until the risk passes `most`, infinite if
-    that takes more than `horizon`."""
+    """Return the hours until the risk of a VM of `age` exceeds `most`.
+
+    Return infinity if that takes more than `horizon`.
+    """
     ahead = np.linspace(0, horizon, 2401)
     now = float(model.survival(np.array(age)))
     later = model.survival(age + ahead)
@@ -229,7 +238,5 @@ def trusted_hours(
 
 
 def keep(model: LifetimeModel, age: float, work: float) -> bool:
-    """Whether a job of `work` hours should rather run on a VM of `age` than on a fresh one: whether
-    it is likelier to live so long.
-    """
+    """Return whether a VM of `age` is likelier to survive `work` hours than a fresh one."""
     return risk(model, age, work) <= risk(model, 0.0, work)

@@ -51,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Advice:
-    """The ways to give up processors, the fastest first, beside the present state; as text a table."""
+    """The ways to give up processors, the fastest first, and the present state; as text a table."""
 
     now: Choice
     choices: tuple[Choice, ...]

@@ -1,33 +1,33 @@
-"""How many examples a model needs to get as good as wanted: statistical efficiency, as a function
-of the batch alone.
+"""Statistical efficiency: how many examples a model needs to a target, by its batch.
 
 Scavenger (S. Tyagi, P. Sharma, CCGrid 2023, arXiv 2303.06659) fits epochs, e = e* + theta gamma, to
-the normalised noise gamma of gradients. Theirs depends on the number of workers; from the same
-norms the noise scale N (S. McCandlish et al., arXiv 1812.06162) does not, and of a global batch of
-B examples gamma is then the share of noise in the squared norm of its gradient,
+the normalised noise gamma of gradients. Its gamma depends on the number of workers. The noise scale
+N (S. McCandlish et al., arXiv 1812.06162), from the same norms, does not. For a global batch of B
+examples, gamma is then the share of noise in the squared norm of the gradient,
 
     gamma(B) = N / (N + B)
 
-which is what Scavenger's comes to for many small workers. N is what runs measured on their way to
-the target (`runtime.worker.gradient_noise`), B what all workers of a run take together for one step
-of each. N grows by orders of magnitude on the way, as the gradient of the whole data gets smaller,
-so gamma is its mean over windows of the way. The line is over examples, which are epochs times the
-size of the data. McCandlish's own law is a line over the batch itself, E_min (1 + B / N'); of the
-two that one is taken that better meets each run when it is left out. The sign of the slope is the
-job's own and is fitted. No other batch is predicted below an R^2 of 0.8, where the slope may be
-chance (p of 0.05 or more: of three batches a third of pure noise is above that R^2), with fewer
-than three batches, or outside of them. Without measured noise the line is over the mini-batch, and
-how many workers there are counts for nothing.
+which Scavenger's gamma approaches for many small workers. Runs measure N on their way to the target
+(`runtime.worker.gradient_noise`). B is the examples that all workers of a run take together for one
+step of each. N grows by orders of magnitude during training, because the gradient of the whole data
+shrinks. So gamma is its mean over windows of the training.
 
-A run that was evaluated and had not got to the target by its last evaluation needed more than that:
-it counts with what is to be expected of one of which so much is known (a censored normal
-regression, Tobin 1958).
+The line is over examples, which are epochs times the size of the data. McCandlish's own law is a
+line over the batch itself, E_min (1 + B / N'). The law with the smaller leave-one-out error is
+used. The sign of the slope depends on the job and is fitted. Other batches are predicted only
+inside the measured range, from at least three batches. The R^2 must be at least 0.8, and the slope
+unlikely to be chance (p below 0.05). With three batches, a third of pure noise exceeds that R^2.
+Without measured noise the line is over the mini-batch, and the number of workers has no effect.
 
-`Accuracy` is how accurate similar runs became: the third axis beside hours and dollars. Nothing is
-extrapolated. Similar are runs of the same mode, mini-batch and other settings, with as many workers
-in the mean, that were evaluated after as many steps: asynchronous workers cost accuracy by their
-number, and so does a batch (Li et al., ICAC'19: 93.1 % with one worker, 88.8 % with eight). What
-one more such run will have is as uncertain as these differ, and as they are few.
+A run that was evaluated without reaching the target by its last evaluation needs more examples than
+it took. It counts with its expected value given that bound (a censored normal regression, Tobin
+1958).
+
+`Accuracy` is the accuracy of similar runs: the third axis beside hours and dollars, without any
+extrapolation. Similar runs have the same mode, mini-batch and settings, the same mean number of
+workers, and an evaluation after as many steps. Asynchronous workers cost accuracy by their number,
+and so does a batch (Li et al., ICAC'19: 93.1 % with one worker, 88.8 % with eight). The interval
+for one more run follows from the differences between these runs and from their number.
 """
 
 from __future__ import annotations
@@ -52,27 +52,30 @@ _LEAST_ESTIMATES = 3
 _LEAST_IN_WINDOW = 6
 _ENOUGH_FOR_SECOND = 12
 _BY_CHANCE = 3.0
-"""Standard deviations that two halves of a window may differ by."""
+"""Largest difference between the two halves of a window, in standard deviations."""
 _FAR = 5.0
-"""How many times larger a value is that is of another kind."""
+"""Ratio beyond which the first estimates of |G|^2 are outliers."""
 _USUAL_SPREAD = 0.1
-"""By how much what runs alike need differs, relatively (standard deviation), before any tell:
-ICAC'19's by 0.01 to 0.05 to a target behind a step of the learning rate, by 0.1 to 0.35 to others.
+"""Prior relative standard deviation of the examples that similar runs need.
+
+For ICAC'19's runs it is 0.01 to 0.05 to a target behind a step of the learning rate, and 0.1 to
+0.35 to other targets.
 """
 _LINE_SPREAD = 0.17
 _LINE_WEIGHT = 5.0
-"""Prior of the same for a line over batches: the scaled inverse chi-squared distribution of a
-variance whose standard deviation has the mean and the standard deviation, in its logarithm, of an
-even draw of that logarithm between those of
-0.1 and 0.35. The weight is in degrees of freedom. A line is used only if it fits well, so residuals alone would select
-runs that happened to be alike.
+"""Prior of the relative deviation from a line over batches: `_LINE_SPREAD` and its weight.
+
+It is the scaled inverse chi-squared distribution of a variance. The logarithm of its standard
+deviation has the mean and the standard deviation of a uniform draw between the logarithms of 0.1
+and 0.35. The weight is in degrees of freedom. A line is used only if it fits well, so residuals
+alone would select runs that happened to be alike.
 """
 _REWEIGHTED = 10
 """Rounds of reweighting: the weights are then stable to a thousandth."""
 _ROUNDS = 50
 _ANY_NUMBER = "these runs do not tell what other numbers of workers need"
 _ALIKE = 0.1
-"""How far apart, relatively, two batches may be that count as one: a run's workers come and go."""
+"""Largest relative difference of two batches that count as one: workers come and go in a run."""
 _TARGET = re.compile(
     r"\s*(?P<metric>[A-Za-z_][\w/-]*)\s*(?P<sign>>=|<=)\s*(?P<value>[-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*"
 )
@@ -81,7 +84,7 @@ _SIGNS = {">=": operator.ge, "<=": operator.le}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How good a model is to get: `accuracy>=0.9`."""
+    """The quality that a model is trained to: `accuracy>=0.9`."""
 
     metric: str
     sign: str
@@ -89,7 +92,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Raises DeclarationError that shows how it is written."""
+        """Parse a target. Raises DeclarationError, with an example, for an invalid one."""
         match = _TARGET.fullmatch(text)
         if not match:
             raise DeclarationError(
@@ -101,8 +104,10 @@ class Target:
         return f"{self.metric}{self.sign}{self.value:g}"
 
     def known(self, evaluations: Iterable[tuple[int, Mapping[str, float]]]) -> tuple[float, bool]:
-        """At which step a run got there, evenly between two evaluations, and True; else the last
-        step at which it was known not to be there (0 where it was never evaluated), and False.
+        """Return the step at which a run reached the target, and True.
+
+        The step is interpolated between two evaluations. For a run that did not reach the target,
+        return its last evaluated step (0 without evaluations), and False.
         """
         before: tuple[float, float] | None = None
         for step, metrics in evaluations:
@@ -119,8 +124,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What a run took to the target: its mini-batch, its global batch (0: not known), examples; or
-    how many it had taken when it was last evaluated without having `reached` it.
+    """The examples that a run took to the target, with its mini-batch and global batch.
+
+    `whole` is the global batch (0: unknown). Where the run has not `reached` the target, `examples`
+    is how many it had taken at its last evaluation.
     """
 
     batch: int
@@ -131,8 +138,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """`examples` to the target with this batch, its relative `error`, and a sentence on where it
-    comes from; `guess`: why the error is a guess, if it is.
+    """The `examples` to the target with a batch, their relative `error`, and their source in words.
+
+    `guess` is the reason why the error is a guess, or empty.
     """
 
     examples: float
@@ -152,7 +160,7 @@ class Window:
     examples : float
         The noise scale, in examples: the mean of tr(Sigma) over the mean of |G|^2.
     low, high : float
-        Its 90 % interval, in examples; `high` is infinite where the gradient drowns in its noise.
+        Its 90 % interval, in examples; `high` is infinite where noise dominates the gradient.
     """
 
     share: float
@@ -167,13 +175,13 @@ class Window:
 
     @classmethod
     def of(cls, estimates: NDArray[np.float64], share: float) -> Window | None:
-        """The ratio of the means, which both are without bias, with Fieller's interval ("Some
-        problems in interval estimation", J. R. Stat. Soc. B 16, 1954); None without any noise.
+        """Return the ratio of the unbiased means with Fieller's interval; None without noise.
 
-        `estimates` has a row of signal and noise for each, in order. Both change on the way, which
-        is no error of sampling: their variances are those of differences of neighbours (von Neumann
-        1941), which have two thirds of the degrees of freedom; where there are enough, of second
-        differences, which have half of them.
+        The interval is from "Some problems in interval estimation", J. R. Stat. Soc. B 16, 1954.
+        `estimates` has a row of signal and noise for each estimate, in order. Both change during
+        training, which is not a sampling error. So their variances are those of differences of
+        neighbours (von Neumann 1941), which have two thirds of the degrees of freedom. With enough
+        estimates they are those of second differences, which have half of them.
         """
         many = len(estimates)
         signal, noise = (float(mean) for mean in estimates.mean(axis=0))
@@ -212,8 +220,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class NoiseScale:
-    """The noise scale in each window of the way to the target, the first one first, from so many
-    `estimates`.
+    """The noise scale in each window of the way to the target, in order.
+
+    `estimates` is the number of estimates behind it.
     """
 
     windows: tuple[Window, ...]
@@ -221,13 +230,13 @@ class NoiseScale:
 
     @classmethod
     def of(cls, gradients: Iterable[tuple[float, float, float]]) -> NoiseScale | None:
-        """From estimates: how much of the way was behind (any unit), signal, noise. None of fewer
-        than three.
+        """Return the noise scale from (progress, signal, noise); None with less than three.
 
-        A window is halved, by the logarithm of the way, as long as N differs between its halves:
-        the ratio of means is that of a window's begin, where |G|^2 is largest. The very first
-        estimates are left out where their |G|^2 is many times the next ones': one alone would be
-        most of the mean, and it is of a small part of the way.
+        Progress may have any unit. A window is halved, by the logarithm of progress, while N
+        differs between its halves: the ratio of means is dominated by the start of a window, where
+        |G|^2 is largest. The very first estimates are left out where their |G|^2 is many times that
+        of the next ones. A single one would dominate the mean, though it covers a small part of the
+        training.
         """
         rows = np.array(sorted(gradients), dtype=float)
         if len(rows) < _LEAST_ESTIMATES:
@@ -244,9 +253,7 @@ class NoiseScale:
         return any(window.clear for window in self.windows)
 
     def share(self, batch: float) -> float:
-        """The share of noise in the squared norm of the gradient of so many examples, 0 to 1, in
-        the mean of steps.
-        """
+        """Return the noise share of a batch's squared gradient norm, 0 to 1, as a mean of steps."""
         return sum(window.share / (1 + batch / window.examples) for window in self.windows)
 
     def __str__(self) -> str:
@@ -258,7 +265,7 @@ class NoiseScale:
 
 
 def _of_the_beginning(signal: NDArray[np.float64]) -> int:
-    """How many of the first values, a tenth of all at most, are far above the next three."""
+    """Return how many of the first values, a tenth of all at most, are far above the next three."""
     for many in range(len(signal) // 10, 0, -1):
         if signal[many - 1] > _FAR * signal[many : many + 3].max():
             return many
@@ -266,8 +273,9 @@ def _of_the_beginning(signal: NDArray[np.float64]) -> int:
 
 
 def _windows(rows: NDArray[np.float64], begin: float, whole: float) -> tuple[Window, ...]:
-    """The windows of `rows` from `begin` on, by the part of the `whole` way that each is; none
-    without any noise.
+    """Return the windows of `rows` from `begin` on, weighted by their part of the `whole` way.
+
+    The result is empty without any noise.
     """
     window = Window.of(rows[:, 1:], (float(rows[-1, 0]) - begin) / whole)
     if window is None:
@@ -284,11 +292,13 @@ def _windows(rows: NDArray[np.float64], begin: float, whole: float) -> tuple[Win
 
 
 def _differ(some: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether values of one kind are above those of the other too often for chance (Mann and
-    Whitney 1947): ranks see a steep fall, within which means have no sharp error.
+    """Return whether one group of values ranks above the other too often for chance.
+
+    The test is Mann and Whitney's (1947). Ranks detect a steep fall, within which the error of
+    means is large.
     """
     below, through = (np.searchsorted(np.sort(others), some, side) for side in ("left", "right"))
-    above = float((below + through).sum()) / 2  # of equal ones half
+    above = float((below + through).sum()) / 2  # half of ties
     pairs = len(some) * len(others)
     deviation = math.sqrt(pairs * (len(some) + len(others) + 1) / 12)
     return abs(above - pairs / 2) > _BY_CHANCE * deviation
@@ -296,13 +306,12 @@ def _differ(some: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExamplesModel:
-    """Examples to the target as a line over the share of noise (without a noise scale: over the
-    batch).
+    """A line for the examples to the target over the share of noise, or over the batch.
 
-    `r2` is the R^2 of its fit, `chance` the probability of such a slope where there is none,
-    `error` the relative standard deviation of one more run in the mean over the batches, `over`
-    what the line is over for each of its runs. `noise` is None, too, where the line over the batch
-    was better.
+    `r2` is the R^2 of the fit. `chance` is the probability of such a slope if there is none.
+    `error` is the relative standard deviation of one more run, averaged over the batches. `over`
+    has the abscissa of each run. `noise` is None without a noise scale, and where the line over the
+    batch fits better.
     """
 
     at_zero: float
@@ -319,8 +328,9 @@ class ExamplesModel:
     def fit(
         cls, batches: Sequence[float], ways: Sequence[Way], noise: NoiseScale | None = None
     ) -> ExamplesModel:
-        """Fit the line with the least relative squares. Raises PlanError for fewer than three
-        different batches.
+        """Fit the line by least relative squares.
+
+        Raises PlanError with fewer than three different batches.
         """
         if len(different(batches)) < 3:
             raise PlanError(
@@ -363,8 +373,10 @@ class ExamplesModel:
         )
 
     def predict(self, batch: float, kind: str = "global batch") -> float:
-        """Return the examples to the target. Raises PlanError below an R^2 of 0.8, where the slope
-        may be chance, outside of the batches that were run, and where the line falls to zero.
+        """Return the examples to the target.
+
+        Raises PlanError below an R^2 of 0.8, where the slope may be chance, outside of the measured
+        batches, and where the line falls to zero.
         """
         what = "noise of the gradients" if self.noise else kind
         fix = f"Plan with a {kind} that was run, with --train-steps, or let more runs get there."
@@ -393,8 +405,9 @@ class ExamplesModel:
         return needed
 
     def error_at(self, batch: float) -> float:
-        """Return the relative standard deviation of one more run with that batch: the line is best
-        known in the middle of its runs.
+        """Return the relative standard deviation of one more run with a batch.
+
+        The error of the line is smallest in the middle of its runs.
         """
         terms = _relative_terms(np.array(self.over), np.array([self.at_zero, self.slope]))
         asked = _relative_terms(np.array([self._over(batch)]), np.array([self.at_zero, self.slope]))
@@ -408,15 +421,17 @@ class ExamplesModel:
 
 
 class TargetSteps:
-    """How many steps a model takes to a target, by how many workers make them, as runs that got
-    there tell.
+    """The steps that a model takes to a target, by number of workers, from runs that reached it.
 
-    `depends_on_workers`: enough was measured to tell for each number of workers; else all take the
-    same.
+    `depends_on_workers` is True with enough measurements for a separate result per number of
+    workers. Otherwise every number of workers takes the same examples.
     """
 
     def __init__(self, records: Iterable[Record], target: Target, batch: int) -> None:
-        """`batch`: the mini-batch that is planned with. Raises PlanError where no run got there."""
+        """Collect the runs for plans with the mini-batch `batch`.
+
+        Raises PlanError if none of them reached the target.
+        """
         seen = [(each, *target.known(each.evaluations)) for each in records if each.batch_size]
         self._ways = [
             Way(each.batch_size, each.global_batch, step * each.batch_size, reached)
@@ -450,7 +465,7 @@ class TargetSteps:
             self._model = ExamplesModel.fit([way.whole for way in told], told, self.noise)
 
     def need(self, workers: int) -> Need:
-        """The examples that so many workers need. Raises PlanError where that cannot be told."""
+        """Return the examples that `workers` need. Raises PlanError if they are unknown."""
         model = self._model
         if model is None:
             return self._by_mini_batch(workers)
@@ -461,20 +476,18 @@ class TargetSteps:
         return Need(model.predict(batch), model.error_at(batch), self._line)
 
     def steps(self, workers: int) -> int:
-        """The same as steps, each of one worker's mini-batch."""
+        """Return the steps that a number of workers needs, each of one worker's mini-batch."""
         return max(1, round(self.need(workers).examples / self._batch))
 
     @property
     def error(self) -> float:
-        """How far off, relatively, the steps may be, for any number of workers."""
+        """The relative error of the steps, for any number of workers."""
         if self._model:
             return self._model.error
         return self._by_mini_batch().error
 
     def guess(self, workers: int | None = None) -> str:
-        """Why the error is a guess, in words; nothing where it is not. None: of several numbers of
-        workers.
-        """
+        """Return why the error is a guess, or an empty string; None: several numbers of workers."""
         if workers:
             return self.need(workers).guess
         if self._model:
@@ -482,9 +495,7 @@ class TargetSteps:
         return self._by_mini_batch().guess
 
     def words(self, workers: int | None = None) -> str:
-        """Where the steps of so many workers come from, in a line; None: of several numbers of
-        them.
-        """
+        """Return a line on the source of the steps; None: several numbers of workers."""
         if model := self._model:
             if workers:
                 source = self.need(workers).source
@@ -515,7 +526,7 @@ class TargetSteps:
         return f"global batches of {sizes} got there, and three different ones are needed; {self.noise}"
 
     def _by_mini_batch(self, workers: int | None = None) -> Need:
-        """What runs with this mini-batch needed, however many workers they had."""
+        """Return the examples of runs with this mini-batch, regardless of their workers."""
         whole = (workers or 0) * self._batch
         alike = any(
             way.reached and abs(whole - way.whole) <= _ALIKE * way.whole for way in self._whole
@@ -564,7 +575,7 @@ def _over(noise: NoiseScale | None, batches: Sequence[float]) -> NDArray[np.floa
 def _coefficients(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the value at zero and the slope of the line through the positive values `y`.
 
-    Runs differ relatively, so each weighs by the inverse square of what the line makes of it: a
+    Runs differ relatively, so the weight of each is the inverse square of its fitted value: a
     variance proportional to the squared mean (R. W. M. Wedderburn, "Quasi-likelihood functions",
     Biometrika 61, 1974).
     """
@@ -595,7 +606,7 @@ def _line(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 def _left_out(x: NDArray[np.float64], ways: Sequence[Way]) -> NDArray[np.float64]:
-    """Return how much each run misses the line over `x` through the others, relative to the line."""
+    """Return the leave-one-out error of the line over `x` for each run, relative to the line."""
     y = _filled(ways, lambda values: _line(x, values))
     coefficients = _coefficients(x, y)
     terms = _relative_terms(x, coefficients)
@@ -606,10 +617,9 @@ def _left_out(x: NDArray[np.float64], ways: Sequence[Way]) -> NDArray[np.float64
 def _filled(
     ways: Sequence[Way], fitted: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ) -> NDArray[np.float64]:
-    """Each run's examples to the target; of one that was not there yet what is to be expected of
-    it.
+    """Return each run's examples to the target, expected ones for runs that did not reach it.
 
-    `fitted` is what a model makes of values, for each of them. Expectation and fit take turns.
+    `fitted` returns a model's value for each of the given values. Expectation and fit alternate.
     """
     known = np.array([way.examples for way in ways])
     reached = np.array([way.reached for way in ways])
@@ -629,13 +639,13 @@ def _filled(
 
 
 def _telling(ways: Sequence[Way], size: Callable[[Way], float]) -> list[Way]:
-    """The runs that got to the target, and those that did not with batches between the others'."""
+    """Return the runs that reached the target, and the others with batches within their range."""
     sizes = [size(way) for way in ways if way.reached]
     return [way for way in ways if way.reached or min(sizes) <= size(way) <= max(sizes)]
 
 
 def different(batches: Iterable[float]) -> list[float]:
-    """The batches, of those that are alike only the smallest."""
+    """Return the different batches: only the smallest of each group of similar ones."""
     found: list[float] = []
     for batch in sorted(batches):
         if not found or batch > (1 + _ALIKE) * found[-1]:
@@ -647,19 +657,19 @@ METRIC = "accuracy"
 _USUAL = 0.0025
 _BY_WORKERS = 0.83
 _PRIOR = 4.0
-"""By how much runs differ (standard deviation) before any tell: `_USUAL` of one worker, of more by
-a power of them.
+"""Prior standard deviation between runs: `_USUAL` for one worker, growing by a power of workers.
 
-Fitted to the accuracy of 251 runs of 35 of ICAC'19's clusters, from 0.002 of one worker to 0.01 to
-0.02 of eight; about that law their variances have 13 degrees of freedom. They are of one model, so
-for others `_PRIOR` of them count.
+It is fitted to the accuracy of 251 runs of 35 of ICAC'19's clusters, from 0.002 for one worker to
+0.01 to 0.02 for eight. Their variances about that law have 13 degrees of freedom. All of them are
+of one model, so for others they count as `_PRIOR` degrees.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What `runs` of them had in the mean, 0 to 1, and between which values one more lies with 90
-    %; of one run that is a `guess`.
+    """The mean accuracy of `runs` similar runs, 0 to 1, with the 90 % interval of one more run.
+
+    The interval of a single run is a `guess`.
     """
 
     value: float
@@ -669,12 +679,12 @@ class Accuracy:
 
     @property
     def guess(self) -> bool:
-        """Whether one run alone tells it, and nothing how others differ."""
+        """Whether there is a single run, which does not show how others differ."""
         return self.runs == 1
 
 
 class Accuracies:
-    """What a model's runs tell of those with one mini-batch, mode and settings."""
+    """The accuracies of a model's runs with one mini-batch, mode and settings."""
 
     def __init__(
         self, records: Iterable[Record], batch: int, mode: str = "async", settings: str = ""
@@ -690,11 +700,11 @@ class Accuracies:
         ]
 
     def __bool__(self) -> bool:
-        """Whether anything is known for some number of workers and steps."""
+        """Return whether there is an evaluated run with any number of workers and steps."""
         return bool(self._like)
 
     def at(self, workers: int, steps: int) -> Accuracy | None:
-        """After so many steps of so many workers; None where no run was like that."""
+        """Return the accuracy after `steps` of `workers` workers; None without a similar run."""
         found = [
             value
             for each in self._like
@@ -713,7 +723,7 @@ class Accuracies:
 
 
 def _evaluated(record: Record, steps: int) -> float | None:
-    """What the run had at its evaluation nearest to so many steps, if one is near."""
+    """Return a run's accuracy at the evaluation nearest to `steps`, or None if none is near."""
     told = [
         (abs(step - steps), metrics[METRIC])
         for step, metrics in record.evaluations

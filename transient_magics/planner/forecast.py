@@ -1,18 +1,17 @@
-"""The end of a running run and its own cost by then, given all that has happened already.
+"""The forecast end of a run and its cost by then, given its events so far.
 
-The VMs that live have reached their ages, so what counts of their lifetimes is what is left; what
-is being replaced is on its way; the speed is what these workers were measured to reach together.
-The rest is the simulation.
+Living VMs have reached certain ages, so their remaining lifetimes count. Replacements are in
+flight. The speed is the measured joint speed of these workers. The rest is the simulation.
 
-How far off that speed may be is told by how much the stretches of the run differ. Of one stretch
-nothing tells it, nor of a GPU that has not trained yet: then the intervals are a guess, and the
-forecast says so.
+The error of that speed follows from the differences between the stretches of the run. With one
+stretch, or with a GPU that has not trained yet, it is unknown. Then the intervals are a guess, and
+the forecast notes that.
 
-A forecast also says whether a run is as fast as earlier runs of its model were on such machines,
-and if not, what slows it down. The alarm beside the chief compares a run with its own past, so that
-it does not see what was slow from the first step on. Here the run is compared with what the planner
-predicts for the same workers and parameter servers from runs that were measured. A prediction whose
-error is a guess says nothing.
+A forecast also compares the run with earlier runs of its model on such machines. If it is slower,
+it names the cause. The alarm of the chief compares a run with its own past, so it cannot detect a
+run that is slow from the first step. Here the run is compared with the planner's prediction for the
+same workers and parameter servers from measured runs. Predictions whose error is a guess are not
+used.
 """
 
 from __future__ import annotations
@@ -45,23 +44,26 @@ from .speeds.throughput import SCALING, gpu_of, kind_of
 from .speeds.workloads import Estimate, Workload, by_peak
 
 _RUNS = 4000
-_YOUNG_ERROR = 0.18  # first quarters of CM-DARE's runs differ from the others by 8 %, few times by twice as much
-_UNKNOWN_ERROR = 1.0  # of the seconds of a step without a GPU, where only GPUs have trained
+# First quarters of CM-DARE's runs differ from the others by 8 %, rarely by twice as much.
+_YOUNG_ERROR = 0.18
+# For the seconds of a step without a GPU, where only GPUs have trained.
+_UNKNOWN_ERROR = 1.0
 _JOIN_SECONDS = 15.0
 _STALE_SECONDS = 60.0
-_CLOSING_SHAPE = 4.0  # of a gamma distribution: the closing is half as long or half as long again
+# Of a gamma distribution: the standard deviation of the closing is half its mean.
+_CLOSING_SHAPE = 4.0
 CLOSING_SECONDS = 10.0
-"""From a run's last step until it is over, where no run has told: a checkpoint, an evaluation,
-results on their way.
+"""Seconds from a run's last step until it is over, by default.
+
+They cover a checkpoint, an evaluation, and the transfer of results.
 """
-_MINUTES = 300.0  # an interval that is shorter is told by the second
+# Shorter intervals are shown in seconds.
+_MINUTES = 300.0
 
 
 @dataclass(frozen=True, repr=False)
 class Forecast:
-    """The forecast of a run, made at the moment `at` (seconds since 1970): its end, and its cost by
-    then.
-    """
+    """The forecast of a run, made at the time `at` (seconds since 1970): its end and its cost."""
 
     run: str
     at: float
@@ -69,22 +71,20 @@ class Forecast:
     outcome: Outcome
     risk: str
     guess: str = ""
-    """Why its intervals are a guess, in words; empty where stretches of training tell how far off
-    it may be.
-    """
+    """Why its intervals are a guess, in words; empty if stretches of training show the error."""
     stand_in: str = ""
-    """The sentence on lifetimes that stand in for unpublished ones of its VMs; empty where none do.
-    """
+    """The sentence on lifetimes that stand in for unpublished ones of its VMs, or empty."""
     provisioning: str = "standard"
-    """The model of its VMs. A forecast with spot or preemptible ones holds if there is capacity for
-    replacements.
+    """The model of its VMs.
+
+    A forecast with spot or preemptible VMs requires capacity for replacements.
     """
     behind: Behind | None = None
-    """Where it is slower than earlier runs of its model lead to expect."""
+    """How far it is slower than earlier runs of its model, if it is."""
 
     @property
     def finished(self) -> float:
-        """The share of courses in which the run comes to its end; all else is told of these."""
+        """The share of courses in which the run finishes; all other values are of these."""
         return self.outcome.finished
 
     @property
@@ -94,16 +94,16 @@ class Forecast:
 
     @property
     def finishes_at(self) -> float:
-        """The mean moment at which it is over, in seconds since 1970."""
+        """The mean time at which it is over, in seconds since 1970."""
         return self.at + self.seconds
 
     @property
     def dollars(self) -> float:
-        """The run's cost by then (`journal.cost`), in the mean, including its cost so far."""
+        """The run's mean cost by then (`journal.cost`), including its cost so far."""
         return float(self._finished("dollars").mean())
 
     def interval(self, what: str = "seconds", level: float = 0.9) -> tuple[float, float]:
-        """The middle `level` of the `seconds` or `dollars`. Raises PlanError for anything else."""
+        """Return the middle `level` of the `seconds` or `dollars`. Raises PlanError for others."""
         if what not in ("seconds", "dollars") or not 0 < level < 1:
             raise PlanError(
                 "An interval is of seconds or dollars, with a level between 0 and 1",
@@ -117,7 +117,7 @@ class Forecast:
 
     @property
     def provided(self) -> str:
-        """Its condition as a clause; empty where it has none."""
+        """The condition of the forecast as a clause; empty without one."""
         return if_capacity_lasts(self.provisioning)
 
     @property
@@ -145,10 +145,9 @@ def forecast(
     closing: float = CLOSING_SECONDS,
     seed: int = 0,
 ) -> Forecast:
-    """The forecast of a run that goes on, from what it told of itself. Raises PlanError where it is
-    too young.
+    """Return the forecast of a running run from its record. Raises PlanError if it is too young.
 
-    `closing`: seconds from the last step until the run is over.
+    `closing` is the seconds from the last step until the run is over.
     """
     if run.over:
         raise PlanError(
@@ -220,7 +219,7 @@ def _offer(vm: VmState) -> tuple[str, str, str]:
 
 
 def _steps_by(now: float, run: RunState, record: Record) -> int:
-    """The steps made by now: what was told last comes seconds late, and the run went on since then."""
+    """Return the steps made by now: metrics arrive seconds late, and the run continued since."""
     at, step = record.latest or (now, run.step)
     step = max(step, run.step)
     since = min(max(now - at, 0.0), _STALE_SECONDS)
@@ -228,17 +227,15 @@ def _steps_by(now: float, run: RunState, record: Record) -> int:
 
 
 def _is_of(state: ClusterState, run: RunState, vm: VmState) -> bool:
-    """Whether the VM is in a worker's place that the run has; where no run has any in particular,
-    it has all.
-    """
+    """Return whether the VM is one of the run's workers; without leases, every worker is."""
     return vm.role == "worker" and (not state.leases or state.has(run.name, vm))
 
 
 def _to_come(state: ClusterState, run: RunState, vms: list[VmState]) -> list[VmState]:
-    """VMs for places of the run that are empty, because no zone would sell one: the controller goes
-    on asking.
+    """Return VMs for empty places of the run, for which no zone had capacity.
 
-    They are what the last that was there was rented as, and not requested yet.
+    The controller continues to request them. They are like the last VM of the place, not requested
+    yet.
     """
     if not (state.spec and state.spec.replace):
         return []
@@ -251,9 +248,7 @@ def _to_come(state: ClusterState, run: RunState, vms: list[VmState]) -> list[VmS
 
 
 def _as_it_will_be(vm: VmState) -> VmState:
-    """A VM as which it trains on: one that is stopped, and costs its disk alone, as what it
-    becomes.
-    """
+    """Return a VM as it will train; a stopped one, whose disk is billed, with its next machine."""
     if vm.change:
         return _as(vm, vm.change)
     return vm
@@ -294,9 +289,10 @@ def _workers(
         ages=tuple(
             state.clock.between(vm.ran.since, now) / 3600 if vm.running_at else 0.0 for vm in vms
         ),
+        # Drawn, from now on.
         ready_in=tuple(
             -1.0
-            if not vm.requested_at  # drawn, from now on
+            if not vm.requested_at
             else 0.0
             if vm.name in run.workers
             else max(way - (now - vm.requested_at), 1.0)
@@ -307,9 +303,10 @@ def _workers(
 
 @dataclass(frozen=True, slots=True)
 class _Speeds:
-    """Seconds of a step by GPU (of steps that are taken together: of any), the servers' part of it
-    and its scaling, and how far off their speed together may be: `guessed` where its stretches of
-    training do not tell.
+    """Seconds of a step by GPU, the servers' part, its scaling, and their joint error.
+
+    With synchronous steps the seconds are those of any GPU. `guessed` is True where the stretches
+    of training do not show the error.
     """
 
     seconds: Mapping[str, float]
@@ -320,8 +317,10 @@ class _Speeds:
     emulated: bool
 
     def step(self, kind: str) -> Estimate:
-        """Of one with that GPU. Of one that has not trained yet by its peak speed; emulated GPUs
-        are all alike.
+        """Return the seconds of a step with a GPU.
+
+        For a GPU that has not trained yet, they follow from its peak speed. Emulated GPUs are all
+        alike.
         """
         if known := self.seconds.get("") or self.seconds.get(kind):
             return Estimate(known, 0.0, "measured")
@@ -332,7 +331,7 @@ class _Speeds:
         return by_peak(seen, kind) or Estimate(mean, _UNKNOWN_ERROR, "unknown")
 
     def guess(self, kinds: Iterable[str]) -> str:
-        """In words, why nothing tells how far off a forecast for these GPUs is; or nothing."""
+        """Return why the error of a forecast for these GPUs is unknown, or an empty string."""
         new = [
             gpu_of(kind).upper() for kind in dict.fromkeys(kinds) if not self.step(kind).measured
         ]
@@ -361,7 +360,8 @@ def _speeds(state: ClusterState, run: RunState, record: Record, left: int) -> _S
     lasted = [each.seconds for each in seen]
     rest = left / seen[-1].steps_per_second
     guessed = sum(lasted) < YOUNG_SECONDS
-    if _synchronous(run):  # each of them is as fast as they were together last
+    # Each of them is as fast as all of them were together last.
+    if _synchronous(run):
         alike = [each for each in seen if each.workers == seen[-1].workers]
         lasted = [each.seconds for each in alike]
         speed = float(np.average([each.steps_per_second for each in alike], weights=lasted))
@@ -369,7 +369,7 @@ def _speeds(state: ClusterState, run: RunState, record: Record, left: int) -> _S
         return _Speeds(
             {"": 1 / speed}, 0.0, SCALING, max(least, error), sum(lasted) < YOUNG_SECONDS, emulated
         )
-    # The forecast is for the servers that there are: however many, they are one to this fit.
+    # The forecast is for the current servers, so the fit treats any number of them as one.
     found = fit(
         [Cell(each.workers, 1, each.steps_per_second, each.seconds, run.name) for each in seen]
     )
@@ -389,10 +389,10 @@ def _synchronous(run: RunState) -> bool:
 
 
 def _startup(state: ClusterState) -> Startup:
-    """How long VMs of this cluster took, in the seconds of its own clock.
+    """Return the start-up time of this cluster's VMs, in the seconds of its own clock.
 
-    What comes until a VM runs is the cloud's, on its clock whatever that showed; what comes after
-    it is work, and takes as long as ever where time passes faster now.
+    The time until a VM runs is the cloud's, on its clock at any rate. The time after that is work,
+    which takes the same real time where the emulated clock is faster now.
     """
     workers = [
         vm for vm in state.vms.values() if vm.role == "worker" and vm.ready_at and vm.running_at
@@ -420,14 +420,14 @@ def _join(state: ClusterState, run: RunState, record: Record) -> float:
 _NORMAL = 1.645
 """Standard deviations to either end of the middle 90 %."""
 _WELL_BELOW = 0.5
-"""Of what servers are said to take: up to there it does not matter how far off that is."""
+"""Share of the servers' limit below which the error of the limit has no effect."""
 _BUSY = 0.85
 """The share of its cores from which on a parameter server counts as the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Steps per second of a cluster as measured runs tell, with the ends of the 90 % interval."""
+    """Steps per second of a cluster from measured runs, with the ends of the 90 % interval."""
 
     speed: float
     low: float
@@ -436,7 +436,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A run makes `speed` steps per second where more were `expected`; `why` is a clause."""
+    """A run at `speed` steps per second, below the `expected` speed; `why` is a clause."""
 
     speed: float
     expected: Expected
@@ -452,9 +452,7 @@ class Behind:
 
 
 def expected(workload: Workload, choice: Choice) -> Expected | None:
-    """What the workers of `choice` reach together; None where how far off that may be was not
-    measured.
-    """
+    """Return the joint speed of the workers of `choice`; None if its error was not measured."""
     known = all(
         (step := workload.compute.get(choice.kind(group))) and step.measured
         for group in choice.groups
@@ -478,10 +476,10 @@ def behind(
     below: float,
     rows: Iterable[Mapping[str, Any]] = (),
 ) -> Behind | None:
-    """Where `speed` (steps per second) is outside of the interval and `below` that share of what is
-    expected.
+    """Return how far `speed` (steps per second) is behind, or None.
 
-    `rows`: the run's metrics in that time, which tell why.
+    It is behind if it is outside of the interval and `below` that share of the expected speed.
+    `rows` are the run's metrics in that time, which show the cause.
     """
     wanted = expected(workload, choice)
     if wanted is None or speed >= min(wanted.low, below * wanted.speed):
@@ -490,8 +488,9 @@ def behind(
 
 
 def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
-    """What takes so much of a step that without it the speed, now that `share` of the least, would
-    do.
+    """Return the part of a step that explains the loss of speed.
+
+    Without it the speed, now `share` of the least expected one, would be normal.
     """
     parts = StepParts()
     for row in rows:
@@ -508,8 +507,10 @@ def _why(choice: Choice, share: float, rows: list[Mapping[str, Any]]) -> str:
 
 
 def forecast_words(forecast: Forecast) -> str:
-    """`finishes in 12 min (11 min to 14 min), at 14:03, if Spot capacity lasts; this run $1.23 at
-    its end ($1.20 to $1.31)`; an interval whose ends read the same is left out.
+    """Return the forecast as a line, without intervals whose ends read the same.
+
+    For example `finishes in 12 min (11 min to 14 min), at 14:03, if Spot capacity lasts; this run
+    $1.23 at its end ($1.20 to $1.31)`.
     """
     low, high = forecast.interval("seconds")
     at = time.strftime("%H:%M", time.localtime(forecast.finishes_at))
@@ -520,11 +521,11 @@ def forecast_words(forecast: Forecast) -> str:
 
 
 def ending_words(forecast: Forecast) -> str:
-    """`ends about 14:32 (14:20 to 14:55), if Spot capacity lasts; this run $0.610 at its end
-    ($0.553 to $0.704)`.
+    """Return the end and cost of the forecast as a line.
 
-    Moments have the day where that is not today's, and seconds where minutes would say the same
-    twice.
+    For example `ends about 14:32 (14:20 to 14:55), if Spot capacity lasts; this run $0.610 at its
+    end ($0.553 to $0.704)`. Times include the day unless it is today, and seconds if minutes would
+    read the same twice.
     """
     low, high = forecast.interval("seconds")
     today = time.localtime(forecast.at)[:3]
@@ -550,8 +551,10 @@ def _range(low: str, high: str) -> str:
 
 
 def _but(forecast: Forecast) -> str:
-    """What else must be known of it: how sure it is that the run ends, whether the intervals are
-    measured, whose lifetimes stand in, and whether it is slower than expected.
+    """Return further conditions of the forecast as text.
+
+    They are the probability that the run ends, whether the intervals are measured, which lifetimes
+    stand in, and whether it is slower than expected.
     """
     lost = 1 - forecast.finished
     if lost >= 0.0005:

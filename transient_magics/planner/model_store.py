@@ -76,7 +76,10 @@ class ModelStore:
         return {name: record.of(source) for name, record in self._records().items()}
 
     def record(self, run: str) -> Record | None:
-        """Return the record of a run from any source, or None. Raises StoreError for a broken file."""
+        """Return the record of a run from any source, or None.
+
+        Raises StoreError for a broken file.
+        """
         return self._records().get(run)
 
     @property

@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def finished(self) -> float:
-        """The share of courses that finish; below 1 if all workers may be lost without replacement."""
+        """The share of courses that finish; below 1 if all workers may be lost for good."""
         return self.outcome.finished
 
     @property
@@ -313,7 +313,7 @@ def _started(choice: Choice, workload: Workload) -> list[str]:
 
 
 def prepared(choice: Choice, workload: Workload) -> list[str]:
-    """Return how long workers wait for mini-batches, and the machine that shortens the wait most."""
+    """Return how long workers wait for mini-batches, and the machine that shortens it most."""
     notes: list[str] = []
     for group in choice.placed:
         step = choice.step(workload, group)

@@ -1,10 +1,10 @@
-"""What past runs measured: speeds, waits and losses of each, and how long VMs took to start.
+"""Records of past runs: speed, waits and losses of each, and start-up times of VMs.
 
-Between two changes of its workers a run's speed is that of one cluster: each such stretch, without
-its first seconds, is an observation, and a long one is several, which tell how far the speed
-varies. In 117 runs of CM-DARE the speed of what was to come lay within the 90 % interval from up to
-four parts of what had been 98 times of 100: of more parts each is too much like the one before.
-Observations are plain values, so that they can be kept when the cluster is gone (`store`).
+Between two changes of its workers a run's speed is that of one cluster. Each such stretch, without
+its first seconds, is an observation. A long stretch is several observations, which show how far the
+speed varies. In 117 runs of CM-DARE, the later speed was within the 90 % interval from up to four
+earlier parts in 98 of 100 cases. With more parts, each is too much like the one before.
+Observations are plain values, so that they can be stored after the cluster is deleted (`store`).
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ CROSSING = frozenset(
         "workers",
     }
 )
-"""The fields of a `Record` that hold wherever the run trained: properties of the mathematics. All
-others are seconds of the machines.
+"""The fields of a `Record` that hold on any machine: properties of the mathematics.
+
+All others are seconds of the machines.
 """
 WARM_UP_SECONDS = 5.0
 _MOST_ESTIMATES = 256
 _SHORTEST_SECONDS = 10.0
 _PART_SECONDS = 30.0
 _MOST_PARTS = 4
-"""A stretch is cut into so many parts, none of which is shorter."""
+"""Largest number of parts of a stretch, each at least `_PART_SECONDS` long."""
 
 ENOUGH = 5
-"""Own VMs of a kind that tell more than published ones: as many as leave the mean within half a
-deviation.
+"""Number of own VMs of a kind that replaces published values.
+
+With five, the error of their mean is less than half a deviation.
 """
 _LONGEST_SECONDS = 3600.0
 _NEWEST = 50
@@ -67,9 +69,10 @@ _NEWEST = 50
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """`workers` by kind (`speeds.preparation`) and `servers` made `steps_per_second` together for
-    so many `seconds`. `distant`: some of them were in another region than a parameter server, so
-    that their steps have the way in them.
+    """The joint speed of `workers` by kind (`speeds.throughput.kind_of`) and `servers`.
+
+    They made `steps_per_second` together for `seconds`. `distant` is True if some of the workers
+    were in another region than a parameter server, so that their steps include the network path.
     """
 
     workers: Mapping[str, int]
@@ -81,12 +84,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that is kept of a run, whose VMs were of one `source`.
+    """The stored data of a run, whose VMs were of one `source`.
 
-    `joins`: seconds from a usable VM to its worker's first step, of replacements.
-
-    `evaluations`: (step, metrics) as the dev split was evaluated. `parameters` and `gigaflops` of
-    the training graph at a batch of one, 0 where not counted.
+    `joins` has the seconds from a usable VM to its worker's first step, for replacements.
+    `evaluations` has (step, metrics) of the dev split. `parameters` and `gigaflops` are of the
+    training graph at a batch of one, 0 where not counted.
     """
 
     observations: tuple[Observation, ...]
@@ -100,31 +102,30 @@ class Record:
     closing: float | None = None
     """Seconds from the last step until the run was over."""
     latest: tuple[float, int] | None = None
-    """The newest metric: its moment (seconds since 1970) and the global step."""
+    """The newest metric: its time (seconds since 1970) and the global step."""
     workers: float = 0.0
-    """How many trained, in the mean over the time; 0 where not known."""
+    """Mean number of workers over the training time; 0 where unknown."""
     gradients: tuple[tuple[int, float, float], ...] = ()
-    """Estimates of the gradients' noise: step, signal, noise (journal.metrics); of a long run means
-    of neighbours.
+    """Estimates of gradient noise: step, signal, noise (`journal.metrics`).
+
+    For a long run they are means of neighbours.
     """
     mode: str = "async"
     waits: Mapping[str, Waits] = field(default_factory=dict[str, Waits])
-    """By kind of worker, of its steps after the first seconds."""
+    """Waits by kind of worker, without the first seconds."""
     settings: str = ""
-    """What else it was declared with that makes it another experiment, as text: hparams and params.
-    """
+    """Other settings that distinguish experiments, as text: hparams and params."""
 
     @property
     def global_batch(self) -> float:
-        """The examples of one step of each worker; 0 where not known."""
+        """The examples of one step of each worker; 0 where unknown."""
         return self.workers * self.batch_size
 
     def of(self, source: Source) -> Record:
-        """The record itself if its VMs were of that source, else without their seconds (`CROSSING`
-        says what stays).
+        """Return the record itself if its VMs were of `source`, else without their seconds.
 
-        An emulated worker is a process of this machine, whose seconds say nothing about the GPU
-        that it stands for.
+        `CROSSING` lists the fields that are kept. An emulated worker is a process of this machine,
+        so its seconds do not apply to the GPU that it emulates.
         """
         if source == self.source:
             return self
@@ -134,12 +135,12 @@ class Record:
         return Record((), self.source, **crossing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Record:
-        """Read what `to_dict` wrote."""
+        """Return a record from the values of `to_dict`."""
         return cls(
             latest=tuple(values["latest"]) if values.get("latest") else None,
             observations=tuple(Observation(**each) for each in values["observations"]),
@@ -175,11 +176,10 @@ def record(
     *,
     whole: bool = False,
 ) -> Record:
-    """What the run called `run` tells: from its cluster's events, its metrics, and what was counted
-    of its `model`.
+    """Return the record of `run` from events, metrics and the counts of its `model`.
 
-    With `whole` speeds and waits are of VMs that had all that they were rented with, not of
-    deflated ones: so they hold for such VMs in other runs.
+    With `whole`, speeds and waits are only those of VMs with all their resources, not of deflated
+    ones, so they apply to such VMs in other runs.
     """
     state = replay(history)
     counts = _whole(history) if whole else _always
@@ -210,8 +210,9 @@ def record(
 
 
 def _kinds(history: Sequence[Event]) -> Callable[[str, float], str]:
-    """What kind of worker a VM was at a moment (seconds since 1970): it may have become another
-    machine.
+    """Return a function for a VM's kind of worker at a time (seconds since 1970).
+
+    The kind changes with the machine type.
     """
     gpus = dict[str, str]()
     turns = dict[str, list[tuple[float, str]]]()
@@ -235,7 +236,7 @@ def _always(vm: str, at: float) -> bool:
 
 
 def _whole(history: Sequence[Event]) -> Callable[[str, float], bool]:
-    """Whether a VM had all that it was rented with at a moment (seconds since 1970)."""
+    """Return a function: whether a VM had all its resources at a time (seconds since 1970)."""
     turns = dict[str, list[tuple[float, bool]]]()
     for event in history:
         if isinstance(event, _RESHARED):
@@ -340,9 +341,8 @@ def _observations(
         counted = all(counts(vm, began) for vm in took_part)
         if active and counted and at - began - WARM_UP_SECONDS >= _SHORTEST_SECONDS:
             workers = Counter(kind_at(name, began) for name in active)
-            servers_at = [
-                region(each.zone) for each in asked if each.at <= began
-            ]  # all are in one zone, and may move
+            # All servers are in one zone, which may change.
+            servers_at = [region(each.zone) for each in asked if each.at <= began]
             if servers_at:
                 distant = any(regions.get(name) != servers_at[-1] for name in active)
             else:
@@ -368,8 +368,9 @@ _CHANGES = (WorkerJoined, WorkerLeft, TrainFinished, TrainFailed)
 def _parts(
     told: Sequence[tuple[float, int]], since: float, until: float
 ) -> list[tuple[float, float]]:
-    """Steps per second in each part of a stretch, and its seconds; of the whole where some part
-    tells none.
+    """Return (steps per second, seconds) of each part of a stretch.
+
+    If the speed of some part is unknown, return those of the whole stretch.
     """
     count = min(max(int((until - since) / _PART_SECONDS), 1), _MOST_PARTS)
     seconds = (until - since) / count
@@ -407,9 +408,8 @@ def _joins(history: Sequence[Event], run: str) -> Iterable[float]:
     replacing = {
         each.vm for each in history if isinstance(each, events.VmRequested) and each.replaces
     }
-    ready = {
-        each.vm: each.at for each in reversed(history) if isinstance(each, events.VmReady)
-    }  # for the first time
+    # The first time that each VM was ready.
+    ready = {each.vm: each.at for each in reversed(history) if isinstance(each, events.VmReady)}
     seen = set()
     for event in history:
         if isinstance(event, WorkerJoined) and event.run == run and event.worker not in seen:
@@ -418,18 +418,18 @@ def _joins(history: Sequence[Event], run: str) -> Iterable[float]:
                 yield max(event.at - ready[event.worker], 0.0)
 
 
-# How long VMs take from their request until they can be used: as your own did on Compute Engine,
-# else as published.
+# Start-up times of VMs, from the request until they are usable: your own on Compute Engine, else
+# published ones.
 #
-# What a VM boots from decides most of it: one from an image that was baked answers minutes before
-# one that installs what it needs. So only VMs count that boot from the same as the newest of their
-# kind, and only where they are enough. What is measured of emulated ones says nothing about Compute
-# Engine.
+# The boot image has the largest effect: a VM from a baked image is ready minutes before one that
+# installs its packages. So only VMs with the same kind of image as the newest of their kind count,
+# and only if there are enough of them. Emulated VMs are left out, because their times do not apply
+# to Compute Engine.
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start-up, and of how many own VMs it is the mean; 0: it was published."""
+    """A start-up time, and the number of own VMs behind its mean; 0: published."""
 
     startup: Startup
     own: int = 0
@@ -440,20 +440,21 @@ Starts = Callable[[str, bool, str], Start]
 
 
 def published_starts(gpu: str, transient: bool, place: str) -> Start:
-    """As CM-DARE measured them in 2019."""
+    """Return the start-up time measured by CM-DARE in 2019."""
     provisioning, staging, booting, deviation = startup(gpu, transient, place)
     return Start(Startup(provisioning + staging, booting, deviation))
 
 
 def own_starts() -> Starts:
-    """As the VMs of this machine's clusters took, deleted ones too, where they are enough of that
-    kind.
+    """Return start-up times of this machine's clusters, including deleted ones.
+
+    Kinds with too few VMs have published times.
     """
     return starts_of(known_states())
 
 
 def starts_of(states: Iterable[ClusterState]) -> Starts:
-    """The same of these clusters."""
+    """Return start-up times of the VMs of these clusters, else published ones."""
     seen: dict[tuple[str, bool], list[_Seen]] = {}
     for state in states:
         for each in _usable(state):
@@ -471,7 +472,7 @@ class _Seen:
     gpu: str
     transient: bool
     boots_from: tuple[bool, str]
-    """Whether it was from an image, and what for: without TensorFlow there is less to install."""
+    """Whether it booted from an image, and its purpose: less is installed without TensorFlow."""
     at: float
     running: float
     usable: float

@@ -384,7 +384,7 @@ class Sketches:
         return block, (int(row), int(servers), int(model))
 
     def _mixes(self, gpus: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Return pairs of one list of prices, so that each GPU costs in the mix what it costs alone."""
+        """Return pairs from one list of prices: each GPU costs in a mix what it costs alone."""
         own = self._workload.prices.servers
         return (
             (one, other) for one, other in combinations(gpus, 2) if (one in own) == (other in own)

@@ -1,18 +1,18 @@
-"""How long a run takes and what it costs: many possible courses of it at once, by Monte Carlo.
+"""Monte Carlo simulation of the duration and cost of a run, over many courses.
 
 In each course every worker's place is a chain of VMs: requested, billed from the moment it runs,
-training once its worker has joined, revoked when its lifetime ends, and (where it is replaced)
+training once its worker has joined, revoked when its lifetime ends, and (if it is replaced)
 requested again at that moment. The speed of the cluster is constant between two such events, so a
-course needs no time steps: the events of all workers are sorted, the offered speed is their running
-sum (of synchronous steps: the slowest's), the parameter servers bend it (`speed`), and the run is
-over when the steps add up. All courses are arrays of one computation.
+course needs no time steps. The events of all workers are sorted, the offered speed is their running
+sum (for synchronous steps, the slowest worker's), and the limit of the parameter servers bends it
+(`speeds.throughput`). The run is over when the steps add up. All courses are arrays of one
+computation.
 
-Parameter servers and the chief are on demand: no revocation loses more than the step in flight.
-Revocations come in waves: of the VMs that are there at the begin, each has with probability `waves`
-its luck in common with those that have its GPU in its zone (the same quantile of what is left of
-its life), and else its own. That leaves each VM's lifetime what it is; those of one age go at one
-moment, two of them with the square of `waves`, which was measured. VMs that come later are revoked
-independently.
+Parameter servers and the chief are on demand: a revocation loses at most the step in flight.
+Revocations come in waves. Each VM at the start shares its luck with those that have its GPU in its
+zone, with probability `waves`: the same quantile of the remaining life. Otherwise its luck is its
+own. So the lifetime of each VM stays the same. Those of one age are revoked simultaneously, two of
+them with the square of `waves`, which was measured. Later VMs are revoked independently.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from .speeds.throughput import (
 
 Array = NDArray[np.float64]
 
-_FAR = 1e12  # seconds: later than anything
+# Seconds: later than any event.
+_FAR = 1e12
 _MOST_GENERATIONS = 4096
 _HOUR = 3600.0
 _MINUTE = 60.0
@@ -48,8 +49,9 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """Mean seconds from a VM's request until it runs (and is billed), from there until it can be
-    used; deviation.
+    """Mean seconds from a VM's request until it runs (and is billed), and then until it is usable.
+
+    `deviation` is the standard deviation of the sum.
     """
 
     running: float = 0.0
@@ -59,15 +61,14 @@ class Startup:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Workers that are alike. Speeds by seconds of a step (`compute_seconds`), prices in $ per
-    hour.
+    """A group of equal workers; speeds are seconds of a step (`compute_seconds`), prices $/h.
 
-    `error`: the relative standard deviation of these seconds; groups of one `accelerator` are off
-    by the same luck. `kind`: the kind of worker whose seconds `Course.draws` has, where these are
-    taken from it. `lifetimes`: None for VMs that are never revoked. `join_seconds`: from a usable
-    VM to its first step. `transfer_dollars`: of one step, where the parameter servers are in
-    another zone. In the middle of a run `ages` has the hours for which each VM has run (0: only
-    requested) and `ready_in` the seconds until each takes steps.
+    `error` is the relative standard deviation of these seconds; groups of one `accelerator` share
+    the same luck. `kind` is the kind of worker whose seconds `Course.draws` has, if they are taken
+    from it. `lifetimes` is None for VMs that are never revoked. `join_seconds` is from a usable VM
+    to its first step. `transfer_dollars` is for one step, if the parameter servers are in another
+    zone. In the middle of a run `ages` has the hours for which each VM has run (0: only requested),
+    and `ready_in` the seconds until each takes steps.
     """
 
     count: int
@@ -78,15 +79,11 @@ class Workers:
     kind: str = ""
     error: float = 0.0
     added_seconds: float = 0.0
-    """Seconds that a step takes longer because its parameter servers are in another region."""
+    """Additional seconds of a step with parameter servers in another region."""
     added_error: float = 0.0
-    """The standard deviation of their logarithm; all distant workers of a course are off by one
-    luck.
-    """
+    """The standard deviation of their logarithm; all distant workers of a course share one luck."""
     price_error: float = 0.0
-    """How far off `hourly` may be (standard deviation of its logarithm), for all groups of a course
-    alike.
-    """
+    """Standard deviation of the logarithm of `hourly`, the same luck for all groups of a course."""
     lifetimes: LifetimeModel | None = None
     startup: Startup = Startup()
     join_seconds: float = 0.0
@@ -96,7 +93,7 @@ class Workers:
 
     @property
     def step_error(self) -> float:
-        """How far off, relatively, the seconds of a whole step may be (standard deviation)."""
+        """The relative standard deviation of the seconds of a whole step."""
         computing = self.error * self.compute_seconds
         added = self.added_error * self.added_seconds
         return math.hypot(computing, added) / (self.compute_seconds + self.added_seconds)
@@ -104,18 +101,17 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A run to be simulated: `steps` that are left, on `groups` of workers and `servers` parameter
-    servers.
+    """A run to simulate: the remaining `steps`, on `groups` of workers and `servers`.
 
-    `server_hourly`: dollars per hour of one server. `limit_error`: relative, of what they can take.
-    `work_error`: relative, of the steps, or of a speed that all have in common: workers and
-    servers. `from_first_step`: counted from the first step, as papers count, instead of from the
-    request. `spent` dollars lie behind already. `rate`: emulated seconds that pass in a second of
-    work; lifetimes, boots and bills go by the former. `waves`: the share of a group that is revoked
-    together, where it is. `from_ready`: VMs cost from when they answer, as a run's own cost counts
-    them (`journal.cost`), and no minute at least. `synchronous`: steps are taken together, the
-    slowest `backup_workers` of each not waited for. `draws`: seconds, the servers' part and scaling
-    are as uncertain together as these are.
+    `server_hourly` is the dollars per hour of one server. `limit_error` is relative, of their
+    limit. `work_error` is relative, of the steps, or of a speed common to workers and servers. With
+    `from_first_step`, time counts from the first step, as in papers, instead of from the request.
+    `spent` is the dollars spent already. `rate` is the emulated seconds per second of work;
+    lifetimes, boots and bills are in emulated seconds. `waves` is the share of a group that is
+    revoked together. With `from_ready`, VMs cost from when they answer, as in a run's own cost
+    (`journal.cost`), without a minimum of one minute. With `synchronous`, steps are taken together,
+    without waiting for the slowest `backup_workers`. `draws` has joint draws of the seconds, the
+    servers' part and scaling.
     """
 
     groups: tuple[Workers, ...]
@@ -141,9 +137,10 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of each course: `hours` until the last step (infinite where it is never made), `dollars`,
-    `revocations`, and the hours that it `lasted`: until the last step, or until the last VM was
-    taken.
+    """The results of each course.
+
+    `hours` is the time until the last step (infinite if it is never made), then `dollars` and
+    `revocations`. `lasted` is the hours until the last step, or until the last VM was revoked.
     """
 
     hours: Array
@@ -153,15 +150,13 @@ class Outcome:
 
     @property
     def finished(self) -> float:
-        """The share of courses that come to their end."""
+        """The share of courses that finish."""
         return float(np.isfinite(self.hours).mean())
 
     def until_done(self) -> Outcome:
-        """Each course that does not come to its end followed by the next ones, from the begin,
-        until one does.
+        """Return courses with each unfinished one extended by the next ones until one finishes.
 
-        Courses are independent of each other, so their order is as good as any. One at least must
-        come to its end.
+        Courses are independent, so their order is arbitrary. At least one must finish.
         """
         done = np.isfinite(self.hours)
         if done.all():
@@ -179,25 +174,22 @@ class Outcome:
         return Outcome(hours, added(self.dollars), added(self.revocations), hours)
 
     def finished_between(self, level: float = 0.9) -> tuple[float, float]:
-        """Between which shares that one lies with the probability `level`, as far as lifetimes are
-        known.
-        """
+        """Return the interval of the finished share, with the uncertainty of lifetimes."""
         shares = np.array(
             [np.isfinite(block).mean() for block in np.array_split(self.hours, BLOCKS)]
         )
         mean = self.finished
         runs = len(self.hours)
         among = mean * (1 - mean)
-        if (
-            not among
-        ):  # Jeffreys' interval: that none of so many was lost does not say that none can be
+        # Jeffreys' interval: no loss among the courses does not mean that none is possible.
+        if not among:
             done = runs * mean + 0.5
             lost = runs * (1 - mean) + 0.5
             return _beta(done, lost, level)
         size = max(runs / BLOCKS, 2.0)
-        # The shares of blocks differ by the chance of their courses, too, which has no part in what
-        # is not known. Where few courses are lost that chance is most of it, and what is left
-        # uncertain: its upper standard error counts.
+        # The shares of blocks also differ by the chance of their courses, which is unrelated to the
+        # uncertainty of lifetimes. With few lost courses, chance is most of the difference, and the
+        # rest is uncertain, so its upper standard error counts.
         differ = float(shares.var()) * (1 + (2 / (BLOCKS - 1)) ** 0.5)
         known = max((differ - among / size) / (1 - 1 / size), 0.0) + among / runs
         certainty = among / min(known, 0.99 * among) - 1
@@ -205,7 +197,7 @@ class Outcome:
 
 
 def _beta(a: float, b: float, level: float) -> tuple[float, float]:
-    """The middle of a beta distribution that has the probability `level`."""
+    """Return the middle interval of a beta distribution, with probability `level`."""
     return float(special.betaincinv(a, b, (1 - level) / 2)), float(
         special.betaincinv(a, b, (1 + level) / 2)
     )
@@ -214,9 +206,10 @@ def _beta(a: float, b: float, level: float) -> tuple[float, float]:
 def simulate(
     course: Course, runs: int = 10_000, seed: int = 0, revocations: int | None = None
 ) -> Outcome:
-    """So many possible courses. With `revocations`, exactly that many workers are lost in each (as
-    ICAC'19, table 4, counts runs), at moments that are equally likely all through the undisturbed
-    run; lifetimes do not count then.
+    """Simulate `runs` courses.
+
+    With `revocations`, each course loses exactly that many workers (as ICAC'19, table 4, counts
+    runs), at random times of the undisturbed run; lifetimes are then ignored.
     """
     random = np.random.default_rng(seed)
     course = _unsure(course, seed)
@@ -226,7 +219,7 @@ def simulate(
             course, groups=tuple(replace(group, lifetimes=None) for group in course.groups)
         )
         undisturbed = _simulate(course, fleet, random, None)
-        # Equally likely: what a small constant risk comes to in runs in which it struck that often.
+        # Uniform: the limit of a small constant risk, given this number of revocations.
         moments = random.random((runs, revocations)) * undisturbed.hours[:, np.newaxis] * _HOUR
         victims = np.argsort(random.random((runs, fleet.size)), axis=1)[:, :revocations]
         lost = np.full((runs, fleet.size), _FAR)
@@ -236,7 +229,7 @@ def simulate(
 
 
 def _unsure(course: Course, seed: int) -> Course:
-    """With lifetimes that are as uncertain as what they were learned from."""
+    """Return the course with lifetimes resampled for their uncertainty."""
     groups = (
         replace(group, lifetimes=resampled(group.lifetimes, seed)) if group.lifetimes else group
         for group in course.groups
@@ -247,9 +240,7 @@ def _unsure(course: Course, seed: int) -> Course:
 def rent(
     lifetimes: LifetimeModel, startup: Startup, vms: int, days: float, seed: int = 0
 ) -> tuple[int, float]:
-    """How often so many places are revoked in that time if each is filled again, and the share of
-    time they are up.
-    """
+    """Return the revocations of permanently refilled places, and the share of time they are up."""
     group = Workers(vms, 1.0, 0.0, 0.0, lifetimes=lifetimes, startup=startup)
     random = np.random.default_rng(seed)
     fleet = _Fleet.of(Course((group,), 1.0), random, 1)
@@ -268,9 +259,9 @@ def rent(
 
 @dataclass(frozen=True, slots=True)
 class _Generation:
-    """One VM of each place, shape (runs, places), in seconds: when it runs, takes steps, is taken.
+    """One VM of each place, shape (runs, places): seconds at which it runs, takes steps, and ends.
 
-    It is taken at the notice: the half minute of training after that costs nothing and is left out.
+    It ends at the notice: the half minute of training after that is free and is left out.
     """
 
     running: Array
@@ -280,8 +271,10 @@ class _Generation:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """All workers of a course: `speed` and `hourly` have shape (runs, places), `limit` and `steps`
-    (runs,), all else (places,).
+    """All workers of a course.
+
+    `speed` and `hourly` have shape (runs, places), `limit` and `steps` (runs,), all others
+    (places,).
     """
 
     speed: Array
@@ -296,6 +289,7 @@ class _Fleet:
 
     @classmethod
     def of(cls, course: Course, random: np.random.Generator, runs: int) -> _Fleet:
+        """Return the fleet of a course, with random errors for each run."""
         counts = [group.count for group in course.groups]
 
         def places(values: Sequence[float]) -> Array:
@@ -309,7 +303,7 @@ class _Fleet:
             service = course.draws.service[drawn]
             limit = capacities(service, course.servers, course.draws.scaling[drawn])
             factors = {kind: values[drawn] for kind, values in course.draws.factors.items()}
-        # One GPU's step time is as wrong for all of its workers, wherever they are.
+        # The step time of a GPU has the same error for all of its workers, in any zone.
         luck = {
             name: random.normal(size=runs)
             for name in dict.fromkeys(each.accelerator for each in course.groups)
@@ -346,7 +340,7 @@ class _Fleet:
     def generations(
         self, course: Course, random: np.random.Generator, runs: int, lost: Array | None
     ) -> Iterator[_Generation]:
-        """The VMs of every place, one after the other, for ever or until nothing is replaced."""
+        """Yield the VMs of every place, one generation after the other, while they are replaced."""
         running, ready = self._first(course, random, runs)
         ages = np.maximum(-running, 0.0) * course.rate / _HOUR
         waves = course.waves
@@ -356,7 +350,8 @@ class _Fleet:
             yield _Generation(np.minimum(running, end), np.minimum(ready, end), end)
             if not course.replace or (end >= _FAR).all():
                 return
-            running, ready = self._start(course, random, end)  # asked for at the notice
+            # Replacements are requested at the notice.
+            running, ready = self._start(course, random, end)
             ages = np.zeros_like(end)
             lost = None
             waves = 0.0
@@ -404,8 +399,9 @@ class _Fleet:
 
 
 def _hourly(course: Course, random: np.random.Generator, runs: int) -> Array:
-    """Dollars per hour of each worker in each course, of shape (runs, places), with a price as far
-    off as it may be by now. The mean stays what the list says.
+    """Return dollars per hour of each worker in each course, of shape (runs, places).
+
+    Prices vary by their possible change since they were listed; the mean is the list price.
     """
     listed = np.repeat(
         [group.hourly for group in course.groups], [group.count for group in course.groups]
@@ -429,7 +425,8 @@ def _simulate(
     lasted = np.zeros(runs)
     generations = fleet.generations(course, random, runs, lost)
     chain: list[_Generation] = []
-    open_runs = np.arange(runs)  # those whose end lies beyond what is known of their VMs
+    # Courses that end after the last known generation of their VMs.
+    open_runs = np.arange(runs)
     wanted = 2
     over = False
     while len(open_runs) and not over:
@@ -476,7 +473,7 @@ def _simulate(
 def _finish(
     course: Course, speed: Array, limit: Array, steps: Array, ready: Array, end: Array
 ) -> Array:
-    """Seconds until the steps are made, one per run; infinite where they never are."""
+    """Return the seconds until the steps are made, one per run; infinite where they never are."""
     times = np.concatenate([ready, end], axis=2).reshape(len(speed), -1)
     order = np.argsort(times, axis=1)
     times = np.maximum(np.take_along_axis(times, order, axis=1), 0.0)
@@ -497,18 +494,19 @@ def _finish(
 def _pace(
     course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]
 ) -> Array:
-    """Steps per second from each event on, of workers each of which takes its own steps."""
+    """Return steps per second from each event on, of workers with independent steps."""
     change = np.repeat(speed[:, :, np.newaxis], generations, axis=2)
     changes = np.concatenate([change, -change], axis=2).reshape(len(speed), -1)
     offered = np.cumsum(np.take_along_axis(changes, order, axis=1), axis=1)
-    offered[offered < 1e-9] = 0.0  # what is left of sums that cancel out
+    # The remainder of sums that cancel out.
+    offered[offered < 1e-9] = 0.0
     return cluster_speed(offered, limit[:, np.newaxis], course.sharpness)
 
 
 def _pace_together(
     course: Course, speed: Array, limit: Array, generations: int, order: NDArray[np.intp]
 ) -> Array:
-    """Steps per second from each event on, of workers that take their steps together."""
+    """Return steps per second from each event on, of workers that take their steps together."""
     sizes = [group.count for group in course.groups]
     place = order // (2 * generations)
     change = np.where(order % (2 * generations) < generations, 1, -1)
@@ -530,9 +528,10 @@ def _bill(
     end: Array,
     used: Array,
 ) -> Array:
-    """Dollars of each run that ends at `finish`; `used`: the seconds for which each VM took steps.
+    """Return the dollars of each run that ends at `finish`.
 
-    A VM is paid for a minute at least, and not at all where it is taken back in its first minute.
+    `used` is the seconds for which each VM took steps. A VM is billed for at least a minute, and
+    not at all if it is preempted in its first minute.
     """
     until = np.minimum(end, finish[:, np.newaxis, np.newaxis])
     if course.from_ready:
@@ -562,7 +561,8 @@ def _bill(
         return vms + servers
     took_steps = used.sum(axis=2)
     made = took_steps * fleet.speed[runs]
-    # Asynchronous steps are shared out, synchronous ones are everybody's who is there.
+    # Asynchronous steps are divided among workers; all present workers take part in synchronous
+    # ones.
     if course.synchronous:
         whole = finish[:, np.newaxis]
     else:

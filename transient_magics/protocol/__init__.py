@@ -1,8 +1,8 @@
-"""What both ends of a connection to a VM agree upon, and how whatever comes from there is checked.
+"""Interfaces of the two ends of a connection to a VM, and the checks of what arrives from there.
 
-The ground floor: the standard library only, so that a VM carries it whole. `names` says what may be
-called what, `checks` turns the annotations of a class into checks of type, range and size, `events`
-is what an event is, `vm_events` are those that a VM tells, `run` is a run's declaration,
-`cluster_commands`, `agent_commands` and `chief_messages` are what is said over sockets. Errors here
-are ValueErrors, which the floors above turn into their own.
+This is the bottom layer. It uses only the standard library, so every VM has all of it. `checks`
+turns the annotations of a class into checks of type, range and size, and defines valid names.
+`events` defines events, `vm_events` those that VMs report, and `run` the declaration of a run.
+`cluster_commands`, `agent_commands` and `chief_messages` define the messages over sockets. Errors
+here are ValueErrors; the layers above convert them into their own.
 """

@@ -1,9 +1,8 @@
-"""What a controller, or a chief on the same VM, says to the agent of a VM: over its socket, a line
-for a line.
+"""Commands to the agent of a VM, over its socket: from a controller, or a chief on the same VM.
 
-The answer is `{"ok": true}`, to a ping with the agent's `pid`, its `processes`, each with whether
-it is `prepared`, and whether a fork server has `imported` everything, to a fork with the `pid`, or
-`{"ok": false}` with an `error`.
+Each line has a line as its answer: `{"ok": true}`, or `{"ok": false}` with an `error`. The answer
+to a ping contains the agent's `pid`, its `processes`, whether each is `prepared`, and whether a
+fork server has `imported` everything. The answer to a fork contains the `pid`.
 """
 
 from __future__ import annotations
@@ -22,13 +21,15 @@ from .run import FitDeclaration
 _Sized = TypeVar("_Sized", bound=Sized)
 
 Role = Literal["ps", "worker", "dispatcher", "prep", "input"]
-"""The last three are of tf.data service: its dispatcher, beside the chief, a server that prepares
-mini-batches, and both in one, for the trials of a study that share a VM.
+"""Roles of a process of a run.
+
+The last three are roles of tf.data service: its dispatcher, beside the chief; a server that
+prepares mini-batches; and both in one process, for the trials of a study that share a VM.
 """
 DISPATCHER: Role = "dispatcher"
 INPUT: Role = "input"
 Program = Literal["evaluate", "shared_graph"]
-"""Of `runtime/programs/`, those that need TensorFlow and run beside a run."""
+"""Programs of `runtime/programs/` that need TensorFlow and run beside a run."""
 
 
 def _something(value: _Sized) -> _Sized:
@@ -38,14 +39,12 @@ def _something(value: _Sized) -> _Sized:
 
 
 Place = Annotated[str, _something]
-"""An address, of a server with its port."""
+"""An address; a server's address contains its port."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the controller asks a VM to be in a run: `name`, in the place `index` of the parameter
-    servers at `ps`.
-    """
+    """The role of a VM in a run: `name`, at `index` among the parameter servers at `ps`."""
 
     run: Name
     role: Role
@@ -55,41 +54,37 @@ class Assignment:
     chief: Place
     index: Count = 0
     gpu: str = ""
-    """A worker's GPU; empty: none is to be looked for."""
+    """A worker's GPU; empty: the worker does not look for one."""
     dispatcher: str = ""
-    """Where tf.data service is reached, of a run whose mini-batches are prepared on other VMs;
-    empty: of any other.
-    """
+    """The address of tf.data service, if other VMs prepare the run's mini-batches; else empty."""
     shares: NameOrNone = ""
-    """The study with whose other trials on its VM a worker shares the preparation of mini-batches;
-    empty: with none.
-    """
+    """The study whose trials on the VM share the preparation of mini-batches; empty: not shared."""
 
     steps: Count = 0
-    """With the next three, what the cell's `model.fit` declares (run.FitDeclaration)."""
+    """With the next three fields: what the cell's `model.fit` declares (run.FitDeclaration)."""
     epoch_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
 
     @classmethod
     def from_dict(cls, values: object) -> Assignment:
-        """Read what `to_dict` wrote. Raises ValueError with what is wrong with it."""
+        """Read an assignment from the form of `to_dict`. Raises ValueError with the reason."""
         try:
             return checks.built(cls, values)
         except ValueError as error:
             raise ValueError(f"not an assignment: {error}") from None
 
     def to_dict(self) -> dict[str, object]:
-        """The assignment as it is kept."""
+        """Return the assignment as JSON values."""
         return asdict(self)
 
     @property
     def fit(self) -> FitDeclaration:
-        """The part of the run's declaration that it leaves to the cell."""
+        """The part of the run's declaration that the run leaves to the cell."""
         return FitDeclaration(self.steps, self.epoch_steps, self.keep_best, self.stop_when)
 
     def arguments(self) -> list[str]:
-        """The assignment as a role's command line."""
+        """Return the assignment as a role's command line."""
         return ["--assignment", json.dumps(self.to_dict(), separators=(",", ":"))]
 
 
@@ -99,13 +94,14 @@ def _assignment(command: Assignment) -> Assignment:
 
 @message("ping")
 class Ping(Message):
-    """Are you there, and what runs?"""
+    """A liveness check; the answer lists the running processes."""
 
 
 @message("warm")
 class Warm(Message):
-    """The VM will be this in the run: have imported what that takes. `own`: its model is none of
-    Tensor2Tensor's.
+    """A notice that the VM will have this role in the run: import what the role needs.
+
+    `own`: its model is not one of Tensor2Tensor's.
     """
 
     run: Name
@@ -116,10 +112,10 @@ class Warm(Message):
 
 @message("assign")
 class Assign(Message, Assignment):
-    """Be this, and nothing in any run that is not among `runs`.
+    """A command to take this role, and to drop roles in runs that are not among `runs`.
 
-    `standby`: have all of it ready and do not begin with the run, which goes on elsewhere, until
-    the same is said without this.
+    `standby`: prepare everything and do not begin with the run, which continues elsewhere, until
+    the command comes without it.
     """
 
     runs: tuple[Name, ...] = ()
@@ -127,36 +123,38 @@ class Assign(Message, Assignment):
 
     @classmethod
     def of(cls, assignment: Assignment, runs: tuple[str, ...], *, standby: bool = False) -> Self:
-        """The command to be this."""
+        """Return the command to take this role."""
         return cls(**asdict(assignment), runs=runs, standby=standby)
 
     @property
     def assignment(self) -> Assignment:
-        """What to be."""
+        """The role to take."""
         return _assignment(self)
 
 
 @message("make ready")
 class MakeReady(Message, Assignment):
-    """Have the process of a worker ready that is to be this as soon as it is told so, while another
-    one trains here: it touches neither the GPU nor the run.
+    """A command to prepare a worker process for this role, while another one trains on the VM.
+
+    The process uses neither the GPU nor the run until the role is assigned.
     """
 
     @classmethod
     def of(cls, assignment: Assignment) -> Self:
-        """The command to be ready for this."""
+        """Return the command to prepare for this role."""
         return cls(**asdict(assignment))
 
     @property
     def assignment(self) -> Assignment:
-        """What to be ready for."""
+        """The role to prepare for."""
         return _assignment(self)
 
 
 @message("stop")
 class Stop(Message):
-    """End what the VM does for the run; `at_once`: without a last checkpoint, for it goes on
-    elsewhere.
+    """A command to end the VM's part in the run.
+
+    `at_once`: without a last checkpoint, because the run continues elsewhere.
     """
 
     run: Name
@@ -165,23 +163,24 @@ class Stop(Message):
 
 @message("save")
 class Save(Message):
-    """Have the run's chief, which is on this VM, write a checkpoint."""
+    """A command to the run's chief on this VM to write a checkpoint."""
 
     run: Name
 
 
 @message("evaluate")
 class Evaluate(Message):
-    """Have the run's chief, which is on this VM, evaluate the model as it is."""
+    """A command to the run's chief on this VM to evaluate the model in its current state."""
 
     run: Name
 
 
 @message("fork")
 class Fork(Message):
-    """Have this program beside a run, for a process of it on this VM (`caller`), in a process that
-    has imported all it needs; it ends with its caller. The answer's `pid` is null where no such
-    process can be had.
+    """A command to start this program in a process that has imported everything it needs.
+
+    The program runs beside a run, for a process of the run on this VM (`caller`), and ends with its
+    caller. The `pid` of the answer is null if no such process is available.
     """
 
     run: Name
@@ -192,11 +191,10 @@ class Fork(Message):
 
 @message("begin")
 class Begin(Message):
-    """Run a part of a piece of work, whose files are here, for the `attempt`-th time (0: it has one
-    attempt).
+    """A command to run a part of a work on this VM, as its `attempt`-th attempt (0: its only one).
 
-    `task` is what this VM does for it, which the kind's own class checks. The same again changes
-    nothing; another attempt takes the place of the one before.
+    The files of the work are on the VM. `task` is the VM's part, which the kind's own class checks.
+    A repeated command changes nothing; another attempt replaces the one before.
     """
 
     kind: KindOfWork
@@ -207,8 +205,9 @@ class Begin(Message):
 
 @message("warn")
 class Warn(Message):
-    """Another VM of the work ends by preemption in `seconds`. The first warning of an attempt
-    counts.
+    """A warning that another VM of the work will be preempted in `seconds`.
+
+    Only the first warning of an attempt counts.
     """
 
     kind: KindOfWork
@@ -219,7 +218,7 @@ class Warn(Message):
 
 @message("end")
 class End(Message):
-    """End what the VM does for the work, in an orderly way."""
+    """A command to end the VM's part of the work gracefully."""
 
     kind: KindOfWork
     work: Name
@@ -231,5 +230,5 @@ _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 
 def read(line: bytes) -> Command:
-    """The command on a line. Raises ValueError where there is none."""
+    """Read the command on a line. Raises ValueError if it is invalid."""
     return messages.read(line, _KNOWN)

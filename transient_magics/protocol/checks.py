@@ -1,9 +1,9 @@
-"""Checks of foreign values: what a class says of its fields is what is let in.
+"""Checks of foreign values: the annotations of a class define which field values are accepted.
 
-`of` makes a check from an annotation, `fields_of` those of a dataclass. A check returns the value
-(lists as the tuples they were) or raises ValueError. Numbers are finite and below 2**63, texts have
-4 KiB at most, mappings and sequences 1,024 entries, and JSON is no deeper than 16. `Annotated[int,
-at_least(0)]` adds checks of one's own. What is shown of a foreign text is `plain`.
+`of` makes a check from an annotation, and `fields_of` makes the checks of a dataclass. A check
+returns the value (a list as a tuple) or raises ValueError. Numbers are finite and below 2**63. A
+text has at most 4 KiB, a mapping or sequence at most 1,024 entries, and JSON is at most 16 levels
+deep. `Annotated[int, at_least(0)]` adds further checks. `plain` makes a foreign text safe to show.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Annotated, Literal, NoReturn, TypeVar, Union, cast
 from ..kinds import checked_kind
 
 LONGEST_LINE = 1 << 20
-"""Of a line that is taken from anybody, in bytes."""
+"""Maximum length of a line from any sender, in bytes."""
 LONGEST_TEXT = 4096
 MOST_ENTRIES = 1024
 DEEPEST = 16
 LARGEST = 2**63
-"""Above all numbers that are let in."""
+"""Exclusive upper limit of accepted numbers."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
@@ -42,13 +42,13 @@ _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,38}[a-z0-9])?", re.ASCII)
 
 @dataclass(frozen=True)
 class Alone:
-    """In an annotation: this check alone, and none that follows from the type."""
+    """A marker in an annotation: use only this check, and skip the check that the type implies."""
 
     check: Check
 
 
 def at_least(least: float) -> Callable[[float], float]:
-    """A number no less than this."""
+    """Return a check that a number is not below `least`."""
 
     def check(value: float) -> float:
         if value < least:
@@ -59,7 +59,7 @@ def at_least(least: float) -> Callable[[float], float]:
 
 
 def within(least: float, most: float) -> Callable[[float], float]:
-    """A number from `least` to `most`."""
+    """Return a check that a number lies between `least` and `most`, inclusive."""
 
     def check(value: float) -> float:
         if not least <= value <= most:
@@ -81,7 +81,7 @@ Amount = Annotated[float, at_least(0)]
 
 
 def checked_name(value: object) -> str:
-    """The same, if it is a name. Raises ValueError."""
+    """Return the value if it is a valid name. Raises ValueError."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
     raise ValueError(f"no name: {value!r:.80}")
@@ -97,7 +97,7 @@ KindOfWork = Annotated[str, checked_kind]
 
 
 def parsed(line: bytes | str) -> object:
-    """The JSON value of one line. Raises ValueError where there is none, or too much of it."""
+    """Parse the JSON value of one line. Raises ValueError if it is invalid or too large."""
     if len(line) > LONGEST_LINE:
         raise ValueError(f"a line of {len(line)} bytes")
     try:
@@ -107,7 +107,7 @@ def parsed(line: bytes | str) -> object:
 
 
 def parsed_object(line: bytes | str) -> dict[str, object]:
-    """As `parsed`, of a line that holds an object."""
+    """Parse a line that holds a JSON object. Raises ValueError, as `parsed` does."""
     values = parsed(line)
     if not isinstance(values, dict):
         raise ValueError("no JSON object")
@@ -119,7 +119,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def text(value: object) -> str:
-    """A text of 4 KiB at most that UTF-8 can hold."""
+    """Check a text: at most 4 KiB, and encodable as UTF-8. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"no text: {value!r:.80}")
     if len(value) > LONGEST_TEXT or (not value.isascii() and len(value.encode()) > LONGEST_TEXT):
@@ -128,7 +128,7 @@ def text(value: object) -> str:
 
 
 def an_object(value: object) -> Mapping[str, object]:
-    """A JSON object, whose values are not checked."""
+    """Check that a value is a JSON object, without checking its values. Raises ValueError."""
     if not isinstance(value, Mapping):
         raise ValueError(f"no object: {value!r:.80}")
     for key in cast("Mapping[object, object]", value):
@@ -138,19 +138,16 @@ def an_object(value: object) -> Mapping[str, object]:
 
 
 def clipped(value: str) -> str:
-    """What of a text may be told: its begin, where it is too long, and nothing that UTF-8 cannot
-    hold.
-    """
+    """Return the part of a text that may be sent: its first 4 KiB, encodable as UTF-8."""
     return value.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore")
 
 
 def plain(said: str, most: int = MOST_CHARACTERS) -> str:
-    """What a VM (or anybody) said, as text that steers no terminal, turns no direction of writing,
-    and ends.
+    """Return foreign text with a bounded length and without control characters.
 
-    Terminal sequences go; other control characters, marks of direction and halves of characters
-    become `\ufffd`; lines and tabs stay, and what a terminal would write over the line before (a
-    progress bar) is a line of its own; behind `most` characters there is an ellipsis.
+    Terminal sequences are removed. Other control characters, direction marks and surrogates become
+    `\ufffd`. Lines and tabs stay. A carriage return starts a new line, so each state of a progress
+    bar gets its own line. A text longer than `most` characters is cut and ends with an ellipsis.
     """
     said = _ESCAPES.sub("", said[: 4 * most]).replace("\r\n", "\n").replace("\r", "\n")
     said = _UNSEEN.sub("\ufffd", said)
@@ -160,7 +157,7 @@ def plain(said: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def all_plain(said: str) -> str:
-    """As `plain`, of any length."""
+    """Return foreign text without control characters, at any length."""
     return plain(said, most=len(said) + 1)
 
 
@@ -176,7 +173,7 @@ def _number(value: object) -> float:
         or not isinstance(value, (int, float))
         or not -LARGEST < value < LARGEST
     ):
-        raise ValueError(f"no number: {value!r:.80}")  # infinite ones and NaN among them
+        raise ValueError(f"no number: {value!r:.80}")  # This also covers infinity and NaN.
     return value
 
 
@@ -192,7 +189,10 @@ def _nothing(value: object) -> None:
 
 
 def anything(value: object, depth: int = DEEPEST) -> object:
-    """Any JSON value: of plain types, finite, not deep. Its size is that of its line."""
+    """Check any JSON value: plain types, finite numbers, limited depth.
+
+    The limit of its line bounds its size.
+    """
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, (int, float)):
@@ -222,7 +222,7 @@ _PLAIN: dict[object, Check] = {
 
 
 def of(annotation: object) -> Check:
-    """The check of what is annotated so."""
+    """Return the check for an annotation."""
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     origin = typing.get_origin(annotation)
@@ -248,16 +248,15 @@ def of(annotation: object) -> Check:
 
 @cache
 def fields_of(cls: type) -> Mapping[str, Check]:
-    """The checks of a dataclass' fields by their names."""
+    """Return the checks of a dataclass by field name."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: of(hints[field.name]) for field in fields(cls)}
 
 
 def built(cls: type[_Class], values: object) -> _Class:
-    """An instance of a dataclass from plain values. Fields that it does not know (of newer
-    versions) are passed over.
+    """Build a dataclass instance from plain values. Ignores unknown fields (of newer versions).
 
-    Raises ValueError with the field that is not as it should be.
+    Raises ValueError with the name of the invalid field.
     """
     try:
         return cls(**known(cls, an_object(values)))
@@ -266,7 +265,10 @@ def built(cls: type[_Class], values: object) -> _Class:
 
 
 def known(cls: type, values: Mapping[str, object]) -> dict[str, object]:
-    """Of plain values, the fields of a dataclass, checked as in `built`; some may be missing."""
+    """Return the checked fields of a dataclass among plain values; some fields may be missing.
+
+    Raises ValueError with the name of the invalid field.
+    """
     checks = fields_of(cls)
     checked: dict[str, object] = {}
     for name, value in values.items():
@@ -345,20 +347,21 @@ def _mapping(key: Check, each: Check) -> Check:
     return check
 
 
-# The one check for names: of clusters, runs, images, VMs and workers.
+# The only check of names: of clusters, runs, images, VMs and workers.
 #
-# Whatever passes can be a part of a path, of a label and of a VM's name, and nothing else.
+# A valid name is safe as a part of a path, of a label and of a VM name.
 
 
 def is_name(value: object) -> bool:
-    """Whether it is a name as Compute Engine allows them: a-z, 0-9 and '-', a letter first, 40
-    characters at most.
+    """Return whether the value is a valid name.
+
+    Compute Engine defines the rule: a-z, 0-9 and '-', a letter first, at most 40 characters.
     """
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
 def is_path(value: object) -> bool:
-    """Whether it is a relative path, of names of files that lead nowhere else."""
+    """Return whether the value is a relative path whose parts are safe file names."""
     try:
         return isinstance(value, str) and all(checked_file(part) for part in value.split("/"))
     except ValueError:
@@ -366,10 +369,10 @@ def is_path(value: object) -> bool:
 
 
 def checked_file(value: object) -> str:
-    """The same, if it names one file or folder and leads nowhere else. Raises ValueError.
+    """Return the value if it is the name of one file or folder. Raises ValueError.
 
-    For files that others name; there is no reason for them to have a name that a shell or a
-    terminal trips over.
+    It checks file names from other machines. They never need characters that confuse a shell or a
+    terminal.
     """
     if (
         isinstance(value, str)

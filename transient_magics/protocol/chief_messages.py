@@ -1,10 +1,9 @@
-"""What is said over a run's port: to its chief by workers and other parameter servers, and by the
-chief to workers.
+"""Messages over a run's port: from workers and parameter servers to the chief, and its replies.
 
-The first message on a connection (`FirstWord`) has the run's token. After a `Join` come a worker's
-(`FromWorker`) and the chief's (`ToWorker`) as each has something to say; after `Files`, a `Fetch`
-for each file. The chief answers what it refuses with `{"ok": false}` and an `error`. Between a
-worker and its chief, words of newer versions are passed over.
+The first message on a connection (`FirstWord`) contains the run's token. After a `Join`, the worker
+(`FromWorker`) and the chief (`ToWorker`) both send messages at any time. After `Files`, the client
+sends a `Fetch` for each file. The chief answers a refused request with `{"ok": false}` and an
+`error`. A worker and its chief ignore messages of newer versions.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from .checks import Amount, Count, Name, checked_file
 from .messages import Message, message
 from .step_parts import Measure
 
-# --- first words -----------------------------------------------------------------------------------------------------
+# --- first messages -------------------------------------------------------------------------------
 
 
 @message("join")
 class Join(Message):
-    """A worker asks for a number; `number` is the one it had, if any."""
+    """A worker's request for a number; `number` is its previous one, if any."""
 
     token: str = field(repr=False)
     name: Name
@@ -42,9 +41,7 @@ class File:
 
 @message("checkpoint")
 class Checkpoint(Message):
-    """The worker with this number has written the checkpoint that it was asked for; its files
-    follow.
-    """
+    """The notice that worker `number` has written the requested checkpoint; its files follow."""
 
     token: str = field(repr=False)
     number: Count
@@ -58,11 +55,10 @@ What = Literal["records", "whole", "graphs", "blocks"]
 
 @message("files")
 class Files(Message):
-    """Which records are there, or which graphs? The answer comes when they are made: `files`, each
-    as a `File`.
+    """A request for the files of the records, or of the graphs.
 
-    Records that come in blocks are in `streamed`, by their names alone. Of `blocks` each is then a
-    file.
+    The answer comes when they are complete: `files`, each as a `File`. Records that come in blocks
+    are in `streamed`, by name only. If `what` is `blocks`, each block is a file.
     """
 
     token: str = field(repr=False)
@@ -71,10 +67,10 @@ class Files(Message):
 
 @message("grant")
 class Grant(Message):
-    """The token that opens the run's records in their bucket, for who would read its blocks there:
-    `access`, `expires`.
+    """A request for the token that opens the run's records in their bucket: `access`, `expires`.
 
-    It goes the way on which the records themselves would go, and opens nothing else.
+    A client uses it to read blocks directly from the bucket. It takes the same connection as the
+    records themselves, and opens nothing else.
     """
 
     token: str = field(repr=False)
@@ -82,8 +78,9 @@ class Grant(Message):
 
 @message("load")
 class Load(Message):
-    """What the process of the parameter server `name` has taken so far
-    (parameter_server/server_load.py).
+    """The resources that the process of the parameter server `name` has used so far.
+
+    `parameter_server/server_load.py` sends it.
     """
 
     token: str = field(repr=False)
@@ -95,22 +92,23 @@ class Load(Message):
 
 @message("fetch")
 class Fetch(Message):
-    """After `Files`: the bytes of this one. Its name may have folders; that of a block is its
-    number.
+    """A request for the bytes of one file, after `Files`.
+
+    Its name may contain folders; the name of a block is its number.
     """
 
     name: str
 
 
-# --- a worker that has joined ----------------------------------------------------------------------------------------
+# --- messages of a worker that has joined ---------------------------------------------------------
 
 
 @message("stepping")
 class Stepping(Message):
-    """It applied its first gradient. `speed` is its accelerator's, relative to a K80's, where it
-    knows that.
+    """The notice that the worker applied its first gradient.
 
-    `program` is the fingerprint of the run's program in its process, as JSON
+    `speed` is the speed of its accelerator relative to a K80, if known. `program` is the
+    fingerprint of the run's program in the worker's process, as JSON
     (runtime/training/reproducibility.py).
     """
 
@@ -123,44 +121,47 @@ class Stepping(Message):
 
 @message("metrics")
 class Metrics(Message):
-    """What a second of its steps measured, as it goes into the run's metrics."""
+    """Measurements of one second of the worker's steps, in the form of the run's metrics."""
 
     line: Mapping[str, object]
 
     @property
     def step(self) -> int:
-        """The run's step that it has seen; 0: the line does not tell one."""
+        """The latest step of the run that the worker has seen; 0: the line does not report one."""
         step = self.line.get("step")
         return step if isinstance(step, int) else 0
 
 
 @message("alive")
 class Alive(Message):
-    """A second without a step."""
+    """The heartbeat after a second without a step."""
 
 
 @message("noticed")
 class Noticed(Message):
-    """Its VM is under notice."""
+    """The notice that the worker's VM received a preemption notice."""
 
 
 @message("exhausted")
 class Exhausted(Message):
-    """The mini-batch did not fit into memory; `fits` examples do."""
+    """The report that the mini-batch did not fit into memory; `fits` examples fit."""
 
     fits: Count = 0
 
 
 @message("unsaved")
 class Unsaved(Message):
-    """The checkpoint that it was asked for could not be written, or not be brought here."""
+    """The report that the requested checkpoint could not be written or sent."""
 
     reason: str
 
 
 @message("trouble")
 class Trouble(Message):
-    """It cannot go on. `fatal`: it would be the same everywhere (user code)."""
+    """The report of an error that stops the worker.
+
+    `fatal`: it would occur on every VM (user code).
+    """
 
     reason: str
     fatal: bool = False
@@ -168,15 +169,17 @@ class Trouble(Message):
 
 @message("reading")
 class Reading(Message):
-    """What its user should know of the examples that it is about to read."""
+    """A note for the user about the examples that the worker will read."""
 
     note: str
 
 
 @message("took")
 class Took(Message):
-    """It has taken the measure of that turn: the `seconds` of its steps (none: it could not), each
-    of so many `examples`; and how many `bytes` the files have that its examples are read from.
+    """The result of the measure of one turn.
+
+    `seconds` are the times of its steps (empty: the measure failed), each of `examples` examples.
+    `bytes` is the size of the files from which the examples are read.
     """
 
     turn: Count
@@ -187,21 +190,21 @@ class Took(Message):
 
 @message("leaving")
 class Leaving(Message):
-    """It says goodbye: finished, revoked, lost or told to leave."""
+    """The notice that the worker leaves: finished, revoked, lost or told to leave."""
 
     reason: str
 
 
 @message("lease")
 class Lease(Message):
-    """It wants so many more blocks of the records. What was not answered is said again under the
-    same `serial`.
+    """A request for `wanted` more blocks of the records.
 
-    It holds these under lease, has had those `done` in its steps, and `cached` are what its cache
-    has taken since it said so last. In all it found `hits` of its blocks in the cache and `saved`
-    bytes with them, copied `misses` and `fetched` bytes, `straight` of them from the bucket and not
-    from the chief, and had nothing to read for `waited` seconds. It holds no more than `bound` at a
-    time. `detour`: why it turned from the bucket to the chief.
+    The worker repeats an unanswered request under the same `serial`. It has leases on the blocks
+    `held` and has used those `done` in its steps; `cached` lists blocks that its cache gained since
+    the last request. In total it found `hits` blocks in the cache, which saved `saved` bytes. It
+    copied `misses` blocks of `fetched` bytes, `straight` of these from the bucket and not from the
+    chief. It had nothing to read for `waited` seconds. It holds at most `bound` blocks at a time.
+    `detour`: why it switched from the bucket to the chief.
     """
 
     serial: Count
@@ -219,12 +222,12 @@ class Lease(Message):
     detour: str = ""
 
 
-# --- the chief to a worker -------------------------------------------------------------------------------------------
+# --- messages of the chief to a worker ------------------------------------------------------------
 
 
 @message("joined")
 class Joined(Message):
-    """The worker is in, under this number; `active` train."""
+    """The acceptance of the worker under `number`; `active` workers train."""
 
     number: Count
     active: Count
@@ -232,14 +235,14 @@ class Joined(Message):
 
 @message("active")
 class Active(Message):
-    """So many train now."""
+    """The number of workers that train now."""
 
     active: Count
 
 
 @message("batch")
 class Batch(Message):
-    """Take mini-batches of `size`; `share` weighs their gradient."""
+    """The size of the worker's mini-batches, and the weight `share` of their gradient."""
 
     size: Count
     share: Amount
@@ -247,9 +250,7 @@ class Batch(Message):
 
 @dataclass(frozen=True, kw_only=True)
 class LeasedBlock:
-    """A block of `records` records: its size in bytes, its CRC32C, and in which file of the records
-    it begins where.
-    """
+    """A block of `records` records: its size in bytes, its CRC32C, and its file and offset."""
 
     number: Count
     size: Count
@@ -261,8 +262,9 @@ class LeasedBlock:
 
 @message("leased")
 class Leased(Message):
-    """These blocks are the worker's to read, besides those that it holds. None: it has all that
-    there are.
+    """Blocks leased to the worker, in addition to those that it holds.
+
+    Empty: the worker has all that are available.
     """
 
     blocks: tuple[LeasedBlock, ...] = ()
@@ -270,12 +272,12 @@ class Leased(Message):
 
 @message("save")
 class Save(Message):
-    """Write a checkpoint and bring it."""
+    """A request to write a checkpoint and send it."""
 
 
 @message("take")
 class Take(Message):
-    """Take this measure for so many `seconds`, and tell of it under the number of the turn."""
+    """A request to take a measure for `seconds`, and to report it under the number of the turn."""
 
     turn: Count
     measure: Measure
@@ -284,19 +286,19 @@ class Take(Message):
 
 @message("stop")
 class Stop(Message):
-    """The run has its steps."""
+    """The notice that the run has made its steps."""
 
 
 @message("leave")
 class Leave(Message):
-    """Take no part any more."""
+    """A request to leave the run."""
 
     reason: str = "told to leave"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The chief answers with no message: it is another run's, or this worker is not taken."""
+    """An error as the chief's answer: it serves another run, or does not accept this worker."""
 
     error: str
 
@@ -324,13 +326,14 @@ _FETCH: Mapping[str, type[Fetch]] = {Fetch.do: Fetch}
 
 
 def read_first(line: bytes) -> FirstWord:
-    """The first message on a connection to the chief. Raises ValueError where there is none."""
+    """Read the first message on a connection to the chief. Raises ValueError if it is invalid."""
     return messages.read(line, _FIRST)
 
 
 def read_from_worker(line: bytes) -> FromWorker:
-    """A message of a worker that has joined. Raises ValueError; one of a newer version is a sign of
-    life, at least.
+    """Read a message of a worker that has joined. Raises ValueError if it is invalid.
+
+    A message of a newer version counts as a heartbeat.
     """
     try:
         return messages.read(line, _FROM_WORKER)
@@ -339,7 +342,7 @@ def read_from_worker(line: bytes) -> FromWorker:
 
 
 def read_to_worker(line: bytes) -> ToWorker | Refused | None:
-    """What the chief says to a worker; None: it is of a newer version. Raises ValueError."""
+    """Read a message of the chief to a worker; None: of a newer version. Raises ValueError."""
     values = checks.parsed_object(line)
     if "do" not in values and values.get("ok") is False:
         return Refused(str(values.get("error", "")))
@@ -350,5 +353,5 @@ def read_to_worker(line: bytes) -> ToWorker | Refused | None:
 
 
 def read_fetch(line: bytes) -> Fetch:
-    """What of the files is asked for. Raises ValueError."""
+    """Read the request for a file. Raises ValueError if it is invalid."""
     return messages.read(line, _FETCH)

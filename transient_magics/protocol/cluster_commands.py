@@ -1,8 +1,7 @@
-"""What clients say to the controller of a cluster, or to the mirror that stands in for it on this
-machine.
+"""Commands of clients to the controller of a cluster, or to the mirror that represents it here.
 
-One line over the cluster's command socket, and one comes back: `{"ok": true}` with what was asked
-for, or an error in its parts (`errors.to_message`).
+A command is one line over the cluster's command socket, and so is its answer: `{"ok": true}` with
+the requested values, or an error as a message (`errors.to_message`).
 """
 
 from __future__ import annotations
@@ -15,18 +14,19 @@ from .checks import Amount, Count, KindOfWork, Name, NameOrNone, at_least
 from .messages import Message, message
 
 GiveUp = Literal["slowest", "youngest", "riskiest", "dearest"]
-"""Which workers go where there are to be fewer."""
+"""The rule that selects the workers to delete when a cluster shrinks."""
 
 
 @message("ping")
 class Ping(Message):
-    """Are you there? The answer has `pid`, and `trouble`: what stands in the way, in one sentence."""
+    """A liveness check; the answer has `pid`, and `trouble`: one sentence on what blocks work."""
 
 
 @message("declare")
 class Declare(Message):
-    """Begin the work of this kind whose declaration is in the cluster's folder. Does nothing if it
-    has begun.
+    """A command to begin the work of this kind that is declared in the cluster's folder.
+
+    It has no effect if the work has begun.
     """
 
     kind: KindOfWork
@@ -35,11 +35,10 @@ class Declare(Message):
 
 @message("stop")
 class Stop(Message):
-    """End the work: a run and the trials of a study after a last checkpoint. Does nothing if it is
-    over.
+    """A command to end the work: a run or a study's trials after a last checkpoint.
 
-    `reason`: a clause for the journal (default: its user stopped it). The answer is an
-    UnknownWorkError where the cluster has no work of this kind and name.
+    It has no effect if the work is over. `reason`: a clause for the journal (default: its user
+    stopped it). The answer is an UnknownWorkError if the cluster has no work of this kind and name.
     """
 
     kind: KindOfWork
@@ -49,10 +48,10 @@ class Stop(Message):
 
 @message("extend study")
 class ExtendStudy(Message):
-    """Have so many `trials` more, also of a study that has ended.
+    """A command to add `trials` to a study, which may have ended.
 
-    `request`: a word of the sender's own for this wish, which is told twice where an answer was
-    lost; the second time nothing is added.
+    `request`: an identifier that the sender chooses. A client that lost the answer repeats the
+    command with it, and the repetition adds no trials.
     """
 
     study: Name
@@ -62,7 +61,7 @@ class ExtendStudy(Message):
 
 @message("move")
 class Move(Message):
-    """Have the run, which waits, begin before that one; `before` is empty: before all that wait."""
+    """A command to start a waiting run before the run `before`; empty: before all that wait."""
 
     run: Name
     before: NameOrNone = ""
@@ -70,22 +69,23 @@ class Move(Message):
 
 @message("save")
 class Save(Message):
-    """Have a checkpoint of the run written now."""
+    """A command to write a checkpoint of the run now."""
 
     run: Name
 
 
 @message("evaluate")
 class Evaluate(Message):
-    """Have the run's model evaluated as it is now."""
+    """A command to evaluate the run's model in its current state."""
 
     run: Name
 
 
 @message("profile")
 class Profile(Message):
-    """Have a step of a worker of the run traced; `worker` is empty: of any. The journal says when
-    the trace is here.
+    """A command to trace a step of a worker of the run; `worker` is empty: of any worker.
+
+    A journal event reports that the trace has arrived.
     """
 
     run: Name
@@ -94,8 +94,10 @@ class Profile(Message):
 
 @message("agree")
 class Agree(Message):
-    """Have the workers that were proposed for a run with a deadline, or give up those that were
-    proposed where `run` is empty; `proposal`: the number of that event.
+    """A command to accept the workers that were proposed for a run with a deadline.
+
+    If `run` is empty, it accepts the proposal to give up workers. `proposal` is the number of the
+    event that proposed it.
     """
 
     run: NameOrNone
@@ -104,14 +106,14 @@ class Agree(Message):
 
 @message("delete")
 class Delete(Message):
-    """End every VM of the cluster. `reason` is a clause for its journal."""
+    """A command to delete every VM of the cluster. `reason` is a clause for its journal."""
 
     reason: str = "asked by the user"
 
 
 @message("revoke")
 class Revoke(Message):
-    """Have Compute Engine take the VM back, after `seconds`. Which VMs there are, the answer says."""
+    """A command to preempt the VM after `seconds`. The error for an unknown VM lists others."""
 
     vm: str
     seconds: Amount = 0.0
@@ -119,8 +121,9 @@ class Revoke(Message):
 
 @message("change machine")
 class ChangeMachine(Message):
-    """Have the worker's VM stopped, made this machine type (empty: what it was rented as), and
-    started again.
+    """A command to stop the worker's VM, change its machine type, and start it again.
+
+    Empty: the machine type as rented.
     """
 
     vm: str
@@ -129,9 +132,9 @@ class ChangeMachine(Message):
 
 @message("resize")
 class Resize(Message):
-    """Have what this declaration of the cluster says (`ClusterSpec.to_dict`).
+    """A command to scale the cluster to this declaration (`ClusterSpec.to_dict`).
 
-    `give_up`: which workers go where there are more; None: those with the highest places.
+    `give_up`: which workers to delete if there are more; None: those with the highest indices.
     """
 
     spec: Mapping[str, object]
@@ -140,12 +143,12 @@ class Resize(Message):
 
 @message("relocate")
 class Relocate(Message):
-    """Have the machines, zones and parameter servers that this declaration of the cluster says
-    (`ClusterSpec.to_dict`), there before what is there now goes.
+    """A command to move the cluster to the machines, zones and parameter servers of `spec`.
 
-    Not `agreed` it is only told what that costs: `bytes` and `dollars` for what follows, `hourly`
-    (before: `hourly_before`) in US dollars, and when Compute Engine ends the cluster, `ends_at`
-    (`ends_at_before`).
+    `spec` is a declaration of the cluster (`ClusterSpec.to_dict`). The new VMs exist before the old
+    ones are deleted. Unless `agreed`, the answer only reports the cost: `bytes` and `dollars` of
+    the transfer, the `hourly` price (before: `hourly_before`) in US dollars, and when Compute
+    Engine ends the cluster, `ends_at` (`ends_at_before`).
     """
 
     spec: Mapping[str, object]
@@ -154,7 +157,7 @@ class Relocate(Message):
 
 @message("logs")
 class Logs(Message):
-    """The answer's `text` is the last `lines` of what the VM wrote in the run; None: in the latest."""
+    """A request for the last `lines` of the VM's log of the run, as `text`; None: the latest."""
 
     vm: str
     run: Name | None = None
@@ -182,5 +185,5 @@ _KNOWN: Mapping[str, type[Command]] = messages.kinds(*get_args(Command))
 
 
 def read(line: bytes) -> Command:
-    """The command on a line. Raises ValueError where there is none."""
+    """Read the command on a line. Raises ValueError if it is invalid."""
     return messages.read(line, _KNOWN)

@@ -1,5 +1,6 @@
-"""What `transient doctor` reports: one record for each check, from the controller's program to its
-client.
+"""Results of `transient doctor`: one record for each check.
+
+The controller's program sends them to its client.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ GOOD = "good"
 NOTE = "note"
 BAD = "bad"
 WORDS = {GOOD: "good", NOTE: "note", BAD: "NOT GOOD"}
-"""What is printed for a result."""
+"""The words that are printed for a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Check:
     found : str
         What was found, one sentence.
     fix : str
-        The command that fixes it, or a page, or a sentence where it takes more. Empty where nothing
+        The command that fixes it, or a page, or a sentence if it takes more. Empty if nothing
         helps.
     """
 
@@ -46,7 +47,7 @@ class Check:
 
     @property
     def remedy(self) -> str:
-        """The fix and what to do with it: type a command, look at a page; a sentence needs no verb."""
+        """The fix as an instruction: a command to type, a page to see, or a sentence as it is."""
         if self.fix[:1].isupper():
             return self.fix
         if self.fix.startswith(("https://", "http://")):

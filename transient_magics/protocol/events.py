@@ -1,15 +1,14 @@
-"""What an event is: one line of JSON with `seq`, `time` (nanoseconds since 1970, UTC), `kind`, and
-the kind's fields.
+"""The format of events: one line of JSON with `seq`, `time`, `kind`, and the kind's fields.
 
-A class per kind, whose annotations are the checks of what is read. Kinds of newer versions are read
-as `Unknown` and fields that are not known are passed over, so that an old notebook can read a new
-journal.
+`time` is in nanoseconds since 1970, UTC. Each kind has a class, whose annotations are the checks of
+its fields. Kinds of newer versions are read as `Unknown`, and unknown fields are ignored, so an old
+notebook can read a new journal.
 
-Each kind is a fact or an intention. A fact says what has happened, or gives something up: a false
-one makes no cluster rent, run or spend more. An intention says what is wanted from now on: what is
-declared, rented, tried, or in charge. When a machine takes its cluster back from a controller on a
-VM, the facts that the VM wrote count and its intentions do not, unless the files of this machine
-say the same (`controller/trust.py`).
+Each kind is a fact or an intention. A fact reports what has happened, or gives something up: a
+false fact makes no cluster rent, run or spend more. An intention states what is requested from now
+on: what is declared, rented, tried, or in charge. When a machine takes its cluster back from a
+controller on a VM, the facts that the VM wrote count. Its intentions count only if the files of
+this machine agree (`controller/trust.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ INTENTION: Provenance = "intention"
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Event(Line):
-    """What all events have. `seq` and `time` are set by the journal when the event is appended."""
+    """Base class of all events. The journal sets `seq` and `time` when it appends the event."""
 
     kind: ClassVar[str] = ""
     provenance: ClassVar[Provenance] = INTENTION
@@ -40,7 +39,7 @@ class Event(Line):
 
     @property
     def at(self) -> float:
-        """`time` in seconds since 1970."""
+        """The moment of the event, in seconds since 1970."""
         return self.time / 1e9
 
     @property
@@ -53,39 +52,39 @@ class Event(Line):
         }
 
     def work_of(self, kind: str) -> str:
-        """Return the name of the work of this kind that the event is about; empty where it is about
-        none.
-        """
+        """Return the name of the work of this kind that the event concerns; empty if none."""
         name = getattr(self, kind, "")
         return name if isinstance(name, str) else ""
 
     def to_dict(self) -> dict[str, object]:
-        """The event as plain JSON values, `seq`, `time` and `kind` first."""
+        """Return the event as JSON values, `seq`, `time` and `kind` first."""
         return {"seq": self.seq, "time": self.time, "kind": self.kind, **self.values}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Unknown(Event):
-    """An event of a kind that this version does not know; `line` is all of it."""
+    """An event of a kind that is unknown to this version; `line` is the whole line."""
 
     line: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def values(self) -> Mapping[str, object]:
+        """All fields of the line."""
         return self.line
 
     def to_dict(self) -> dict[str, object]:
+        """Return the line as it was read."""
         return dict(self.line)
 
 
 _KINDS: dict[str, type[Event]] = {}
-"""The classes of events that were imported, by their kinds."""
+"""The classes of imported events, by kind."""
 _Kind = TypeVar("_Kind", bound=type[Event])
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def event(kind: str, provenance: Provenance) -> Callable[[_Kind], _Kind]:
-    """Make a class that of the events of `kind`, which are facts or intentions."""
+    """Return a decorator that makes a class the event of `kind`, a fact or an intention."""
 
     def register(cls: _Kind) -> _Kind:
         cls = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
@@ -98,7 +97,7 @@ def event(kind: str, provenance: Provenance) -> Callable[[_Kind], _Kind]:
 
 
 def kinds() -> Mapping[str, type[Event]]:
-    """Return the classes of events by their kinds, with those of each kind of work."""
+    """Return the classes of events by kind, including those of each kind of work."""
     having("events")
     return _KINDS
 
@@ -106,12 +105,11 @@ def kinds() -> Mapping[str, type[Event]]:
 def taken(
     line: bytes, kinds: Mapping[str, type[Event]], teller: str, since: int, until: int
 ) -> Event:
-    """The event of one of `kinds` on a foreign line, told of a moment from `since` to `until` (ns),
-    give or take a day.
+    """Read an event of one of `kinds` from a foreign line.
 
-    Its texts are plain: they go on into tables and results, which anybody may print in a terminal.
-    Raises ValueError for everything else, whatever it is; `teller` is who does not tell such a
-    thing.
+    Its time must lie between `since` and `until` (ns), with a tolerance of one day. Control
+    characters are removed from its texts, because tables and results may be printed in a terminal.
+    Raises ValueError for any other line; `teller` names the sender in the error.
     """
     values = checks.parsed_object(line)
     kind = values.get("kind")
@@ -134,8 +132,10 @@ def taken(
 
 
 def _plain(value: object) -> object:
-    """A text, texts of a sequence and the keys of a mapping as plain text, and no longer than is
-    read again. The values of a mapping are those of a declaration, or checked.
+    """Return texts without control characters, cut to the accepted length.
+
+    This applies to a text, the texts of a sequence, and the keys of a mapping. The values of a
+    mapping belong to a declaration, or are checked.
     """
     match value:
         case str():
@@ -151,13 +151,14 @@ def _plain(value: object) -> object:
 
 
 def decode(line: bytes) -> Event:
-    """The event of one line. Raises ValueError for a line that is none (as a torn one)."""
+    """Read the event of one line. Raises ValueError for an invalid line, such as a torn one."""
     return from_values(checks.parsed_object(line))
 
 
 def from_values(values: Mapping[str, object]) -> Event:
-    """The event of plain values, each checked. Raises ValueError with the field that is not as it
-    should be.
+    """Read an event from plain values and check each of them.
+
+    Raises ValueError with the name of the invalid field.
     """
     kind = values.get("kind")
     if not isinstance(kind, str):

@@ -1,12 +1,12 @@
-"""Files of JSON lines: appended to by one process, and read by others while they grow.
+"""Files of JSON lines: one process appends to them, and others read them while they grow.
 
-A line is written by one `write` on a file opened for appending, so readers see whole lines, or a
-torn last one after a crash or on a full disk. The next writer ends a torn line with a newline, and
-every reader skips it: nothing was done about what it reports.
+A line is written by one `write` on a file opened for appending. Readers therefore see whole lines,
+or a torn last line after a crash or on a full disk. The next writer ends a torn line with a
+newline, and every reader skips it: no process acted on what it reports.
 
 On Linux the kernel's file notifications (inotify) wake a follower, so it sees a line within a
-millisecond and an idle file costs nothing. Elsewhere, and where the user's programs have as many
-watches as the kernel allows, it looks at the file four times a second.
+millisecond, and an idle file costs nothing. Elsewhere, and if the user's programs have used up the
+kernel's watches, it polls the file four times a second.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _CHECK_SECONDS = 5.0
 _CANNOT_WATCH = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOMEM, errno.ENOENT)
 """Errors of inotify after which files are polled instead.
 
-The user has as many watchers (128 by default, editors take some) or watches as the system allows;
-or the folder does not exist at this moment, as while the folder of a deleted cluster makes room for
-a new one with its name.
+The user's programs have used up the watchers (128 by default, editors take some) or the watches. Or
+the folder does not exist at this moment, for example while a new cluster replaces the folder of a
+deleted one with the same name.
 """
 
 
@@ -79,8 +79,9 @@ def cut_torn_line(path: Path) -> None:
 
 
 def read(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the objects of a file in their order, none where there is no file; unreadable lines are
-    skipped.
+    """Yield the objects of a file in order; none if there is no file.
+
+    Unreadable lines are skipped.
     """
     with contextlib.suppress(FileNotFoundError):
         yield from objects(path.read_bytes())
@@ -101,7 +102,7 @@ class Position:
     offset
         The bytes to skip.
     restarts
-        Whether another file of the name, or one that was shortened, is read from its start.
+        Whether a replaced or shortened file is read from its start.
     """
 
     def __init__(self, path: Path, offset: int = 0, *, restarts: bool = True) -> None:
@@ -110,12 +111,10 @@ class Position:
         self._file = 0
         self._head = b""
         self.offset = offset
-        """Behind the last whole line that was read."""
+        """The end of the last whole line that was read."""
 
     def read(self) -> tuple[bytes, bool]:
-        """Return the whole lines since the last call, and whether they begin at the start of
-        another file.
-        """
+        """Return the whole lines since the last call, and whether they start a replaced file."""
         try:
             with self._path.open("rb") as file:
                 restarted = self._restarts and self._is_other(file.fileno())
@@ -146,11 +145,10 @@ class Position:
 async def follow(
     path: Path, offset: int = 0, restarted: Callable[[], None] | None = None
 ) -> AsyncIterator[tuple[int, bytes]]:
-    """Yield (offset behind it, block of whole lines) as the file at `path` grows; waits for a file
-    not there yet.
+    """Yield (end offset, block of whole lines) as the file at `path` grows.
 
-    Another file, or one that was shortened, is read from its start if there is `restarted`, which
-    is called before.
+    Waits for a file that does not exist yet. If `restarted` is given, a replaced or shortened file
+    is read from its start, after a call of `restarted`.
     """
     position = Position(path, offset, restarts=restarted is not None)
     async with _changes(path) as changes:
@@ -182,8 +180,8 @@ async def _changes(path: Path) -> AsyncGenerator[_Changes]:
 
     class _Notified:
         async def wait(self) -> None:
-            # Woken by the kernel; the time-out covers file systems that send no notifications (as
-            # some network ones).
+            # The kernel wakes this; the timeout covers file systems without notifications, such as
+            # some network file systems.
             try:
                 async with asyncio.timeout(_CHECK_SECONDS):
                     await inotify.get()
@@ -194,8 +192,8 @@ async def _changes(path: Path) -> AsyncGenerator[_Changes]:
         changes: _Changes = _Notified()
         try:
             inotify = watching.enter_context(Inotify())
-            # The folder is watched, not the file: it is there before the file is, and sees it
-            # replaced.
+            # Watch the folder and not the file: the folder exists before the file does, and reports
+            # its replacement.
             inotify.add_watch(path.parent, Mask.MODIFY | Mask.CREATE | Mask.MOVED_TO)  # pyright: ignore[reportUnknownMemberType]
         except OSError as error:
             if error.errno not in _CANNOT_WATCH:

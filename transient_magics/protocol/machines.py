@@ -1,7 +1,6 @@
-"""Which workers a run has to have: so many of each GPU, `{"k80": 2, "p100": 1}`, and as it is
-written: `k80x2+p100x1`.
+"""Workers that a run requires, by GPU: `{"k80": 2, "p100": 1}`, written as `k80x2+p100x1`.
 
-Which GPUs there are is the catalog's knowledge; here it is only read.
+The catalog knows the available GPUs; this module only reads their names.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from functools import lru_cache
 from types import MappingProxyType
 
 CPU = "cpu"
-"""The catalog's name of the machine without a GPU, which VMs that prepare mini-batches have."""
+"""The catalog's name of the machine without a GPU, for VMs that prepare mini-batches."""
 MOST_WORKERS = 1000
 MOST_LEASED = 100
-"""The most workers of one job, bag or Dask cluster."""
+"""Maximum number of workers of one job, bag or Dask cluster."""
 MOST_PER_VM = 16
-"""The most trials that train on one VM at a time."""
+"""Maximum number of trials that train on one VM simultaneously."""
 NOTICE_SECONDS = 30.0
-"""Time from a preemption notice to the end of the VM that Compute Engine grants."""
+"""Time between a preemption notice and the end of the VM on Compute Engine."""
 _GROUP = re.compile(r"([a-z0-9]+(?:-[a-z0-9]+)*)x([1-9]\d{0,3})", re.ASCII)
 
 KEY = "emulator-share"
-"""The item of the VM's metadata: `0.5 1`, its part of CPU and network."""
+"""The key in the VM's metadata for its shares of CPU and network, such as `0.5 1`."""
 LEAST = 0.05
-"""No VM is left with less: it could not even answer."""
+"""The minimum share of a VM: with less, it could not respond."""
 
 
 @lru_cache
 def parse_machines(text: str) -> Mapping[str, int]:
-    """How many workers of each GPU. Raises ValueError, a clause that says what to write."""
+    """Return the number of workers by GPU. Raises ValueError, a clause that says what to write."""
     found: dict[str, int] = {}
     for part in text.split("+"):
         group = _GROUP.fullmatch(part)
@@ -44,24 +43,27 @@ def parse_machines(text: str) -> Mapping[str, int]:
 
 
 def render_machines(machines: Mapping[str, int]) -> str:
-    """The text that is read back as these."""
+    """Return the text that `parse_machines` reads as these machines."""
     return "+".join(f"{gpu}x{count}" for gpu, count in machines.items())
 
 
 def machines_text(text: str) -> str:
-    """A check of a field: machines in their written form."""
+    """Check a field: return machines in their written form."""
     return render_machines(parse_machines(text))
 
 
 def machines_or_none(text: str) -> str:
-    """The same, or the empty text: any."""
+    """Check a field: return machines in their written form, or the empty text: any machines."""
     if text:
         return machines_text(text)
     return ""
 
 
 def parse_preparation(text: str) -> int:
-    """How many VMs prepare mini-batches, of `cpux4`; `cpu` is one. Raises ValueError, a clause."""
+    """Return the number of VMs that prepare mini-batches, from `cpux4`; `cpu` is one.
+
+    Raises ValueError, a clause.
+    """
     machines = parse_machines(f"{CPU}x1" if text == CPU else text)
     if [*machines] != [CPU]:
         raise ValueError(f"'{text:.40}' must be VMs without a GPU: write {CPU}x4")
@@ -69,21 +71,21 @@ def parse_preparation(text: str) -> int:
 
 
 def preparation_or_none(text: str) -> str:
-    """A check of a field: these in their written form, or the empty text: none."""
+    """Check a field: return preparation VMs in their written form, or the empty text: none."""
     if text:
         return f"{CPU}x{parse_preparation(text)}"
     return ""
 
 
-# Which part of its processors and of its network a VM has: all of both, unless it was deflated.
+# The shares of its processors and network that a VM has: all of both, unless it was deflated.
 #
-# What an emulated Compute Engine leaves to a VM stands in the VM's metadata, where its controller
-# reads it; Google's own shrinks no VM that runs.
+# The emulated Compute Engine writes these shares into the VM's metadata, where the controller reads
+# them. Google's Compute Engine does not shrink running VMs.
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Parts from `LEAST` to 1."""
+    """Shares of CPU and network, from `LEAST` to 1."""
 
     cpu: float = 1.0
     network: float = 1.0
@@ -93,11 +95,11 @@ class Share:
 
     @property
     def whole(self) -> bool:
-        """Whether the VM has all that it was rented with."""
+        """Whether the VM has everything that it was rented with."""
         return self.cpu >= 1.0 and self.network >= 1.0
 
     def least_of(self, other: Share) -> Share:
-        """What is left where both hold."""
+        """Return the smaller one of each share."""
         return Share(min(self.cpu, other.cpu), min(self.network, other.network))
 
 
@@ -105,7 +107,7 @@ WHOLE = Share()
 
 
 def share_of(text: str) -> Share:
-    """What the item says; all of it, where that is no share."""
+    """Read the shares from the metadata; invalid text means full shares."""
     try:
         cpu, network = map(float, text.split())
     except ValueError:

@@ -1,9 +1,9 @@
-"""What a message is: one line of JSON with `do`, which is its kind, and the fields of that kind.
+"""The format of messages: one line of JSON with `do`, which names the kind, and the kind's fields.
 
-A class per kind, whose annotations are the checks of what is read. Who may say what to whom is a
-union of such classes, of which `kinds` makes the table that `read` goes by: the same word may mean
-one thing to a controller and another one to an agent. What is None is not sent, and fields that are
-not known (of newer versions) are passed over.
+Each kind has a class, whose annotations are the checks of its fields. A union of such classes
+defines one interface, and `kinds` makes the lookup table for `read` from it. The same word may thus
+have different meanings for a controller and an agent. Fields that are None are not sent; unknown
+fields (of newer versions) are ignored.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from . import checks
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Line:
-    """What is one line of JSON, a message or an event: equal to another one of its class that says
-    the same.
+    """One line of JSON, a message or an event, equal to others of its class with the same fields.
 
-    Written here once: there are more than a hundred such classes, and to have these methods
-    compiled for each would be an eighth of what a program of ours takes to start.
+    The methods are defined here once. More than a hundred classes inherit them, and compiling them
+    for each class would take an eighth of a program's start-up time.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -40,18 +39,18 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Message(Line):
-    """What all messages have."""
+    """Base class of all messages."""
 
     do: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, object]:
-        """The message as plain JSON values, `do` first, and its texts no longer than is let in."""
+        """Return the message as JSON values, `do` first, with texts cut to the accepted length."""
         said = {name: value for name, value in asdict(self).items() if value is not None}
         return {"do": self.do, **{name: _clipped(value) for name, value in said.items()}}
 
     @property
     def encoded(self) -> bytes:
-        """The message as the line that is sent. Raises ValueError where a number in it is none."""
+        """The message as a line to send. Raises ValueError for NaN and infinite numbers."""
         return encode(self.to_dict())
 
 
@@ -61,7 +60,7 @@ _Class = TypeVar("_Class", bound=type[Message])
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def message(do: str) -> Callable[[_Class], _Class]:
-    """Make a class that of the messages which say `do`."""
+    """Return a decorator that makes a class the message of kind `do`."""
 
     def named(cls: _Class) -> _Class:
         cls = dataclass(frozen=True, kw_only=True, eq=False, repr=False)(cls)
@@ -72,19 +71,18 @@ def message(do: str) -> Callable[[_Class], _Class]:
 
 
 class UnknownWord(ValueError):
-    """A message whose `do` is not known here: not of this border, or of a newer version."""
+    """A message whose `do` is unknown here: of another interface, or of a newer version."""
 
 
 def kinds(*classes: type[_Message]) -> dict[str, type[_Message]]:
-    """The classes of a border's union (`typing.get_args`) by what they say."""
+    """Return the classes of an interface's union (`typing.get_args`) by their `do`."""
     return {each.do: each for each in classes}
 
 
 def read(line: bytes, known: Mapping[str, type[_Message]]) -> _Message:
-    """The message on a line, of one of the classes that are `known`, each field checked.
+    """Read the message on a line as one of the classes in `known`, and check each field.
 
-    Raises ValueError for everything else, whatever it is: UnknownWord for a kind that is none of
-    them.
+    Raises ValueError for any other line: UnknownWord if the kind is not in `known`.
     """
     values = checks.parsed_object(line)
     do = values.get("do")
@@ -105,5 +103,5 @@ def _clipped(value: object) -> object:
 
 
 def encode(values: Mapping[str, object]) -> bytes:
-    """Plain values as one line."""
+    """Encode plain values as one line."""
     return json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"

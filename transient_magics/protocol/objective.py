@@ -1,9 +1,8 @@
-"""What `--keep-best` and `--stop-when` judge a run by: a metric of its evaluations, and which way
-is better.
+"""Objectives of `--keep-best` and `--stop-when`: a metric of the evaluations and its direction.
 
-Their texts are read here, for whoever declares a run and for the chief that keeps to it:
-`accuracy`, `min distance`, and `accuracy no better in 3 evaluations`. Both have one written form,
-which `str` gives and is read again.
+The client that declares a run and the chief that applies it read the texts here: `accuracy`, `min
+distance`, and `accuracy no better in 3 evaluations`. Both classes have one written form, which
+`str` returns and `parse` reads.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _SMALLER = frozenset(
         "distance",
     )
 )
-"""Words in the names of metrics of which more, or less, is better."""
+"""Words in the names of metrics for which a larger, or a smaller, value is better."""
 _LONGEST = 100
 _OBJECTIVE = re.compile(r"(?:(max|min)\s+)?(\S+)", re.ASCII)
 _PATIENCE = re.compile(r"(.+?)\s+no\s+better\s+in\s+(\d{1,6})(?:\s+evaluations?)?", re.ASCII)
@@ -55,15 +54,13 @@ _PATIENCE = re.compile(r"(.+?)\s+no\s+better\s+in\s+(\d{1,6})(?:\s+evaluations?)
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A metric by its name, and whether its largest (`max`) or its smallest (`min`) value is the
-    best.
-    """
+    """A metric name, and whether its largest (`max`) or smallest (`min`) value is the best."""
 
     metric: str
     direction: Literal["max", "min"]
 
     def better(self, value: float, than: float) -> bool:
-        """Whether `value` is better; an equal one is not."""
+        """Return whether `value` is strictly better than `than`."""
         if self.direction == "max":
             return value > than
         return value < than
@@ -73,8 +70,9 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `METRIC`, `max METRIC` or `min METRIC`. Raises ValueError, a clause that says what
-        to write.
+        """Read `METRIC`, `max METRIC` or `min METRIC`.
+
+        Raises ValueError, a clause that says what to write.
         """
         found = _OBJECTIVE.fullmatch(text.strip())
         if not found or len(text) > _LONGEST:
@@ -92,7 +90,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """A run ends when so many `evaluations` in a row were no better than the best before."""
+    """A condition that ends a run: `evaluations` in a row without a new best value."""
 
     objective: Objective
     evaluations: int
@@ -102,8 +100,9 @@ class Patience:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `[max|min ]METRIC no better in N evaluations`. Raises ValueError, a clause that says
-        what to write.
+        """Read `[max|min ]METRIC no better in N evaluations`.
+
+        Raises ValueError, a clause that says what to write.
         """
         found = _PATIENCE.fullmatch(text.strip())
         if not found or int(found[2]) < 1:
@@ -115,9 +114,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best evaluation so far, by `objective` (as `str` of one): its value, and the step of its
-    checkpoint.
-    """
+    """The best evaluation so far by `objective` (as text): its value, and its checkpoint's step."""
 
     objective: Annotated[str, objective_or_none]
     value: float
@@ -125,14 +122,14 @@ class Best:
 
 
 def objective_or_none(text: str) -> str:
-    """A check of a field: an objective in its written form, or the empty text."""
+    """Check a field: return the written form of an objective, or the empty text."""
     if text:
         return str(Objective.parse(text))
     return ""
 
 
 def patience_or_none(text: str) -> str:
-    """The same for the condition under which a run ends."""
+    """Check a field: return the written form of a stop condition, or the empty text."""
     if text:
         return str(Patience.parse(text))
     return ""

@@ -1,8 +1,7 @@
-"""RunSpec: everything that was declared about one run: what the client writes, and controller,
-chief and workers read.
+"""RunSpec: the complete declaration of one run, written by the client and read by all others.
 
-One record for all of them, as JSON in `run.json`. What may stand in a field, its annotation says;
-which options exclude each other, `contradiction`.
+Controller, chief and workers read the same record, as JSON in `run.json`. The annotation of a field
+defines its valid values; `contradiction` defines which options exclude each other.
 """
 
 from __future__ import annotations
@@ -36,9 +35,7 @@ SETTINGS: Mapping[str, str] = {
     "each core for large records, else 1",
     "confidence": "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
 }
-"""The fields of RunSpec that `--set NAME=VALUE` sets, because few runs need them, and what they
-mean.
-"""
+"""Fields of RunSpec that `--set NAME=VALUE` sets, because few runs need them, and their help."""
 
 Place = Literal["memory", "shm", "disk"]
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -46,7 +43,7 @@ _FORM = re.compile(r"(\d+(?:\.\d+)?)(KB|MB|GB|TB)?(?::(\w+))?", re.ASCII)
 
 
 def parameter_name(text: str) -> str:
-    """A check: a name under which a cell can read a value. Raises ValueError."""
+    """Check a name under which a cell can read a value. Raises ValueError."""
     if not text.isidentifier() or not text.isascii() or len(text) > 60:
         raise ValueError(f"'{text:.40}' is no name that a cell can read")
     if keyword.iskeyword(text) or text.startswith("__"):
@@ -55,7 +52,7 @@ def parameter_name(text: str) -> str:
 
 
 def cache_or_none(text: str) -> str:
-    """A check: what `Cache.parse` reads, or the empty text. Raises ValueError."""
+    """Check a text that `Cache.parse` reads, or the empty text. Raises ValueError."""
     if text:
         Cache.parse(text)
     return text
@@ -65,70 +62,74 @@ def cache_or_none(text: str) -> str:
 class RunSpec:
     """A declared run: which model on which problem (none: the cell's own), how long, and how.
 
-    What is trained: `model`, `hparams_set` and `problem` of Tensor2Tensor's registry, or none of
-    them; `hparams` overrides. `data_dir` is where the records are: a folder that every VM has, or a
-    place in a bucket (`gs://`). `include` names files sent along, `pip` packages as pip reads them
-    (files among them are in the run's folder `pip`); `line_offset` is the line of the notebook's
-    cell at which its body begins, so that errors name the user's lines.
+    Model: `model`, `hparams_set` and `problem` name entries of Tensor2Tensor's registry, or all are
+    empty; `hparams` overrides hyper-parameters. `data_dir` is the location of the records: a folder
+    that every VM has, or a location in a bucket (`gs://`). `include` names files that are sent
+    along. `pip` lists packages as pip reads them (files among them are in the run's folder `pip`).
+    `line_offset` is the line of the notebook's cell at which its body begins, so errors show the
+    user's line numbers.
 
-    `cache` says how much of records that come in blocks a worker keeps near it, and where (run.py;
-    empty: half of what is free on its disk); with it, few records come in blocks as well.
-    `prep_threads` decode them at once (0: as many as there are cores for records in blocks, else
-    1). `prep` names VMs that prepare mini-batches for the workers (machines.py; empty: none): then
-    the threads are theirs, and no records come in blocks. With `share_input` one process on a VM
-    prepares them for all trials there.
+    Records: `cache` defines how much of the records that come in blocks a worker keeps near it, and
+    where (`Cache`; empty: half of the free space on its disk). With `cache`, few records come in
+    blocks too. `prep_threads` is the number of threads that decode records (0: one for each core
+    for records in blocks, else 1). `prep` names VMs that prepare mini-batches for the workers
+    (machines.py; empty: none). The threads are then theirs, and no records come in blocks. With
+    `share_input`, one process on a VM prepares mini-batches for all trials there.
 
-    `train_steps` is the number of steps of all workers together; 0: as the cell's `model.fit`
-    declares, which the check of the run finds out.
+    Length: `train_steps` is the number of steps of all workers together (0: the cell's `model.fit`
+    declares it, and the check of the run reads it).
 
-    Saving: every `checkpoint_steps` steps and `checkpoint_seconds` seconds (None: not by that);
-    `checkpoint_auto` plans the seconds from what checkpoints were measured to cost; the last `keep`
-    stay. `chief` is who saves. `store` is the run's place in a bucket (`gs://bucket/path`),
-    `resume_store` that of the run it resumes from.
+    Saving: the run is saved every `checkpoint_steps` steps and every `checkpoint_seconds` seconds
+    (None: not by this). `checkpoint_auto` plans the seconds from the measured cost of checkpoints.
+    The last `keep` checkpoints stay. `chief` is the role that saves. `store` is the run's location
+    in a bucket (`gs://bucket/path`), `resume_store` that of the run from which it resumes.
 
-    Steps: `mode`; `backup_workers` are those whose gradients a synchronous step does not wait for.
-    `lr_policy` says what divides the learning rate; `damping` staleness lowers that of late
-    gradients. `wire` is how numbers cross, `ps_shards` into how many parts large variables are cut.
-    `pace_seconds` is the least time of one worker's step, `notice_seconds` lie between the notice
-    that a VM is taken and its end (None: what the VM's own scheduling says). `max_workers` and
-    `workers` are how many the run may have, and had by declaration; it begins with `least_workers`
-    of the cluster's and takes `most_workers` (0: all); or exactly these `machines`, as
-    `k80x2+p100x1` (machines.py). Its worker's VM has so many runs of its study (`per_vm`).
+    Steps: `mode` selects synchronous or asynchronous steps. A synchronous step does not wait for
+    the gradients of `backup_workers`. `lr_policy` selects the divisor of the learning rate;
+    `damping` staleness lowers the learning rate for late gradients. `wire` is the number format on
+    the network, and `ps_shards` the number of parts into which large variables are cut.
+    `pace_seconds` is the minimum time of a worker's step. `notice_seconds` is the time between a
+    preemption notice and the end of the VM (None: according to the VM's scheduling).
 
-    Batching: `deadband`, `batch_smoothing` and `step_time` say how mini-batches follow measured
-    times (runtime/training/batching.py); `batch_least` and `batch_most` bound them, in examples or
+    Workers: `max_workers` is the maximum for the run, and `workers` the declared number. The run
+    begins with `least_workers` of the cluster's workers and takes at most `most_workers` (0: all).
+    Or it takes exactly these `machines`, such as `k80x2+p100x1` (machines.py). The VM of its worker
+    trains `per_vm` runs of its study.
+
+    Batching: `deadband`, `batch_smoothing` and `step_time` define how mini-batches follow measured
+    times (runtime/training/batching.py). `batch_least` and `batch_most` limit them, in examples or
     tokens (0: 2, and 8 times the declared mini-batch).
 
-    Alarm: `alarm_below` is the share of the workers' own speed below which the run is called slow
-    (0: never), `alarm_after` the seconds that each of them warms up before.
+    Alarm: a run is slow below the share `alarm_below` of its workers' own speed (0: never). Each
+    worker first warms up for `alarm_after` seconds.
 
-    Chance: from `program_seed`, which is `seed` or, where none was declared, `drawn_seed`, follows
-    what the cell draws while it is executed, in every process of the run alike
-    (runtime/training/reproducibility.py). From a declared `seed` follow the initial values, too, and in
-    a graph that a worker builds for a model of the cell's own the order of its examples and its
-    dropout (None: these are drawn).
+    Randomness: `program_seed` is `seed` or, if none was declared, `drawn_seed`. It seeds what the
+    cell draws during its execution, in every process of the run alike
+    (runtime/training/reproducibility.py). A declared `seed` also fixes the initial values. For a
+    graph that a worker builds for the cell's own model, it also fixes the order of the examples and
+    the dropout (None: these are random).
 
-    Measuring: `noise_share` is the share of a worker's time that measures the noise of its
+    Measuring: `noise_share` is the share of a worker's time for measuring the noise of its
     gradients (0: none; 1: beside every step). An evaluation is made every `eval_steps` (None: at
-    the end) of `eval_batches` batches (0: all; None: of a model of the cell's own, all or as much
-    as time allows, and 100 of one of Tensor2Tensor).
+    the end) with `eval_batches` batches. 0 means all. None means 100 for a model of Tensor2Tensor,
+    and all or as much as time allows for a model of the cell's own.
 
-    Deadline: the run is to be done by `finish_by` (seconds since 1970; 0: whenever), with workers
-    of `gpus` in `zones` (empty: as the cluster's), for `max_cost` US dollars at most (None: the
-    cluster's limit). `adapt` says who changes the workers for it; speeds are counted at their lower
-    bound with this `confidence`. `on_demand_wait`: the longest that a VM on demand was waited for
-    there, by what was seen before it was declared (seconds).
+    Deadline: the run must end by `finish_by` (seconds since 1970; 0: no deadline). It uses workers
+    with `gpus` in `zones` (empty: as the cluster's) for at most `max_cost` US dollars (None: the
+    cluster's limit). `adapt` selects who changes the workers. Speeds count at their lower bound
+    with this `confidence`. `on_demand_wait` is the longest wait for an on-demand VM there, in
+    seconds, as observed before the declaration.
 
-    `params`: values that a model of the cell's own reads by their names.
+    Parameters: `params` are values that a model of the cell's own reads by name.
 
-    Stalls: a run with `stalls` trains nothing, but takes the measures of protocol/step_parts.py so many
-    times, each for `stall_seconds`.
+    Stalls: a run with `stalls` trains nothing. It takes the measures of protocol/step_parts.py
+    `stalls` times, each for `stall_seconds`.
 
-    Study: the run is the `repeat`-th of trial `trial` of `study` (empty: of none), which judges it
-    by `judged_by`.
+    Study: the run is repetition `repeat` of trial `trial` of `study` (empty: of none), which judges
+    it by `judged_by`.
 
-    Judging: the checkpoint of the best evaluation by `keep_best` stays too, and the run ends under
-    the condition `stop_when` (objective.py); empty: neither.
+    Judging: the checkpoint of the best evaluation by `keep_best` is also kept, and the run ends
+    under the condition `stop_when` (objective.py); empty: neither.
     """
 
     name: Name
@@ -203,58 +204,57 @@ class RunSpec:
     store: str | None = None
     resume_store: str | None = None
     threads: Count = 0
-    """Of TensorFlow's pools in each process; 0: as many as there are cores."""
+    """Threads of TensorFlow's pools in each process; 0: one for each core."""
     token: str = field(default="", repr=False)
 
     @property
     def records(self) -> str | None:
-        """The place in a bucket where the problem's records are, or go when they are made."""
+        """The location of the problem's records in a bucket, also before they are generated."""
         if (self.data_dir or "").startswith("gs://"):
             return self.data_dir
         return None
 
     @property
     def data_folder(self) -> str | None:
-        """The folder of every VM in which the records are; None: they come from the chief."""
+        """The folder with the records on every VM; None: they come from the chief."""
         return None if self.records else self.data_dir
 
     @property
     def preparers(self) -> int:
-        """How many VMs prepare its mini-batches at most; 0: its workers do."""
+        """The maximum number of VMs that prepare its mini-batches; 0: its workers do."""
         if self.prep:
             return parse_preparation(self.prep)
         return 0
 
     @property
     def reads_records(self) -> bool:
-        """Whether its workers do, and no other process prepares their mini-batches."""
+        """Whether its workers read the records and prepare their mini-batches themselves."""
         return not (self.prep or self.share_input)
 
     @property
     def objective(self) -> Objective | None:
-        """By what the best checkpoint is found that stays; of a run that ends early, by what that
-        is judged.
-        """
+        """The criterion for the best checkpoint, which is kept; else that of an early end."""
         if self.keep_best:
             return Objective.parse(self.keep_best)
         return self.patience.objective if self.patience else None
 
     @property
     def patience(self) -> Patience | None:
-        """When the run ends before its steps are made."""
+        """The condition that ends the run before its steps are made."""
         if self.stop_when:
             return Patience.parse(self.stop_when)
         return None
 
     @property
     def program_seed(self) -> int:
-        """The seed of what the cell draws while it is executed."""
+        """The seed of what the cell draws during its execution."""
         return self.drawn_seed if self.seed is None else self.seed
 
     @property
     def alone(self) -> bool:
-        """Whether the one worker that it ever has may keep the variables itself
-        (runtime/training/graph/worker.py).
+        """Whether the only worker that it ever has may keep the variables in its own process.
+
+        `runtime/training/graph/worker.py` does this.
         """
         one = self.most_workers == 1 and not self.stalls
         return one and self.mode == "async" and self.chief == "ps" and self.ps_shards == 1
@@ -265,19 +265,19 @@ class RunSpec:
         return self.damping == "staleness"
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        """Return plain JSON values; `from_dict` reads them back as an equal spec."""
         return {**asdict(self), "params": all_as_json(self.params)}
 
     def without_token(self) -> dict[str, object]:
-        """The same without what only VMs of the run may know."""
+        """Return the values of `to_dict` without the token, which only VMs of the run may know."""
         return {name: value for name, value in self.to_dict().items() if name != "token"}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote, of other versions too: unknown fields are ignored, null may
-        stand for a default.
+        """Read the output of `to_dict`, also of other versions.
 
-        Raises ValueError with the field that is not as it should be.
+        Ignores unknown fields; null may stand for a default. Raises ValueError with the name of the
+        invalid field.
         """
         may_be_none = {
             each.name for each in fields(cls) if type(None) in typing.get_args(_hints()[each.name])
@@ -292,7 +292,7 @@ class RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class FitDeclaration:
-    """The fields of a RunSpec that the cell's `model.fit` declares; 0 or empty: it does not.
+    """The fields of a RunSpec that the cell's `model.fit` declares; 0 or empty: not declared.
 
     `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch.
     """
@@ -303,7 +303,7 @@ class FitDeclaration:
     stop_when: Annotated[str, patience_or_none] = ""
 
     def applied(self, spec: RunSpec) -> RunSpec:
-        """Return the declaration of a run with what it leaves to the cell."""
+        """Return the run's declaration, completed with what it leaves to the cell."""
         if spec.train_steps:
             return spec
         keep_best = spec.keep_best or self.keep_best
@@ -326,8 +326,9 @@ class FitDeclaration:
 
 
 def choices(name: str, of: type | None = None) -> tuple[str, ...]:
-    """The words from which one is chosen in this field (of a run, or `of` another record); none if
-    it takes others.
+    """Return the words that this field accepts; none if it is not a choice.
+
+    The field is one of a run, or of the record `of`.
     """
     hint = (typing.get_type_hints(of, include_extras=True) if of else _hints()).get(name)
     if typing.get_origin(hint) is Literal:
@@ -341,8 +342,9 @@ def _hints() -> Mapping[str, object]:
 
 
 def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
-    """Which options that were given (not left out) exclude each other, and what to do; else two
-    empty texts.
+    """Return which given options exclude each other, and what to do; else two empty texts.
+
+    An option that was left out is not given.
     """
     missing = [name for name in ("model", "hparams_set", "problem") if not given.get(name)]
     if len(missing) not in (0, 3):
@@ -404,14 +406,16 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-# What `--cache 2GB:disk` says: how much of the records a worker keeps near it, and where.
+# The value of `--cache`, such as `2GB:disk`: how much of the records a worker keeps near it, and
+# where.
 
 
 @dataclass(frozen=True)
 class Cache:
-    """So many `bytes` at most: in the worker's own `memory`, which ends with its process, in `shm`
-    (/dev/shm), where its successor on the VM finds them again, or on the VM's `disk`, where it
-    finds them as well.
+    """A cache of at most `bytes`, at `place`.
+
+    `memory` is the worker's own memory, which ends with its process. `shm` is /dev/shm, where the
+    worker's successor on the VM finds the blocks again, as it does on the VM's `disk`.
     """
 
     bytes: int
@@ -419,7 +423,7 @@ class Cache:
 
     @classmethod
     def parse(cls, text: str) -> Cache:
-        """`2GB`, `500MB:memory`, `0`. Raises ValueError for anything else."""
+        """Read `2GB`, `500MB:memory` or `0`. Raises ValueError for anything else."""
         found = _FORM.fullmatch(text)
         if found:
             size = float(found[1]) * _UNITS.get(found[2] or "", 0)

@@ -1,4 +1,4 @@
-"""The space of values that a study or a bag tries: its dimensions, and the text that names them."""
+"""The search space of a study or a bag: its dimensions, and the text that defines them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from .literals import (
 from .run import parameter_name
 
 _DIMENSION = re.compile(r"(?:\s*[=,:]\s*|[^\s=,:])+")
-"""In the text of a space: blanks separate dimensions, and mean nothing around `=`, `,` and `:`."""
+"""Blanks separate dimensions in the text of a space, except around `=`, `,` and `:`."""
 _FORMS = "write name=a,b,c, or name=low:high with :log or :int behind it"
 
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """One parameter and the values that it may take: one of `choices`, or from `low` to `high`,
-    both among them.
+    """One parameter and its possible values: one of `choices`, or from `low` to `high`, inclusive.
 
-    `kind`: `choice`; `float`, evenly; `log`, evenly in its logarithm; `int`, whole numbers.
+    `kind`: `choice`; `float`, uniform; `log`, uniform in the logarithm; `int`, whole numbers.
     """
 
     name: Annotated[str, parameter_name]
@@ -77,7 +76,7 @@ class Dimension:
         return f"{ends}:{self.kind}"
 
     def has(self, value: Value) -> bool:
-        """Whether it may take this value."""
+        """Return whether the parameter may take this value."""
         if self.kind == "choice":
             return any(same(value, choice) for choice in self.choices)
         if type(value) is int or (type(value) is float and self.kind != "int"):
@@ -85,13 +84,14 @@ class Dimension:
         return False
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values."""
+        """Return plain JSON values."""
         return {**asdict(self), "choices": [as_json(choice) for choice in self.choices]}
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `name=a,b,c` or `name=low:high[:log|:int]`. Raises ValueError, a clause that says
-        what is wrong.
+        """Read `name=a,b,c` or `name=low:high[:log|:int]`.
+
+        Raises ValueError, a clause that says what is wrong.
         """
         name, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not name or not values:
@@ -123,7 +123,7 @@ class Dimension:
 
 
 def parse_space(text: str) -> tuple[Dimension, ...]:
-    """The dimensions of a space, by blanks. Raises ValueError, a clause that says what is wrong."""
+    """Read the dimensions of a space, separated by blanks. Raises ValueError, a clause."""
     found: dict[str, Dimension] = {}
     for part in _DIMENSION.finditer(mask(text)):
         dimension = Dimension.parse(text[part.start() : part.end()])
@@ -136,7 +136,7 @@ def parse_space(text: str) -> tuple[Dimension, ...]:
 
 
 def count_points(space: Sequence[Dimension]) -> int:
-    """How many different points there are; 0: more than can be counted."""
+    """Return the number of different points; 0: infinitely many."""
     if any(each.kind in ("float", "log") for each in space):
         return 0
     return math.prod(
@@ -146,7 +146,7 @@ def count_points(space: Sequence[Dimension]) -> int:
 
 
 def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
-    """The values of a dimension. Raises ValueError, a clause."""
+    """Read the values of a dimension. Raises ValueError, a clause."""
     if "" in texts:
         raise ValueError("between two commas stands no value")
     values = tuple(map(parse_value, texts))
@@ -163,7 +163,7 @@ def _choices(texts: Sequence[str]) -> tuple[Value, ...]:
 
 
 def _end(text: str, values: str) -> float:
-    """One end of a range. Raises ValueError, a clause."""
+    """Read one end of a range. Raises ValueError, a clause."""
     value = as_number(parse_value(text))
     if math.isnan(value):
         raise ValueError(f"{values[:40]!r} is no range: {_FORMS}")

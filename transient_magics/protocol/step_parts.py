@@ -1,8 +1,8 @@
-"""Where the seconds of a worker's steps went, as its lines of metrics say it: `split`, a list of
-seconds in this order.
+"""Parts of the time of a worker's steps: the field `split` of its metrics lines.
 
-Exposed parts are what the step waited for, one after the other; they add up to the step. What went
-on beneath another part is hidden: without it the step would have been no shorter.
+`split` is a list of seconds in the order of `StepParts`. Exposed parts are what the step waited
+for, in sequence; they add up to the step. Hidden parts ran during another part: the step would not
+be shorter without them.
 """
 
 from __future__ import annotations
@@ -20,47 +20,51 @@ _LONGEST = 1e9
 
 MOST_BYTES = 8 * 2**20
 MOST_PLAIN = 64 * 2**20
-"""Of a packed trace, and of one unpacked."""
+"""Maximum bytes of a packed trace, and of an unpacked one."""
 MOST_OPERATIONS = 50_000
 MOST_DEVICES = 256
 LONGEST = 400
 MOST_VALUES = 20 * MOST_OPERATIONS
-"""JSON values of a trace, which are objects of Python with ten times the bytes; an operation has
-eight.
+"""Maximum number of JSON values of a trace.
+
+As Python objects they take ten times their bytes. An operation has eight.
 """
 _LATEST = 1e12
 """Microseconds: eleven days."""
 
-# The measures from which the stalls of a step follow (Stash, ICDCS 2023, translated to parameter servers).
+# The measures from which the stalls of a step follow (Stash, ICDCS 2023, translated to parameter
+# servers).
 #
-# Six arrangements of one and the same step, each with one more part of what a run does than the one before it. Two
-# more read mini-batches as fast as they come, and compute nothing with them.
+# Six variants of one step; each adds one more part of a run to the variant before. Two more read
+# mini-batches at full speed and compute nothing with them.
 
 Measure = Literal["S0", "S1", "S2", "S3", "S4", "S5", "R4", "R5"]
-"""S0: the variables in the worker's own process, one mini-batch kept in memory. S1: the variables
-in a parameter server on the worker's VM. S2: on the cluster's parameter servers, while no other
-worker steps. S3: all workers step. S4: with mini-batches of the records, whose files are in the
-page cache. S5: with their pages dropped from it, again and again. R4 and R5 read as S4 and S5 do,
-on all workers, without a step.
+"""Measures of a step, from the least to the most of a run.
+
+S0: the variables are in the worker's own process, with one mini-batch kept in memory. S1: the
+variables are in a parameter server on the worker's VM. S2: they are on the cluster's parameter
+servers, and no other worker steps. S3: all workers step. S4: mini-batches come from the records,
+with their files in the page cache. S5: as S4, with the pages dropped from the cache repeatedly. R4
+and R5 read as S4 and S5 do, on all workers, without a step.
 """
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 ALONE = frozenset[Measure](("S0", "S1", "S2"))
-"""Taken by one worker after the other; the others by all at once."""
+"""Measures that workers take one after another; all workers take the others simultaneously."""
 COLD = frozenset[Measure](("S5", "R5"))
 MOST_STEPS = 500
-"""Of a worker and a measure, whose seconds are told."""
+"""Maximum number of steps whose seconds a worker reports for a measure."""
 
 
 class StepParts(NamedTuple):
-    """Seconds of one or of several steps.
+    """Seconds of one or more steps.
 
-    Exposed: `input`, until the mini-batch was there; `pull`, from then until the last variable was
-    there; `compute`, from then until the last gradient was there; `push`, from then until all were
-    applied; `barrier`, for other workers; `rest`, between two steps. Hidden: `hidden_pull`, beneath
-    the wait for the mini-batch; `hidden_push`, beneath the backward pass, at most. `own` is
-    computing that nobody else's slowness shows in, part of `compute`: the backward pass, when all
-    that it needs is in the worker's memory.
+    Exposed: `input`, until the mini-batch is available; `pull`, from then until the last variable
+    is available; `compute`, from then until the last gradient is available; `push`, from then until
+    all are applied; `barrier`, waiting for other workers; `rest`, between two steps. Hidden:
+    `hidden_pull`, during the wait for the mini-batch; `hidden_push`, during the backward pass, an
+    upper limit. `own` is the part of `compute` that slow peers cannot affect: the backward pass,
+    when all its inputs are in the worker's memory.
     """
 
     input: float = 0.0
@@ -75,23 +79,23 @@ class StepParts(NamedTuple):
 
     @property
     def step(self) -> float:
-        """All exposed parts together."""
+        """The sum of all exposed parts."""
         return sum(self[: len(EXPOSED)])
 
     def plus(self, other: StepParts) -> StepParts:
-        """Those of both."""
+        """Return the sum of both, part by part."""
         return StepParts(*(one + another for one, another in zip(self, other, strict=True)))
 
     @property
     def told(self) -> list[float]:
-        """As in a line of metrics."""
+        """The seconds as in a metrics line."""
         return [round(seconds, 4) for seconds in self]
 
 
 def step_parts(told: Any) -> StepParts | None:
-    """What a line of metrics says; None where it says none, or nothing that can be counted with.
+    """Read the parts from a metrics line; None if they are missing or invalid.
 
-    A newer worker may tell more, behind these.
+    A newer worker may report more values after these.
     """
     if not isinstance(told, list):
         return None
@@ -105,21 +109,21 @@ def step_parts(told: Any) -> StepParts | None:
     return None
 
 
-# Which part of the dev split an evaluation saw, in words.
+# The part of the dev split that an evaluation used, in words.
 
 
 def part_words(examples: int, complete: bool, of: int = 0, endless: bool = False) -> str:
-    """`1,000 of 50,000 examples`, where it was a part; else nothing."""
+    """Return `1,000 of 50,000 examples` for a part of the split; else the empty text."""
     if complete or not examples:
         return ""
     return examples_words(examples, complete, of, endless)
 
 
 def examples_words(examples: int, complete: bool, of: int = 0, endless: bool = False) -> str:
-    """`all 360 examples`, `1,000 of 50,000 examples`, or `the first 12,800 examples` where nothing
-    is known of more.
+    """Return `all 360 examples`, `1,000 of 50,000 examples`, or `the first 12,800 examples`.
 
-    `endless`: there was no end within the time that an evaluation has to find it.
+    The last form applies if the total is unknown. `endless`: the end was not found within the time
+    of an evaluation.
     """
     many = f"{examples:,} example{'' if examples == 1 else 's'}"
     if complete:
@@ -131,17 +135,18 @@ def examples_words(examples: int, complete: bool, of: int = 0, endless: bool = F
     return f"the first {many}"
 
 
-# One traced step of a worker, as its VM writes it and this machine reads it: what ran when, on
-# which device.
+# One traced step of a worker, as its VM writes it and this machine reads it: the operations, their
+# times and devices.
 #
-# It comes from a VM as gzipped JSON of at most MOST_BYTES, and is checked here before anybody
-# counts with it.
+# A VM sends it as gzipped JSON of at most MOST_BYTES. It is checked here before any use.
 
 
 class Operation(NamedTuple):
-    """An operation on a device (its place among the trace's): its name and kind, when it began and
-    how long it lasted, in microseconds since the step began, by the device's own clock; of a
-    transfer, what came from where.
+    """One operation on a device.
+
+    `device` is the index of the device in the trace. `begin` and `lasted` are in microseconds since
+    the start of the step, by the device's own clock. `label` describes the source and destination
+    of a transfer.
     """
 
     device: int
@@ -153,14 +158,15 @@ class Operation(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When it was over."""
+        """When the operation ended, in microseconds since the start of the step."""
         return self.begin + self.lasted
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A step of `seconds`, which began at `began` (since 1970, by the worker's clock); `left_out`:
-    the shortest operations, where there were too many.
+    """A step of `seconds` that began at `began` (since 1970, by the worker's clock).
+
+    `left_out`: the number of the shortest operations, omitted because there were too many.
     """
 
     worker: str
@@ -173,7 +179,7 @@ class Trace:
 
 
 def packed(trace: Trace) -> bytes:
-    """As it is sent; `unpacked` reads it."""
+    """Return the trace in the form that is sent; `unpacked` reads it."""
     longest = sorted(trace.operations, key=lambda each: each.lasted, reverse=True)[:MOST_OPERATIONS]
     values = {
         "worker": trace.worker,
@@ -200,12 +206,12 @@ def _told(operation: Operation) -> list[Any]:
 
 
 def unpacked(content: bytes) -> Trace:
-    """The trace in these bytes, of which nothing is believed. Raises ValueError with what is wrong."""
+    """Read a trace from untrusted bytes. Raises ValueError with what is wrong."""
     try:
         plain = zlib.decompressobj(wbits=31).decompress(content[: MOST_BYTES + 1], MOST_PLAIN + 1)
         if len(content) > MOST_BYTES or len(plain) > MOST_PLAIN:
             raise ValueError("it is too large")
-        # Each value but the first stands behind one of these; those within names are counted, too.
+        # Each value but the first follows one of these marks; marks inside names count too.
         if sum(plain.count(mark) for mark in (b"[", b"{", b",")) > MOST_VALUES:
             raise ValueError(f"it has more than {MOST_VALUES:,} values")
         values = json.loads(plain)

@@ -1,9 +1,8 @@
-"""What VMs tell: events of a run, as its chief writes them down, of jobs and Dask clusters, and
-what an agent does.
+"""Events that VMs report: of runs, through their chief, and of agents.
 
-These classes are all that is taken from a VM. Chief and agent make their lines of them (`told`), so
-that what is sent and what is let in is one and the same; `from_chief`, `from_job`, `from_dask` and
-`from_agent` read them.
+Chief and agent write their lines from these classes (`told`), so the sender and the receiver share
+one definition. `from_chief` and `from_agent` read the lines, and refuse all others. The events of
+jobs and Dask clusters are in `works/jobs/events.py` and `works/dask/events.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ VM = "a VM"
 
 @event("worker.joined", FACT)
 class WorkerJoined(Event):
-    """A worker process takes part in a run, under a `number` that is never used twice; `active`
-    workers now.
+    """A worker process joined a run; `active` workers train now.
+
+    Its `number` is never reused in the run.
     """
 
     run: Name
@@ -34,7 +34,7 @@ class WorkerJoined(Event):
 
 @event("worker.left", FACT)
 class WorkerLeft(Event):
-    """A worker process takes no part any more. `reason`: finished, revoked, lost, or told to leave."""
+    """A worker process left. `reason`: finished, revoked, lost, or told to leave."""
 
     run: Name
     worker: Name
@@ -45,7 +45,7 @@ class WorkerLeft(Event):
 
 @event("worker.batch_resized", FACT)
 class WorkerBatchResized(Event):
-    """A worker takes mini-batches of `new` examples (of text: tokens), not of `old`.
+    """A worker's mini-batches changed from `old` to `new` examples (tokens, for text).
 
     `reason`: static, dynamic, revocation, join or oom.
     """
@@ -59,9 +59,9 @@ class WorkerBatchResized(Event):
 
 @event("train.started", FACT)
 class TrainStarted(Event):
-    """The chief initialised or restored the model; training goes on from `step`.
+    """The chief initialized or restored the model; training continues from `step`.
 
-    `parameters`: of the model (0: not told).
+    `parameters`: the number of parameters of the model (0: not reported).
     """
 
     run: Name
@@ -71,10 +71,10 @@ class TrainStarted(Event):
 
 @event("train.progress", FACT)
 class TrainProgress(Event):
-    """Where the run stands, over the whole cluster.
+    """The progress of the run over the whole cluster.
 
-    `server_bytes`: the most memory that its process on the first parameter server's VM has had (0:
-    not told). `waiting`: the share of their steps for which workers waited for mini-batches.
+    `server_bytes`: the peak memory of its process on the first parameter server's VM (0: not
+    reported). `waiting`: the share of step time that workers spent waiting for mini-batches.
     """
 
     run: Name
@@ -89,14 +89,13 @@ class TrainProgress(Event):
 
 @event("train.data", FACT)
 class TrainData(Event):
-    """How the run reads its records, which come in `blocks` of `bytes` in all; `epochs` are
-    complete.
+    """Statistics of how the run reads its records, which come in `blocks` of `bytes` in total.
 
-    Workers found `hits` blocks in their caches, `saved_bytes` that did not cross the network, and
-    copied `misses`, `fetched_bytes`, `straight_bytes` of which came from the bucket and not through
-    ps-0; they had nothing to read for `waited_seconds` in all. A worker holds `bound` blocks at
-    most (0: none has asked yet). `again`: blocks that were leased once more, because who held them
-    was lost.
+    `epochs` are complete. Workers found `hits` blocks in their caches, which saved `saved_bytes` of
+    network traffic. They copied `misses` blocks of `fetched_bytes`; `straight_bytes` of these came
+    from the bucket and not through ps-0. They had no records to read for `waited_seconds` in total.
+    A worker holds at most `bound` blocks (0: no worker has requested any). `again`: blocks that
+    were leased again because their worker was lost.
     """
 
     run: Name
@@ -116,8 +115,9 @@ class TrainData(Event):
 
 @event("train.reread", FACT)
 class TrainReread(Event):
-    """A worker is gone that held `blocks` of the records, of the `bound` that one may hold: others
-    read them again.
+    """A worker was lost that held `blocks` leased blocks, of at most `bound`.
+
+    Other workers read these blocks again.
     """
 
     run: Name
@@ -128,10 +128,9 @@ class TrainReread(Event):
 
 @event("train.detour", FACT)
 class TrainDetour(Event):
-    """Blocks that were to come straight from the bucket come through ps-0, for `reason`: said once,
-    of one worker.
+    """Blocks planned to come directly from the bucket come through ps-0, for `reason`.
 
-    Workers try the bucket again, after pauses that grow.
+    Reported once, for one worker. Workers retry the bucket with backoff.
     """
 
     run: Name
@@ -141,13 +140,12 @@ class TrainDetour(Event):
 
 @event("train.checkpoint", FACT)
 class TrainCheckpoint(Event):
-    """A checkpoint was written; `seconds` it took, its size in `bytes`, `path` within the run's
-    folder.
+    """A checkpoint of `bytes` was written in `seconds`; `path` is relative to the run's folder.
 
-    `next_seconds` is when the next is planned, of a run whose interval follows from what its
-    checkpoints cost. `worker` wrote it (`--chief worker`); the chief did where it is empty.
-    `asked`: it was begun because somebody asked for one, and so has every step that was made
-    before.
+    `next_seconds`: when the next one is planned, for a run whose interval follows from the measured
+    cost of its checkpoints. `worker`: the worker that wrote it (`--chief worker`); empty: the
+    chief. `asked`: a user requested the checkpoint, and it contains every step made before the
+    request.
     """
 
     run: Name
@@ -162,10 +160,9 @@ class TrainCheckpoint(Event):
 
 @event("train.unsaved", FACT)
 class TrainUnsaved(Event):
-    """A checkpoint could not be written (`reason`). Training goes on, and it is tried again until
-    one is written.
+    """A checkpoint could not be written (`reason`). Training continues, and the chief retries.
 
-    Told once of failures that follow each other, and always to who asked for one.
+    Reported once for consecutive failures, and always after a request for a checkpoint.
     """
 
     run: Name
@@ -175,9 +172,7 @@ class TrainUnsaved(Event):
 
 @event("train.shipped", FACT)
 class TrainShipped(Event):
-    """The checkpoint of `step` is in the bucket: `path` is what TensorFlow calls it there
-    (`gs://...`).
-    """
+    """The checkpoint of `step` is in the bucket; `path` is its TensorFlow path (`gs://...`)."""
 
     run: Name
     step: Count
@@ -188,8 +183,9 @@ class TrainShipped(Event):
 
 @event("train.unshipped", FACT)
 class TrainUnshipped(Event):
-    """A checkpoint could not be brought into the bucket (`reason`); the controller brings it to
-    this machine.
+    """A checkpoint could not be copied to the bucket (`reason`).
+
+    The controller copies it to this machine instead.
     """
 
     run: Name
@@ -198,12 +194,12 @@ class TrainUnshipped(Event):
 
 @event("train.slow", FACT)
 class TrainSlow(Event):
-    """The cluster makes `speed` examples per second where its workers were seen to make `expected`.
+    """The cluster processes `speed` examples per second, and its workers have reached `expected`.
 
-    The likely `bottleneck` is `worker` (which one says `worker`), `input pipeline`, `parameter
-    server` (its CPU; of several, `server` says which) or `network`. With so many parameter
-    `servers`, one more than there are, it would make `with_servers` examples per second (0: not
-    known).
+    `bottleneck` is the likely cause: `worker` (`worker` names it), `input pipeline`, `parameter
+    server` (its CPU; `server` names it if there are several) or `network`. With `servers` parameter
+    servers, one more than now, the estimated speed is `with_servers` examples per second (0:
+    unknown).
     """
 
     run: Name
@@ -218,7 +214,7 @@ class TrainSlow(Event):
 
 @event("train.recovered", FACT)
 class TrainRecovered(Event):
-    """The cluster, which was slow, makes `speed` of the `expected` examples per second again."""
+    """The cluster was slow and makes `speed` of the `expected` examples per second again."""
 
     run: Name
     speed: Amount
@@ -227,12 +223,12 @@ class TrainRecovered(Event):
 
 @event("train.evaluated", FACT)
 class TrainEvaluated(Event):
-    """The dev split's metrics at `step`, by name; those `undefined` are no numbers.
+    """The metrics of the dev split at `step`, by name; `undefined` are those that are not numbers.
 
-    They are of so many `batches` and `examples` (0: not told), which are the whole split if it is
-    `complete`; else `of` how many (0: not known), or of an `endless` one, or one too long to count.
-    `drawn`: how many elements (examples or batches) were drawn among so many first ones; later
-    evaluations of the run take the same ones.
+    They cover `batches` and `examples` (0: not reported). That is the whole split if `complete`.
+    Otherwise the split has `of` examples (0: unknown), or is `endless` or too long to count.
+    `drawn`: the number of elements (examples or batches) that were drawn from the first `among`
+    ones. Later evaluations of the run use the same elements.
     """
 
     run: Name
@@ -250,8 +246,9 @@ class TrainEvaluated(Event):
 
 @event("train.unevaluated", FACT)
 class TrainUnevaluated(Event):
-    """The checkpoint of `step` could not be evaluated (`reason`). Training goes on, and the next
-    one is evaluated.
+    """The checkpoint of `step` could not be evaluated (`reason`). Training continues.
+
+    The next checkpoint is evaluated.
     """
 
     run: Name
@@ -261,11 +258,10 @@ class TrainUnevaluated(Event):
 
 @event("train.best", FACT)
 class TrainBest(Event):
-    """The checkpoint of `step` has the best evaluation so far, and stays until there is a better
-    one.
+    """The checkpoint of `step` has the best evaluation so far, and is kept until a better one.
 
-    By `metric`, whose value is `value`. `path` is within the run's folder, `shipped` what
-    TensorFlow calls it in the bucket (`gs://...`), told once it is there.
+    `value` is the value of `metric`. `path` is relative to the run's folder. `shipped` is the
+    TensorFlow path in the bucket (`gs://...`), set when the checkpoint is there.
     """
 
     run: Name
@@ -275,13 +271,14 @@ class TrainBest(Event):
     path: str = ""
     shipped: str = ""
     seen: str = ""
-    """Of how many examples the value is, in words, where not of the whole split."""
+    """The number of examples behind the value, in words, unless it covers the whole split."""
 
 
 @event("train.order", FACT)
 class TrainOrder(Event):
-    """Workers cannot begin at any of their examples: why not, and what to do about it. Told once,
-    by the first one.
+    """Workers cannot start at an arbitrary example: `reason` says why, and what to do about it.
+
+    Reported once, by the first worker.
     """
 
     run: Name
@@ -290,10 +287,9 @@ class TrainOrder(Event):
 
 @event("train.unjudged", FACT)
 class TrainUnjudged(Event):
-    """Evaluations have no `metric`, by which the run is judged: no checkpoint is the best, its
-    steps end it.
+    """Evaluations lack `metric`, which judges the run, so the run has no best checkpoint.
 
-    `metrics` are those that there are. Told once.
+    The run ends after its steps. `metrics` are the available metrics. Reported once.
     """
 
     run: Name
@@ -304,12 +300,12 @@ class TrainUnjudged(Event):
 
 @event("train.measured", FACT)
 class TrainMeasured(Event):
-    """A measure of a run that measures stalls was taken, in its `repeat`-th turn (from 1 on): the
-    mean `seconds` of a step by worker, and of how many `steps`.
+    """A measure of a stall-measuring run was taken, in turn `repeat` (from 1).
 
-    `straggler`: the seconds that a step of all workers would wait for the slowest, beyond the mean
-    one. `examples` of a step; `bytes` of the files that a worker reads its examples from (0: it
-    reads none).
+    `seconds`: the mean time of a step, by worker. `steps`: the number of steps, by worker.
+    `straggler`: the seconds that a step of all workers would wait for the slowest worker, beyond
+    the mean step. `examples`: the examples of a step. `bytes`: the size of the files from which a
+    worker reads its examples (0: it reads none).
     """
 
     run: Name
@@ -324,8 +320,9 @@ class TrainMeasured(Event):
 
 @event("train.made", FACT)
 class TrainMade(Event):
-    """The run has its steps, and the last checkpoint is written: its workers are free for other
-    runs, while that is evaluated and brought home.
+    """The run has made its steps, and its last checkpoint is written.
+
+    Its workers are free for other runs while that checkpoint is evaluated and copied home.
     """
 
     run: Name
@@ -334,10 +331,9 @@ class TrainMade(Event):
 
 @event("train.finished", FACT)
 class TrainFinished(Event):
-    """The run reached its steps (or was stopped by the user); its results are on this machine or in
-    its bucket.
+    """The run made its steps, or the user stopped it; its results are here or in its bucket.
 
-    `reason`, a clause, is why it ended before its steps were made (`--stop-when`).
+    `reason`, a clause: why it ended before its steps were made (`--stop-when`).
     """
 
     run: Name
@@ -351,7 +347,7 @@ class TrainFinished(Event):
 
 @event("train.failed", FACT)
 class TrainFailed(Event):
-    """The run ended without reaching its steps. `reason` is one sentence."""
+    """The run ended before it made its steps. `reason` is one sentence."""
 
     run: Name
     reason: str
@@ -360,14 +356,15 @@ class TrainFailed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLine(Event):
-    """What the agent of a VM tells. It is about that VM, and becomes an event only where the
-    controller makes one.
+    """A line that the agent of a VM reports about this VM.
+
+    It becomes an event only if the controller creates one from it.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentStarted(AgentLine):
-    """An agent took charge of the VM."""
+    """The agent of the VM started."""
 
     kind = "agent.started"
     pid: Count
@@ -375,9 +372,7 @@ class AgentStarted(AgentLine):
 
 @dataclass(frozen=True, kw_only=True)
 class OfProcess(AgentLine):
-    """What all that is told of a run's process on the VM has: what it does there, and under which
-    name.
-    """
+    """Fields of every line about a process of a run on the VM: its run, role and name."""
 
     run: Name
     role: Role
@@ -394,7 +389,7 @@ class ProcessStarted(OfProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessExited(OfProcess):
-    """It ended with `code` (None: nobody knows); `tail` is the end of what it said."""
+    """A process ended with `code` (None: unknown); `tail` is the end of its output."""
 
     kind = "process.exited"
     code: int | None
@@ -403,7 +398,7 @@ class ProcessExited(OfProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessGaveUp(OfProcess):
-    """It ended too often to be started again; `said` are its last words."""
+    """A process failed too often to be restarted; `said` is the end of its output."""
 
     kind = "process.gave_up"
     said: str
@@ -411,8 +406,9 @@ class ProcessGaveUp(OfProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessUnfit(OfProcess):
-    """It ended because this VM cannot do what it was rented for, and is not started again; `reason`
-    is a clause.
+    """A process ended because the VM lacks what it was rented for. It is not restarted.
+
+    `reason` is a clause.
     """
 
     kind = "process.unfit"
@@ -421,7 +417,7 @@ class ProcessUnfit(OfProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficCounted(AgentLine):
-    """What the VM has sent and received since it started, in bytes."""
+    """Bytes that the VM has sent and received since its start."""
 
     kind = "vm.traffic"
     sent: Count
@@ -430,8 +426,9 @@ class TrafficCounted(AgentLine):
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionNoticed(AgentLine):
-    """The VM's metadata server announced its preemption: work on the VM has `seconds`, as its own
-    scheduling says.
+    """The VM's metadata server announced its preemption.
+
+    Work on the VM has `seconds` left, according to the VM's scheduling.
     """
 
     kind = "vm.preemption_notice"
@@ -481,7 +478,7 @@ _OF_AGENT: dict[str, type[AgentLine]] = {
 
 
 def told(event: Event) -> dict[str, object]:
-    """The fields of a line that tells the event, its texts no longer than is let in."""
+    """Return the fields of an event's line, with each text cut to the accepted length."""
     return {
         name: checks.clipped(value) if isinstance(value, str) else value
         for name, value in event.values.items()
@@ -489,10 +486,10 @@ def told(event: Event) -> dict[str, object]:
 
 
 def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
-    """The event on a line of the chief of `run`, told of a moment from `since` to `until` (ns),
-    give or take a day.
+    """Read an event from a line of the chief of `run`.
 
-    Raises ValueError for everything else, whatever it is.
+    Its time must lie between `since` and `until` (ns), with a tolerance of one day. Raises
+    ValueError for any other line.
     """
     found = taken(line, _OF_CHIEF, VM, since, until)
     if found.values["run"] != run:
@@ -501,7 +498,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
 
 
 def from_agent(line: bytes, since: int, until: int) -> AgentLine:
-    """As `from_chief`, of a line of an agent."""
+    """Read an event from a line of an agent, as `from_chief` does for a chief."""
     found = taken(line, _OF_AGENT, VM, since, until)
     assert isinstance(found, AgentLine)
     return found

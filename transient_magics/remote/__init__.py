@@ -1,10 +1,9 @@
-"""VMs over SSH: reach one, know that it is the right one, run and leave running, copy, follow
-files, talk to sockets.
+"""SSH to VMs: connect to the right one, run commands, copy and follow files, use sockets.
 
-`connect` takes a `Dialler` (how bytes get there), an address, our key and the host keys that
-Compute Engine told, and gives a `Connection`. Everything that goes wrong is a typed error of
-`transient_magics.errors`; a peer that is dead or frozen is noticed within about four seconds.
-Nothing reconnects by itself except `follow_across`, which is asked to.
+`connect` takes a `Dialler` (the transport), an address, our key and the host keys from Compute
+Engine, and returns a `Connection`. Every failure is a typed error of `transient_magics.errors`; a
+dead or frozen peer is detected within about four seconds. Nothing reconnects automatically except
+`follow_across`.
 """
 
 from .bundle import bundle, push_bundle

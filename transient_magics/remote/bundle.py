@@ -1,9 +1,8 @@
-"""The code that VMs run, brought there under the name of its content: `runtime`, `on_vm` of kinds,
-and what they need.
+"""Code that VMs run: `runtime`, `on_vm` of kinds, and their imports, pushed under a content hash.
 
-The VM on which a controller runs has the whole package, with the data and the templates that it
-reads. The same code has the same name, so a VM that has it is left alone, and two versions can lie
-side by side. A bundle appears on a VM whole or not at all, however many bring it at once.
+The VM on which a controller runs gets the whole package, with its data and templates. The same code
+has the same name, so a VM that has it is left alone, and two versions can coexist. A bundle appears
+on a VM atomically, however many processes push it simultaneously.
 """
 
 from __future__ import annotations
@@ -24,13 +23,15 @@ _BESIDE = ("templates", "locks")
 
 
 def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
-    """The name of the code (a hash of all of it) and the files: relative path, content. `whole`: of
-    the package.
+    """Return the name of the code (its hash) and the files: relative path, content.
+
+    With `whole` the code is the whole package.
     """
     package = Path(__file__).parent.parent
     chosen = [
         package / "__init__.py",
-        package / "__init__.pyi",  # an import from the package reads its names
+        # An import from the package reads its names.
+        package / "__init__.pyi",
         package / "errors.py",
         package / "files.py",
         package / "imports.py",
@@ -43,9 +44,8 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
     chosen += [works / "__init__.py", *works.glob("*/__init__.py"), *works.glob("*/on_vm/**/*.py")]
     chosen += [*works.glob("*/spec.py"), *works.glob("*/events.py")]
     if whole:
-        beside = [
-            package.parent / folder for folder in _BESIDE
-        ]  # in a checkout; inside when installed from a wheel
+        # Beside the package in a checkout; inside it when installed from a wheel.
+        beside = [package.parent / folder for folder in _BESIDE]
         found = [path for folder in (package, *beside) for path in folder.rglob("*")]
         chosen = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     files = {
@@ -58,8 +58,9 @@ def bundle(*, whole: bool = False) -> tuple[str, dict[str, bytes]]:
 
 
 async def push_bundle(connection: Connection, *, whole: bool = False) -> str:
-    """Have the code on the VM, in transient/code/<sha> below the home (the PYTHONPATH to use);
-    return that sha.
+    """Push the code to the VM, and return its hash.
+
+    The code is in transient/code/<hash> below the home, the PYTHONPATH to use.
     """
     sha, files = bundle(whole=whole)
     target = f"{layout.CODE_ON_VM}/{sha}"
@@ -75,7 +76,7 @@ async def push_bundle(connection: Connection, *, whole: bool = False) -> str:
     try:
         await connection.rename(part, target)
     except RemoteError:
-        # A folder never replaces another one that has files: someone was faster.
+        # A folder never replaces another one that has files: another process was faster.
         await connection.run(["rm", "-rf", part])
         if not await connection.exists(target):
             raise
@@ -87,9 +88,9 @@ def _packed(files: Mapping[str, bytes]) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, content in files.items():
             entry = tarfile.TarInfo(path)
-            # 1980: before any real change
             entry.size = len(content)
             entry.mode = 0o644
+            # 1980, before any real change.
             entry.mtime = 315_532_800
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()

@@ -1,8 +1,8 @@
 """Connect to a VM that may still be booting, and to no other one.
 
-While a VM boots its port is silent, then refuses, then takes no key yet; all that is tried again,
-with limits. A host key that is not the one Compute Engine told us is never tried again: someone
-else may be listening.
+While a VM boots, its port is silent, then refuses, then accepts no key yet. All of that is retried,
+with limits. A host key that differs from Compute Engine's is never retried: another machine may be
+listening.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .connection import Connection, Watch
 
 _PASSING = (OSError, asyncssh.ConnectionLost, asyncssh.ServiceNotAvailable)
 _ATTEMPT_SECONDS = 10.0
-_DENIED_SECONDS = 30.0  # how long a VM that already answers may take to learn our key
+# Time for a VM that already answers to learn our key.
+_DENIED_SECONDS = 30.0
 _KEEPALIVE_SECONDS = 4 / 3
 _KEEPALIVES = 2
-"""A connection is given up 4 s after its last byte. An agent is asked every second: none is sent
-while it answers.
+"""Keepalives without an answer, after which the connection is closed: 4 s after its last byte.
+
+The agent is asked every second, so none is sent while it answers.
 """
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
-"""Before the others: with instructions of the processor a packet takes asyncssh a sixth of what
-ChaCha20 takes it.
-"""
+"""Preferred ciphers: with processor support they take asyncssh a sixth of the time of ChaCha20."""
 
 _REPLY_LIMIT = 4096
 
@@ -53,11 +53,11 @@ async def connect(
     port: int = 22,
     timeout: float = 120.0,
 ) -> Connection:
-    """A connection to the VM at `address`, as soon as it takes one.
+    """Return a connection to the VM at `address` as soon as it accepts one.
 
-    `host_keys` are lines like "ssh-ed25519 AAAA", as Compute Engine gives them; `name` is what the
-    VM is called in errors. Raises HostKeyError, ConnectionLostError (no answer within `timeout`) or
-    RemoteError (answered, not let in).
+    `host_keys` are lines such as "ssh-ed25519 AAAA", as Compute Engine returns them; `name` is the
+    VM's name in errors. Raises HostKeyError, ConnectionLostError (no answer within `timeout`) or
+    RemoteError (answered, login refused).
     """
     attempt = _Attempt(dialler, address, port, user, read_key(key), _trusted(host_keys, name), name)
     attempts = stamina.retry_context(
@@ -79,7 +79,7 @@ async def connect(
 
 
 class _Attempt:
-    """One try after the other to the same VM, with memory of what went wrong."""
+    """Series of attempts to connect to one VM, with the errors so far."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Attempt:
                     client_keys=[self._key],
                     known_hosts=(self._trusted, [], []),
                     host_key_alias=self._name,
-                    # Nothing of the user's own SSH set-up may have a say here.
+                    # The user's own SSH configuration must not apply.
                     config=None,
                     agent_path=None,
                     x509_trusted_certs=None,
@@ -125,8 +125,8 @@ class _Attempt:
                     compression_algs=None,
                     encryption_algs=_CIPHERS,
                     connect_timeout=_ATTEMPT_SECONDS,
-                    # Off by default; a VM that loses its power says nothing, so silence must be
-                    # noticed.
+                    # Off by default. A VM that loses its power sends nothing, so silence must be
+                    # detected.
                     keepalive_interval=_KEEPALIVE_SECONDS,
                     keepalive_count_max=_KEEPALIVES,
                 )
@@ -140,7 +140,7 @@ class _Attempt:
             return Connection(ssh, watch, self._name, stack.pop_all(), self)
 
     def is_worth_another(self, error: BaseException) -> bool:
-        """Whether a VM that boots may answer better in a moment."""
+        """Return whether a retry may succeed while the VM boots."""
         if not isinstance(error, Exception):
             return False
         self._last = error
@@ -151,7 +151,10 @@ class _Attempt:
         return isinstance(error, _PASSING)
 
     def explain(self, error: Exception, timeout: float) -> RemoteError:
-        """Our error for the last failure; running out of time says less than the failure before it."""
+        """Return the error for the last failure.
+
+        After a timeout, that is the failure before it, which is more precise.
+        """
         failure = self._last if isinstance(error, TimeoutError) else error
         if isinstance(failure, asyncssh.PermissionDenied):
             what = f"{self._name} does not take the key of the cluster for user {self._user}"
@@ -180,9 +183,7 @@ def _trusted(host_keys: Sequence[str], name: str) -> list[asyncssh.SSHKey]:
 
 
 def generate_key(path: Path) -> str:
-    """Make an ed25519 key in `path` (mode 0600) unless there is one, and return the line of its
-    public half.
-    """
+    """Make an ed25519 key in `path` (mode 0600) if necessary, and return its public line."""
     if not path.exists():
         fresh = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
         key = asyncssh.generate_private_key("ssh-ed25519", comment="transient")  # pyright: ignore[reportUnknownMemberType]
@@ -193,16 +194,15 @@ def generate_key(path: Path) -> str:
                 file.flush()
                 os.fsync(file.fileno())
             with contextlib.suppress(FileExistsError):
-                os.link(
-                    fresh, path
-                )  # unlike a rename, never replaces the key that another process just made
+                # Unlike a rename, a link never replaces a key that another process just made.
+                os.link(fresh, path)
         finally:
             fresh.unlink()
     return read_key(path).export_public_key().decode().strip()
 
 
 def read_key(path: Path) -> asyncssh.SSHKey:
-    """The private key in `path`. Raises RemoteError where it cannot be read."""
+    """Return the private key in `path`. Raises RemoteError if it cannot be read."""
     try:
         return asyncssh.read_private_key(path)
     except (OSError, asyncssh.KeyImportError) as error:
@@ -212,24 +212,22 @@ def read_key(path: Path) -> asyncssh.SSHKey:
         ) from error
 
 
-# How bytes get to a VM's SSH port: directly, through a program, or through the emulator's relay.
-#
-# A dialler hands out a connected socket and nothing else; who is at its other end is proved by the
-# SSH host key, so a dialler need not be trusted. Leaving the context ends whatever carried the
-# bytes.
+# Transport of bytes to a VM's SSH port: directly, through a program, or through the emulator's
+# relay. A dialler only returns a connected socket. The SSH host key proves the identity of the
+# peer, so a dialler need not be trusted. Leaving the context ends the transport.
 
 
 class Dialler(Protocol):
-    """A way to a port of a VM."""
+    """Route to a port of a VM."""
 
     def dial(self, address: str, port: int) -> AbstractAsyncContextManager[socket.socket]:
-        """A connected, non-blocking stream socket; raises OSError if there is no way now."""
+        """Return a connected, non-blocking stream socket. Raises OSError without a route."""
         ...
 
 
 @dataclass(frozen=True)
 class Direct:
-    """Over the network, as it is."""
+    """Direct route over the network."""
 
     @asynccontextmanager
     async def dial(self, address: str, port: int) -> AsyncGenerator[socket.socket]:
@@ -244,9 +242,7 @@ class Direct:
 
 @dataclass(frozen=True)
 class Relay:
-    """Through a relay that listens on a Unix socket, which is how the emulator's network is
-    entered.
-    """
+    """Route through a relay on a Unix socket, which leads into the emulator's network."""
 
     path: Path
 
@@ -265,10 +261,10 @@ class Relay:
 
 @dataclass(frozen=True)
 class ProxyCommand:
-    """Through a program that speaks for the VM on its standard input and output, such as an IAP
-    tunnel.
+    """Route through a program that relays the VM's bytes, such as an IAP tunnel.
 
-    `{address}` and `{port}` in `argv` stand for what is dialled.
+    The program uses its standard input and output. `{address}` and `{port}` in `argv` stand for the
+    target.
     """
 
     argv: Sequence[str]
@@ -302,7 +298,8 @@ class ProxyCommand:
                 raise ConnectionRefusedError(f"{error}; {argv[0]} says: {words}") from error
             finally:
                 ours.close()
-                if program.returncode is None:  # it usually ends by itself, with its input
+                # It usually ends when its input is closed.
+                if program.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(program.pid, signal.SIGKILL)
                 await program.wait()
@@ -310,7 +307,7 @@ class ProxyCommand:
 
 
 async def _reply(line: socket.socket) -> str:
-    """One line, byte by byte: what follows it already belongs to SSH."""
+    """Return one line, read byte by byte, because what follows it already belongs to SSH."""
     loop = asyncio.get_running_loop()
     reply = bytearray()
     while not reply.endswith(b"\n"):
@@ -322,8 +319,9 @@ async def _reply(line: socket.socket) -> str:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """What a program complained of last. Read all the time, or the program would stop when the pipe
-    is full.
+    """Return the last lines of a program's standard error.
+
+    It is read all the time, because the program would block on a full pipe.
     """
     kept = b""
     while chunk := await stream.read(4096):

@@ -1,14 +1,12 @@
-"""One live SSH connection to one VM: run, leave running, copy, follow, talk to a socket, and know
-when it is gone.
+"""Live SSH connection to one VM: run commands, copy and follow files, use sockets.
 
-Made by `connect`. It never reconnects; when the VM dies, `closed` is set and every call under way
-raises ConnectionLostError. A stock sshd allows ten sessions a connection, and whoever follows a
-file holds one for long: files that are too many for this one are followed on others beside it,
-which end with it. All paths are relative to the user's home on the VM unless they start with a
-slash.
+`connect` makes it. It never reconnects: when the VM dies, `closed` is set and every call in flight
+raises ConnectionLostError. A stock sshd allows ten sessions per connection, and following a file
+holds one for long. Files beyond that number are followed on further connections, which end with
+this one. All paths are relative to the user's home on the VM unless they start with a slash.
 
-`Reader` and `Writer` are the ends of a Unix socket on a VM: the streams of asyncssh, with our
-errors.
+`Reader` and `Writer` are the ends of a Unix socket on a VM: the streams of asyncssh, with the
+errors of this package.
 """
 
 from __future__ import annotations
@@ -39,16 +37,17 @@ from .failures import explained, lost
 from .transfer import Transfer
 
 _Connect = Callable[[str], Awaitable[tuple[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]]]]
-"""What asyncssh's way to a socket is, without an encoding."""
+"""Type of asyncssh's function that opens a socket, without an encoding."""
 
-# commands at once, and files that are followed; SFTP needs one, and one may just be ending
+# Limits of simultaneous commands and of followed files. SFTP needs a session, and one may just be
+# ending.
 _SESSIONS = 4
 _FOLLOWED = 3
 _LONGEST_OUTPUT = 8 * 2**20
 
 
 class Watch(asyncssh.SSHClient):
-    """Sees the connection end, and the host key that was refused."""
+    """Record of the connection's end, and of a refused host key."""
 
     def __init__(self) -> None:
         self.closed = asyncio.Event()
@@ -70,8 +69,9 @@ class Watch(asyncssh.SSHClient):
 
 
 class Connection:
-    """A connection to the VM `name`; `another` makes one more. Close it, or use it as an async
-    context manager.
+    """Connection to the VM `name`; `another` makes one more.
+
+    Close it, or use it as an async context manager.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Connection:
 
     @property
     def closed(self) -> asyncio.Event:
-        """Set once the connection is gone, by either end."""
+        """Event that is set once the connection is gone, closed by either end."""
         return self._watch.closed
 
     @property
     def reason(self) -> str:
-        """Why it is gone; empty while it lives."""
+        """Reason why the connection is gone; empty while it lives."""
         return self._watch.reason
 
     async def __aenter__(self) -> Self:
@@ -116,7 +116,7 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection; processes started detached go on."""
+        """Close the connection; detached processes continue."""
         beside = self._beside
         self._beside = []
         await asyncio.gather(*(each.close() for each in beside))
@@ -124,7 +124,8 @@ class Connection:
         try:
             async with asyncio.timeout(2):
                 await self._ssh.wait_closed()
-        except TimeoutError:  # a frozen peer does not answer a farewell
+        except TimeoutError:
+            # A frozen peer does not answer the close.
             self._ssh.abort()
         finally:
             await self._carrier.aclose()
@@ -134,8 +135,14 @@ class Connection:
     ) -> str:
         """Run a command (a list of words, or text for the shell) and return its output.
 
-        Raises CommandError with the end of its complaints if it fails or takes too long,
-        ForeignError if it says more than 8 MiB, ConnectionLostError if nobody can say how it ended.
+        Raises
+        ------
+        CommandError
+            It failed or took too long; the error has the end of its standard error.
+        ForeignError
+            Its output is longer than 8 MiB.
+        ConnectionLostError
+            The connection was lost before its result arrived.
         """
         if isinstance(command, str):
             text = command
@@ -144,7 +151,8 @@ class Connection:
         with explained(self.name, f"running `{text}`"):
             async with self._sessions:
                 process = await self._ssh.create_process(text, encoding=None)
-                with contextlib.suppress(BrokenPipeError):  # a quick command has ended already
+                # A quick command has ended already.
+                with contextlib.suppress(BrokenPipeError):
                     process.stdin.write(input)
                     process.stdin.write_eof()
                 try:
@@ -173,7 +181,7 @@ class Connection:
     async def _all_said(
         self, text: str, process: asyncssh.SSHClientProcess[bytes]
     ) -> tuple[bytes, bytes]:
-        """Output and complaints of a process, until it has ended."""
+        """Return standard output and standard error of a process, until it has ended."""
 
         async def said(source: asyncssh.SSHReader[bytes]) -> bytes:
             found = list[bytes]()
@@ -198,10 +206,10 @@ class Connection:
         *,
         environment: Mapping[str, str] | None = None,
     ) -> int:
-        """Start a process that outlives this connection, its output appended to `log`; return its
-        process number.
+        """Start a process that outlives this connection, and return its process id.
 
-        For text, the number is that of the shell which runs it, unless the text starts with `exec`.
+        Its output is appended to `log`. For text, the id is that of the shell which runs it, unless
+        the text starts with `exec`.
         """
         if isinstance(command, str):
             text = command
@@ -212,8 +220,8 @@ class Connection:
         ]
         program = shlex.quote("".join(settings) + text)
         target = shlex.quote(log)
-        # setsid leaves the session that ends with us; where there is none, job control at least
-        # leaves its group.
+        # setsid leaves the session that ends with the connection. Without it, job control at least
+        # leaves the process group.
         script = (
             f"mkdir -p {shlex.quote(posixpath.dirname(log) or '.')} && : >> {target} || exit; "
             "if command -v setsid >/dev/null; then away=setsid; else away=nohup; set -m; fi; "
@@ -230,13 +238,12 @@ class Connection:
     async def follow(
         self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
     ) -> AsyncGenerator[tuple[int, bytes], None]:
-        """Complete lines of a file, those that are there and those to come: (offset behind the
-        line, line).
+        """Yield the complete lines of a file, also future ones, as (offset behind the line, line).
 
-        The file need not exist yet. If it is shorter than `offset`, or is replaced, it is another
-        file: it is read from its start, and offsets start over. Ends only when it is closed
-        (`aclosing`), by ConnectionLostError, or by ForeignError where more has come than
-        `allowance`, those of files before it included. Lines of more than 1 MiB are passed over.
+        The file need not exist yet. If it is shorter than `offset`, or is replaced, it counts as a
+        new file: it is read from its start, and offsets start over. The generator ends only when it
+        is closed (`aclosing`), with ConnectionLostError, or with ForeignError if more than
+        `allowance` has arrived, including earlier files. Lines longer than 1 MiB are skipped.
         """
         async with contextlib.aclosing(
             self.follow_blocks(path, offset, allowance=allowance)
@@ -248,10 +255,9 @@ class Connection:
     async def follow_blocks(
         self, path: str, offset: int = 0, *, allowance: following.Allowance | None = None
     ) -> AsyncGenerator[following.Block, None]:
-        """Follow a file as `follow` does, in blocks of at most `MOST_LINES` lines, for callers that
-        write them whole.
+        """Follow a file as `follow` does, in blocks of at most `MOST_LINES` lines.
 
-        The event loop has a turn after each block.
+        Blocks are for callers that write them whole. The event loop has a turn after each block.
         """
         allowance = allowance or following.Allowance(taken=offset)
         carrier = await self._for_following()
@@ -264,7 +270,7 @@ class Connection:
             carrier._followed -= 1
 
     async def _for_following(self) -> Connection:
-        """The one that follows one file more from now on."""
+        """Return the connection that follows the next file."""
         async with self._opening:
             self._beside = [each for each in self._beside if not each.closed.is_set()]
             for each in (self, *self._beside):
@@ -292,26 +298,28 @@ class Connection:
         return Reader(reader, self.name), Writer(writer, self.name)
 
     async def forward(self, host: str, port: int) -> int:
-        """Listen on this machine's loopback, for as long as the connection lives, for connections
-        that are made anew from the VM to `host` and `port`; the port here.
+        """Listen on a local loopback port while the connection lives, and return the port.
+
+        Each local connection is forwarded from the VM to `host` and `port`.
         """
         with explained(self.name, f"forwarding to {host}:{port}"):
             listener = await self._ssh.forward_local_port("127.0.0.1", 0, host, port)
         return listener.get_port()
 
     async def home(self) -> str:
-        """The user's home on the VM."""
+        """Return the user's home on the VM."""
         if not self._home:
             self._home = await self.run('printf %s "$HOME"')
         return self._home
 
     async def put_bytes(self, path: str, content: bytes, *, mode: int = 0o600) -> None:
-        """Write a file; nobody ever sees half of it."""
+        """Write a file atomically: readers never see half of it."""
         await self._transfer.put({path: content}, mode=mode)
 
     async def put_files(self, files: Mapping[str, bytes | Path], *, below: str = "") -> None:
-        """Write several files (path on the VM, below `below`: content, or where it is here), each
-        one atomically.
+        """Write several files, each one atomically.
+
+        `files` maps paths on the VM, below `below`, to their contents or local paths.
         """
         await self._transfer.put(
             {posixpath.join(below, path): source for path, source in files.items()}, mode=0o600
@@ -322,46 +330,50 @@ class Connection:
         await self._transfer.put_tree(local, path)
 
     async def get(self, path: str, local: Path, *, most: int | None = None) -> None:
-        """Copy a file from the VM; `local` is replaced when all of it is here and on disk.
+        """Copy a file from the VM; `local` is replaced once all of it is here and on disk.
 
-        Raises ForeignError where it is no regular file, has more than `most` bytes, or (RoomError)
-        would fill the disk.
+        Raises ForeignError if it is not a regular file or has more than `most` bytes, and RoomError
+        if it would fill the disk.
         """
         await self._transfer.get(path, local, most)
 
     async def get_tree(self, path: str, local: Path, *, without: Collection[str] = ()) -> list[str]:
-        """Copy a folder from the VM, but for the relative paths in `without`, file by file like
-        `get`; returns the relative paths of what was copied.
+        """Copy a folder from the VM file by file like `get`, and return the relative paths.
+
+        The relative paths in `without` are left out.
         """
         return await self._transfer.get_tree(path, local, without)
 
     async def remove(self, path: str) -> None:
-        """Remove a file; there being none is success."""
+        """Remove a file; a missing file is success."""
         await self._transfer.remove(path)
 
     async def rename(self, path: str, target: str) -> None:
-        """Rename a file (replacing `target`) or a folder (which must not exist yet, or be empty)."""
+        """Rename a file, replacing `target`, or a folder, to a missing or empty `target`."""
         await self._transfer.rename(path, target)
 
     async def exists(self, path: str) -> bool:
-        """Whether there is a file or folder at `path`."""
+        """Return whether there is a file or folder at `path`."""
         return await self._transfer.exists(path)
 
 
 class Reader:
-    """What the other side says. End of file means that it closed; a lost connection is an error."""
+    """Input from a socket.
+
+    End of file means that the peer closed it; a lost connection is an error.
+    """
 
     def __init__(self, source: asyncssh.SSHReader[bytes], name: str) -> None:
         self._source = source
         self._name = name
 
     async def readline(self) -> bytes:
-        """One line with its newline; at the end what is left, then b""."""
+        """Return one line with its newline; at the end what is left, then b""."""
         with explained(self._name, "reading from a socket"):
             return await self._source.readline()
 
     async def read(self, most: int = 65536) -> bytes:
-        """What has arrived, `most` bytes at most; b"" at the end."""
+        """Return what has arrived, at most `most` bytes; b"" at the end."""
         with explained(self._name, "reading from a socket"):
             return await self._source.read(most)
 
@@ -371,7 +383,7 @@ class Reader:
 
 
 class Writer:
-    """What we say to the other side."""
+    """Output to a socket."""
 
     def __init__(self, target: asyncssh.SSHWriter[bytes], name: str) -> None:
         self._target = target
@@ -383,7 +395,7 @@ class Writer:
             self._target.write(data)
 
     async def drain(self) -> None:
-        """Wait until the other side has taken enough of what was written."""
+        """Wait until the peer has read enough of what was written."""
         with explained(self._name, "writing to a socket"):
             await self._target.drain()
 

@@ -1,4 +1,4 @@
-"""From asyncssh's failures to our typed errors, in one place."""
+"""Conversion of asyncssh's failures to the errors of this package."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..errors import ConnectionLostError, RemoteError
 def explained(name: str, doing: str) -> Generator[None]:
     """Turn what asyncssh raises inside into ConnectionLostError or RemoteError about the VM `name`.
 
-    But where the caller was cancelled, that goes on: closing what is lost already fails, and would
-    hide it.
+    A cancellation of the caller is kept: closing a lost connection already fails, and would hide
+    it.
     """
     try:
         yield
@@ -27,9 +27,9 @@ def explained(name: str, doing: str) -> Generator[None]:
 
 
 def _hides_cancellation(error: BaseException | None) -> bool:
-    """Whether it was raised while a cancellation was on its way out.
+    """Return whether an error was raised while a cancellation was on its way out.
 
-    Task.cancelling() does not tell: in Python 3.11 a task group cancels its task when another
+    Task.cancelling() does not help: in Python 3.11 a task group cancels its task when another
     fails, and leaves it so.
     """
     while isinstance(error, (asyncssh.Error, ConnectionError)):
@@ -47,8 +47,8 @@ def _ours(error: Exception, name: str, doing: str) -> RemoteError:
         ):
             return lost(name, str(error))
         case asyncssh.ChannelOpenError():
-            # A channel on a connection that is gone fails like one that the server refuses; only
-            # the text differs.
+            # A channel on a lost connection fails like one that the server refuses; only the text
+            # differs.
             if (
                 "connection closed" in error.reason.lower()
                 or "connection lost" in error.reason.lower()
@@ -62,7 +62,7 @@ def _ours(error: Exception, name: str, doing: str) -> RemoteError:
 
 
 def lost(name: str, reason: str) -> ConnectionLostError:
-    """The error for a peer that went away."""
+    """Return the error for a lost peer."""
     if reason:
         said = f": {reason}"
     else:

@@ -1,15 +1,14 @@
-"""Follow a file on a VM: the lines it has, then each new one as it is written, across lost
-connections.
+"""Follow a file on a VM across lost connections: its lines, then each new one.
 
-The VM's own `tail` does the watching (with inotify, so there is next to no delay); here its bytes
-become lines with offsets. An offset always lies behind a complete line, so it can be kept, and a
-later follower goes on from it without losing a line or seeing one twice. Lines of more than 1 MiB
-are passed over.
+The VM's own `tail` watches the file (with inotify, so with almost no delay); this module turns its
+bytes into lines with offsets. An offset is always behind a complete line. It can be stored, and a
+later follower continues from it without losing or repeating a line. Lines longer than 1 MiB are
+skipped.
 
 Lines come in blocks, and the event loop has a turn after each block: a file of many short lines
 cannot keep the other tasks of the process from running.
 
-A `Splitter` makes whole lines of bytes, in linear time and bounded memory.
+A `Splitter` turns bytes into whole lines, in linear time and bounded memory.
 """
 
 from __future__ import annotations
@@ -31,19 +30,20 @@ from ..protocol.checks import LONGEST_LINE
 from .failures import explained, lost
 
 _AGAIN = (b"has been replaced", b"file truncated", b"has become inaccessible")
-_FAILURES = 20  # in a row, each within seconds, before following is given up
+# Failures in a row, each within seconds, before following is given up.
+_FAILURES = 20
 _QUICK_SECONDS = 10.0
 MOST_LINES = 1000
-"""Lines of a block at most: some callers parse, fold and write each of them."""
+"""Maximum number of lines in a block: some callers parse, fold and write each of them."""
 _CHUNK = 64 * 2**10
 
 Block = list[tuple[int, bytes]]
 """Lines of a file, at least one, each as (offset behind the line, line)."""
 
-# Says first from where it reads. Ends when its input does: that is how it is told to, and how it
-# notices that nobody is there any more. The file is made where it is not there yet: for one that is
-# missing as it begins, tail never uses inotify. Where that cannot be used (some file systems; too
-# many watches), tail looks every second, or as often as -s says, which not every tail understands.
+# The script first prints the offset from which it reads. It ends when its input ends: on request,
+# or when the peer is gone. It makes a missing file, because tail never uses inotify for a file that
+# is missing at its start. Without inotify (some file systems; too many watches), tail polls every
+# second, or as often as -s requests, which not every tail supports.
 _SCRIPT = """
 export LC_ALL=C; mkdir -p {folder}
 [ -e {path} ] || (umask 077; : >>{path}) 2>/dev/null
@@ -59,11 +59,10 @@ exec tail $often -c +$((offset + 1)) -F {path} </dev/null 3<&-
 
 @dataclass
 class Allowance:
-    """Of what comes here in one place, at most `most` bytes are taken, and `taken` are here
-    already.
+    """Limit of the bytes taken from one source: at most `most`, of which `taken` have arrived.
 
-    It is kept where a file is followed again: a VM says itself when a following ends, and what is
-    in the file.
+    It is kept when a file is followed again, because the VM decides when a following ends and what
+    is in the file.
     """
 
     most: int = 2**32
@@ -83,7 +82,7 @@ class Followable(Protocol):
 async def follow(
     ssh: asyncssh.SSHClientConnection, name: str, path: str, offset: int, allowance: Allowance
 ) -> AsyncGenerator[Block, None]:
-    """See `Connection.follow_blocks`."""
+    """Follow a file as `Connection.follow_blocks` does."""
     while True:
         folder = shlex.quote(posixpath.dirname(path) or ".")
         script = _SCRIPT.format(folder=folder, path=shlex.quote(path), offset=offset)
@@ -156,13 +155,13 @@ async def follow_blocks_across(
 ) -> AsyncGenerator[Block, None]:
     """Follow a file as `Connection.follow_blocks` does, over as many connections as it takes.
 
-    `connected` gives a live connection, waiting for one if it must. RemoteErrors (a connection that
-    was lost, a channel that was refused) are tried again; when they keep coming at once, the last
-    one ends the following. Any other error that `connected` raises ends it at once, and so do
-    HostKeyError and ForeignError (more than `allowance`, of whatever files: a VM may put another
-    one in its place as often as it likes).
+    `connected` returns a live connection, and waits for one if necessary. RemoteErrors (a lost
+    connection, a refused channel) are retried; when they repeat immediately, the last one ends the
+    following. Any other error of `connected` ends it immediately, and so do HostKeyError and
+    ForeignError (more than `allowance`, over all files: a VM may replace the file any number of
+    times).
     """
-    # A retry that hands out lines between its attempts: stamina's can only surround what returns.
+    # This retry yields lines between its attempts; stamina's can only wrap a function that returns.
     clock = asyncio.get_running_loop().time
     failures = 0
     allowance = allowance or Allowance(taken=offset)
@@ -189,9 +188,7 @@ async def follow_blocks_across(
 
 
 def _begin(said: bytes, asked: int, name: str) -> int:
-    """From which byte on it reads: that which was asked for, or the first; -1 where it did not come
-    to say that.
-    """
+    """Return the first byte that is read: the requested one, or 0; -1 if the report is missing."""
     if not said:
         return -1
     if (begin := said.strip()) not in (b"%d" % asked, b"0"):
@@ -200,22 +197,19 @@ def _begin(said: bytes, asked: int, name: str) -> int:
 
 
 async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:
-    """End a process that may still run: close its input, and if that is not enough, send it a
-    signal.
+    """End a process that may still run: close its input, then send it a signal if necessary.
 
-    Its channel is closed when it has ended, not before: servers made with asyncssh may drop the
-    whole connection when a channel closes while its program still talks.
+    Its channel is closed only after it has ended: servers made with asyncssh may drop the whole
+    connection when a channel closes while its program still writes.
     """
     try:
         for tell in (process.stdin.write_eof, process.terminate):
-            with contextlib.suppress(
-                OSError, asyncssh.Error
-            ):  # the connection may be gone, or the time be up
+            # The connection may be gone, or the time over.
+            with contextlib.suppress(OSError, asyncssh.Error):
                 if process.exit_status is None and process.exit_signal is None:
                     tell()
-                async with asyncio.timeout(
-                    0.5
-                ):  # asyncssh's own can forget that the caller was cancelled meanwhile
+                # asyncssh's own wait can lose a cancellation of the caller.
+                async with asyncio.timeout(0.5):
                     await process.wait()
                 return
     finally:
@@ -223,8 +217,9 @@ async def end(process: asyncssh.SSHClientProcess[bytes]) -> None:
 
 
 async def _watch(process: asyncssh.SSHClientProcess[bytes], another: asyncio.Event) -> None:
-    """Once tail says that the file is not the same any more, end it: its bytes have no offset now."""
-    with contextlib.suppress(asyncssh.Error, OSError):  # a lost connection is the reader's business
+    """End tail once it reports that the file was replaced: its bytes have no offset any more."""
+    # The reader handles a lost connection.
+    with contextlib.suppress(asyncssh.Error, OSError):
         async for complaint in process.stderr:
             if any(sign in complaint for sign in _AGAIN):
                 another.set()
@@ -233,25 +228,24 @@ async def _watch(process: asyncssh.SSHClientProcess[bytes], another: asyncio.Eve
 
 
 class Splitter:
-    """Cuts blocks of bytes into lines. A line longer than `longest` bytes is passed over up to its
-    end.
-    """
+    """Splitter of byte blocks into lines. It skips lines longer than `longest` bytes."""
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
         self.passed_over = 0
-        """How many lines were too long."""
+        """Number of lines that were too long."""
         self._longest = longest
         self._parts: list[bytes] = []
         self._size = 0
 
     @property
     def pending(self) -> int:
-        """How many bytes of a line without an end have come."""
+        """Number of bytes of an incomplete line."""
         return self._size
 
     def feed(self, block: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """The lines that `block` completes: how many bytes with their newlines, and what they say
-        (None: too much).
+        """Yield the lines that `block` completes, as their bytes with newlines, and their content.
+
+        The content of a line that is too long is None.
         """
         begin = 0
         while (end := block.find(b"\n", begin)) >= 0:

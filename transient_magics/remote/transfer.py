@@ -3,11 +3,11 @@
 One SFTP session per connection serves all copies; eight run at a time. A file fetched from a VM is
 complete, and on disk, before it takes its name, because the VM may be deleted right after.
 
-What a VM says of its files is a stranger's word. Only regular files are taken, no links, under
-names that lead nowhere else, no more than `MOST_FILES` at once, none larger than `LARGEST_FILE`,
-and not so much that the disk here would be full; all else raises ForeignError, the last of these
-RoomError. Entries of all kinds count, and folders have no more than `MOST_LEVELS` levels: a server
-can invent them without end.
+Nothing that a VM reports about its files is trusted. Only regular files are taken, not links, under
+names that stay in the folder, at most `MOST_FILES` at once, none larger than `LARGEST_FILE`, and
+only while the disk here has room. A full disk raises RoomError, everything else ForeignError.
+Entries of all kinds count, and folders have at most `MOST_LEVELS` levels, because a server can
+invent them without end.
 """
 
 from __future__ import annotations
@@ -34,22 +34,20 @@ MOST_FILES = 10_000
 MOST_LEVELS = 64
 LARGEST_FILE = 2**38
 KEPT_FREE = 2**30
-"""Bytes of a disk of this machine that no VM's files take; a fiftieth of the disk, where that is
-less.
-"""
+"""Bytes of a local disk that stay free of VMs' files, but at most a fiftieth of the disk."""
 _AT_ONCE = 8
 _BLOCK = 4 * 2**20
 _FAREWELL_SECONDS = 1.0
 
 
 def room(folder: Path) -> int:
-    """How many bytes of files from VMs the disk of `folder` can take yet. Raises OSError."""
+    """Return how many bytes of VMs' files the disk of `folder` has room for. Raises OSError."""
     disk = shutil.disk_usage(folder)
     return max(disk.free - min(KEPT_FREE, disk.total // 50), 0)
 
 
 class Transfer:
-    """The files of the VM `name`, over one connection."""
+    """Files of the VM `name`, over one connection."""
 
     def __init__(self, ssh: asyncssh.SSHClientConnection, name: str) -> None:
         self._ssh = ssh
@@ -111,9 +109,8 @@ class Transfer:
 
         async def copy(relative: str) -> None:
             async with self._slots, self._sftp(f"fetching {relative}") as sftp:
-                with contextlib.suppress(
-                    asyncssh.SFTPNoSuchFile
-                ):  # old checkpoints go while new ones come
+                # Old checkpoints are removed while new ones arrive.
+                with contextlib.suppress(asyncssh.SFTPNoSuchFile):
                     await self._get(sftp, posixpath.join(path, relative), _below(local, relative))
                     copied.append(relative)
 
@@ -142,8 +139,8 @@ class Transfer:
                     mode = 0o600
             part = f"{path}.{secrets.token_hex(4)}.part"
             try:
-                # Made with its mode, so that a secret is never readable, not even while it is
-                # written.
+                # The file is made with its mode, so that a secret is never readable, not even while
+                # it is written.
                 async with await sftp.open(
                     part, "wb", asyncssh.SFTPAttrs(permissions=mode)
                 ) as file:
@@ -171,9 +168,8 @@ class Transfer:
                     while size < promised and (
                         block := cast("bytes", await source.read(min(_BLOCK, promised - size)))
                     ):
-                        self._look_for_room(
-                            path, promised, promised - size, local
-                        )  # other files come at the same time
+                        # Other files arrive at the same time.
+                        self._look_for_room(path, promised, promised - size, local)
                         size += len(block)
                         await asyncio.to_thread(target.write, block)
                 if size < promised:
@@ -195,9 +191,9 @@ class Transfer:
             try:
                 async with asyncio.timeout(_FAREWELL_SECONDS):
                     await source.close()
-            except (
-                TimeoutError
-            ):  # whoever was cancelled because nothing comes does not wait for this either
+            except TimeoutError:
+                # A caller that was cancelled for lack of progress must not wait for the close,
+                # either.
                 sftp.exit()
                 if self._opened is sftp:
                     self._opened = None
@@ -208,7 +204,7 @@ class Transfer:
             raise RoomError(what, where=str(local.parent), fix="Free some of it.")
 
     async def _size(self, sftp: asyncssh.SFTPClient, path: str, most: int) -> int:
-        """The size of a regular file as it is now; what is appended meanwhile is not taken."""
+        """Return the present size of a regular file; what is appended later is not taken."""
         attributes = await sftp.lstat(path)
         if not stat.S_ISREG(attributes.permissions or 0) or attributes.size is None:
             raise ForeignError(f"{path} on {self._name} is no regular file", where=self._name)
@@ -235,13 +231,15 @@ class Transfer:
             try:
                 yield self._opened
             except (asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection):
-                self._opened = None  # the session may end before the connection does
+                # The session may end before the connection does.
+                self._opened = None
                 raise
 
 
 async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of it at once; the first error ends the rest. A cancellation is never lost, as it is
-    in a task group.
+    """Run all coroutines concurrently; the first error ends the rest.
+
+    Unlike in a task group, a cancellation is never lost.
     """
     tasks = {asyncio.create_task(each) for each in work}
     if not tasks:
@@ -258,7 +256,7 @@ async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _new(part: Path) -> IO[bytes]:
-    """A file that was not there, not even as a link."""
+    """Create a file that does not exist yet, not even as a link."""
     return open(
         os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600),
         "wb",
@@ -266,7 +264,7 @@ def _new(part: Path) -> IO[bytes]:
 
 
 def _below(folder: Path, relative: str) -> Path:
-    """The path in `folder`. Raises ForeignError where a link leads out of it."""
+    """Return the path in `folder`. Raises ForeignError if a link leads out of it."""
     path = folder / relative
     if not path.parent.resolve().is_relative_to(folder.resolve()):
         raise ForeignError(f"{relative} would not lie in its folder", where=str(folder))
@@ -274,7 +272,7 @@ def _below(folder: Path, relative: str) -> Path:
 
 
 def _settle(file: IO[bytes], part: Path, local: Path) -> None:
-    """Have the file on disk, then give it its name."""
+    """Flush the file to disk, then rename it."""
     file.flush()
     os.fsync(file.fileno())
     part.replace(local)

@@ -1,3 +1,3 @@
-"""Pure decisions: which VMs to request, where, and which to delete; which work gets which workers."""
+"""Pure decisions: which VMs to request and delete, and which work gets which workers."""
 
 from __future__ import annotations

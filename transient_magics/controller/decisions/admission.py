@@ -1,15 +1,14 @@
-"""Whether a run fits beside others on the parameter servers: by the memory of their VMs, and by
-their link.
+"""Decide whether a run fits beside others on the parameter servers, by memory and network.
 
-All servers of a cluster are alike, and a run's variables are spread over them; so one is looked at,
-and what a run takes of each is its part. Nothing here is certain, and so:
+All servers of a cluster are alike, and a run's variables are spread over them, so one server and
+its part of each run are considered. The values are estimates:
 
-- memory is what a run's process was measured to have taken at most; before there is a measurement
-  it is estimated from what the check counted, by a formula that lies up to 14 % above four models
-  of 10 to 190 MB (2 workers, 1 server);
-- the link carries each parameter to a worker and its gradient back in every step, as often as the
-  run was measured to step in its last minutes; before that, as its pace or a run of the same model
-  on this cluster tells. What is not known takes nothing.
+- Memory is the most that a run's process was measured to take. Before there is a measurement, it
+  is estimated from what the check counted, by a formula that is up to 14 % above four models of
+  10 to 190 MB (2 workers, 1 server).
+- The link carries each parameter to a worker and its gradient back in every step, at the step rate
+  measured in the run's last minutes. Before that, its pace or a run of the same model on this
+  cluster gives the rate. An unknown rate takes nothing.
 """
 
 from __future__ import annotations
@@ -25,21 +24,24 @@ from ...spec import BYTES_EACH_WAY, ClusterSpec
 
 GB = 2**30
 _OTHERS = 1.5 * GB
-"""Of a parameter server's VM: its system, the agent and its fork server, an evaluation beside the
-training.
+"""Memory of a parameter server's VM, in bytes, that is not for training.
+
+It is for the system, the agent and its fork server, and an evaluation beside the training.
 """
 _PROCESS = 1.0 * GB
 _TIMES_VARIABLES = 4.0
 _TIMES_VALUES = 6.0
-"""TensorFlow's server with its buffers (half of it is there without a model), what it takes for
-each byte of variables (the optimizer's too; a checkpoint is written from copies), and for each byte
-of parameters that comes and goes.
+"""Bytes of memory for each byte of parameters that is exchanged.
+
+The constants above are TensorFlow's server with its buffers (half of it is there without a model),
+and the bytes for each byte of variables (the optimizer's too; a checkpoint is written from copies).
 """
 _USUAL_SLOTS = 3
-"""So many variables for each parameter where they were not counted, as Adam has."""
+"""Default number of variables for each parameter, as in Adam, if they were not counted."""
 _LATEST = 30
-"""So many points of a run's speed, ten seconds apart, are the last minutes: a worker that is
-replaced is no relief.
+"""Points of a run's speed, ten seconds apart, that count as its last minutes.
+
+The span is long enough that replacing one worker does not count as a lower need.
 """
 _USED_UP = 0.9
 MEMORY = "memory"
@@ -48,8 +50,9 @@ LINK = "link"
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What one parameter server's VM has for runs: `memory` in bytes, `link` in bytes per second
-    each way.
+    """Resources of a parameter server's VM.
+
+    `memory` is in bytes, `link` in bytes per second each way.
     """
 
     memory: float = math.inf
@@ -58,23 +61,24 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a run takes of it, in the same units."""
+    """Resources that a run takes of one parameter server, in the units of `Server`."""
 
     memory: float
     link: float = 0.0
 
 
 def server(spec: ClusterSpec, link: float | None = None, memory: float | None = None) -> Server:
-    """What a parameter server of this cluster has.
+    """Return the resources of a parameter server of this cluster.
 
-    `link` and `memory` are what this machine gives an emulated one, in bytes per second each way
-    and in bytes; of a real one the catalog tells.
+    `link` and `memory` are those of an emulated server on this machine, in bytes per second each
+    way and in bytes; the catalog has those of a real one.
     """
     try:
         machine = server_machine(
             spec.parameter_server_machine or parameter_server_machine(spec.parameter_server_cores)
         )
-    except DeclarationError:  # of a version that knew of more machines than this one
+    except DeclarationError:
+        # Declared by a version that knew more machines than this one.
         return Server()
     there = machine.memory_gb * GB
     if spec.emulated:
@@ -86,7 +90,7 @@ def server(spec: ClusterSpec, link: float | None = None, memory: float | None = 
 
 
 def need(run: RunState, state: ClusterState, workers: int) -> Need:
-    """What a run with so many workers takes of each parameter server."""
+    """Return what a run with this number of workers takes of each parameter server."""
     servers = max(state.spec.parameter_servers if state.spec else 1, 1)
     values = 4 * run.parameters
     variables = run.variable_bytes or _USUAL_SLOTS * values
@@ -96,10 +100,9 @@ def need(run: RunState, state: ClusterState, workers: int) -> Need:
 
 
 def shortage(room: Server, begun: Sequence[Need], more: Sequence[Need]) -> str:
-    """Of what there is too little for `more` beside those that have begun: memory, link, or nothing
-    of either.
+    """Return which resource is short for `more` beside the begun runs: memory, link, or "".
 
-    A link that is used up by those that have begun has nothing left for one that may need little.
+    A link that the begun runs use up has no room even for a run that may need little.
     """
     together = [*begun, *more]
     if sum(each.memory for each in together) > room.memory:
@@ -111,9 +114,7 @@ def shortage(room: Server, begun: Sequence[Need], more: Sequence[Need]) -> str:
 
 
 def why(short: str, room: Server, begun: Mapping[str, Need], own: Need) -> str:
-    """The clause that says of what there is too little, how much there is, who has it and how much
-    is needed.
-    """
+    """Return a clause that names the short resource, its size, its users, and the need."""
     names = _and(begun)
     if short == MEMORY:
         used = sum(each.memory for each in begun.values())
@@ -121,9 +122,8 @@ def why(short: str, room: Server, begun: Mapping[str, Need], own: Need) -> str:
             f"a parameter server has {_gb(room.memory)} of memory for runs, {names} {_takes(begun)} {_gb(used)} of it, "
             f"this one needs about {_gb(own.memory)}"
         )
-    used = min(
-        sum(each.link for each in begun.values()), room.link
-    )  # it may have been faster a minute ago
+    # The run may have been faster a minute ago.
+    used = min(sum(each.link for each in begun.values()), room.link)
     if own.link:
         needs = f"this one needs about {_mbit(own.link)}"
     else:
@@ -133,8 +133,9 @@ def why(short: str, room: Server, begun: Mapping[str, Need], own: Need) -> str:
 
 
 def _exchanges(run: RunState, state: ClusterState, workers: int) -> float:
-    """How often in a second a worker of the run takes all values and gives all gradients; 0 where
-    it is not known.
+    """Return how many times per second a worker takes all values and gives all gradients.
+
+    0 if that is unknown.
     """
     if measured := _measured(run, workers):
         return measured

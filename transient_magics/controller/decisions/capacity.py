@@ -1,27 +1,26 @@
-"""Where to ask for a VM next: what Compute Engine's refusals teach, as a pure function of the
-journal.
+"""Decide where to request a VM next: what Compute Engine's refusals imply. Pure.
 
 The rules:
 
-- a stockout closes its zone for that machine, for half a minute at first, twice as long after every
-  further one, a quarter of an hour at most (VMs that were asked for together meet one stockout
-  together); a VM that came to run there opens it again;
-- a quota that is used up closes the whole region for that machine, five minutes at first; one of
-  all regions closes every zone, on whatever terms; a VM that was asked for before opens nothing,
-  because it has its part of the quota;
-- a VM under notice holds its quota until it is gone: a refusal for quota until then closes only
+- A stockout closes its zone for that machine: for half a minute at first, then twice as long each
+  time, up to a quarter of an hour. VMs that were requested together meet one stockout together. A
+  VM that starts to run there opens the zone again.
+- An exhausted quota closes the whole region for that machine, for five minutes at first. A quota
+  of all regions closes every zone, on any terms. A VM that was requested before opens nothing,
+  because it already has its part of the quota.
+- A VM under notice holds its quota until it is gone. A refusal for quota until then closes only
   until that VM's end, sends its replacement to no other region, and does not start the time of
-  `--fallback`;
-- zones that a stockout named as having capacity are asked first for a while, then the declared
-  order holds again, as far as advice on Spot capacity does not change it (`ranking.ranked`);
-- a right that is missing or a policy lets the place in the cluster wait until somebody has mended
-  it: half a minute at first, a quarter of an hour at most; any other refusal two seconds at first,
-  five minutes at most;
-- with `--fallback`, a place that got no Spot capacity for so long is asked for on demand, Spot
-  being the second choice, unless its GPU is sold as Spot only.
+  `--fallback`.
+- Zones that a stockout named as having capacity are tried first for a while. Then the declared
+  order applies again, unless advice on Spot capacity changes it (`ranked`).
+- A missing permission or a policy delays only the place in the cluster: for half a minute at
+  first, up to a quarter of an hour. Any other refusal delays it for two seconds at first, up to
+  five minutes.
+- With `--fallback`, a place that got no Spot capacity for that time is requested on demand, with
+  Spot as the second choice, unless its GPU is sold as Spot only.
 
-Waits are spread by a quarter either way, by the VM's name rather than by chance, so that a
-controller which takes over waits for the same moments.
+Waits vary by a quarter either way. They depend on the VM's name and not on chance, so that a new
+controller waits for the same moments.
 """
 
 from __future__ import annotations
@@ -47,31 +46,31 @@ _DELAYED = (2.0, 300.0)
 _DENIED = (30.0, 900.0)
 _TERMS = ("spot", "preemptible", "standard")
 _FREED_SECONDS = 5.0
-"""From the end of a VM until its quota can be used again."""
+"""Seconds from the end of a VM until its quota can be used again."""
 _MOST_HELD_SECONDS = 300.0
-"""From a preemption notice: a VM that is there longer is deleted (`core.LEAVE_SECONDS`)."""
+"""Seconds from a preemption notice until a remaining VM is deleted (`core.LEAVE_SECONDS`)."""
 
 AGAIN_SECONDS = 900.0
-"""After a stockout, the least time between two questions about one GPU."""
+"""Least time, in seconds, between two requests for advice on one GPU after a stockout."""
 HOLDS_SECONDS = 3600.0
-"""For so long advice, and what was measured, tells something of now."""
-_LOW = 0.3  # the obtainability below which a request is more a hope than a plan
+"""Seconds for which advice and measurements are valid."""
+# Obtainability below which a request will probably fail.
+_LOW = 0.3
 _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What to ask for: in which zone, on which terms (`spot`, `preemptible`, `standard`)."""
+    """Zone and terms (`spot`, `preemptible`, `standard`) of a request."""
 
     zone: str
     provisioning_model: str
 
 
 class Capacity:
-    """What is known about capacity at `now` (seconds since 1970) from the VMs that were asked for
-    so far.
+    """Knowledge about capacity at `now` (seconds since 1970) from the requests so far.
 
-    `advice`: what Compute Engine advised, by GPU.
+    `advice` is Compute Engine's advice, by GPU.
     """
 
     def __init__(
@@ -87,9 +86,8 @@ class Capacity:
         self._open_at: dict[tuple[str, str, str], float] = {}
         self._hints: dict[str, tuple[str, ...]] = {}
         self._places: dict[tuple[str, int, str], list[VmState]] = {}
-        rows: dict[
-            tuple[str, str, str], tuple[int, float]
-        ] = {}  # how many in a row, and when the last was
+        # Number of refusals in a row, and when the last one was.
+        rows: dict[tuple[str, str, str], tuple[int, float]] = {}
         used_up_at: dict[tuple[str, str, str], float] = {}
         vms = list(vms)
         self._noticed = [vm for vm in vms if vm.noticed_at]
@@ -98,7 +96,7 @@ class Capacity:
             trail = self._places.setdefault((vm.role, vm.slot, vm.accelerator), [])
             if vm.running_at:
                 own = (price_kind(vm.role, vm.accelerator), vm.provisioning_model, vm.zone)
-                # One that was asked for before a quota was used up has its part of that quota.
+                # A VM that was requested before the quota was exhausted has its part of that quota.
                 if vm.requested_at >= used_up_at.get(own, 0.0):
                     rows.pop(own, None)
                     self._open_at.pop(own, None)
@@ -114,8 +112,9 @@ class Capacity:
     def offer(
         self, role: str, slot: int, gpu: str, zones: tuple[str, ...], provisioning_model: str
     ) -> Offer | None:
-        """What to ask for now in this place of the cluster; None if it has to wait. `zones`: where
-        it may be.
+        """Return what to request now for this place of the cluster; None if it has to wait.
+
+        `zones` are those where it may be.
         """
         trail = self._places.get((role, slot, gpu), [])
         if self._now < self._place_opens_at.get((role, slot, gpu), self._now):
@@ -159,8 +158,9 @@ class Capacity:
             self._hints[kind] = vm.hints
 
     def _quota_is_free_at(self, refused: VmState) -> float | None:
-        """Return when the first VM under notice frees the quota that a request lacked; None if no
-        VM held it.
+        """Return when the first VM under notice frees the missing quota.
+
+        None if no VM held it.
         """
         if refused.cause not in (QUOTA, QUOTA_EVERYWHERE):
             return None
@@ -180,7 +180,7 @@ class Capacity:
         return min(ends, default=None)
 
     def _close(self, vm: VmState, until: float) -> None:
-        """Close what a refused request says has no room, for VMs of its kind."""
+        """Close the zones or regions of a refused request, for VMs of its kind."""
         kind = price_kind(vm.role, vm.accelerator)
         closed = [vm.zone]
         terms = (vm.provisioning_model,)
@@ -203,8 +203,9 @@ class Capacity:
 
 
 def _answered_at(vm: VmState) -> float:
-    """When its request taught something: of two that were made together, the later answer is the
-    newer knowledge.
+    """Return when the result of a VM's request was known.
+
+    Of two requests made together, the later answer is the newer knowledge.
     """
     return vm.running_at or vm.ended_at
 
@@ -218,13 +219,13 @@ def _wait(bounds: tuple[float, float], count: int, name: str) -> float:
 # ---------------------------------------------------------------- advice on Spot capacity
 #
 # The controller asks when it starts and, after a stockout, if the last answer is 15 minutes old. It
-# asks only about GPUs that may be in several zones, and only for transient VMs. The answer is an event
-# of the journal, so that the ranking is a pure function of the cluster's state:
+# asks only about GPUs that may be in several zones, and only for transient VMs. The answer is an
+# event of the journal, so that the ranking is a pure function of the cluster's state:
 #
 # - zones with little capacity come last, however cheap they are;
-# - otherwise the declared order holds. Among zones that cost the same (the VM, and its traffic with the
-#   parameter servers) the zone with the higher chance of a VM comes first, then the one with fewer
-#   recent preemptions, then the one where VMs run longer.
+# - otherwise the declared order holds. Among zones that cost the same (the VM, and its traffic with
+#   the parameter servers) the zone with the higher chance of a VM comes first, then the one with
+#   fewer recent preemptions, then the one where VMs run longer.
 
 
 def ranked(
@@ -234,8 +235,9 @@ def ranked(
     given: events.ClusterAdvised | None,
     now: float,
 ) -> tuple[str, ...]:
-    """`zones` (best first) in the order in which to ask for Spot VMs with the GPU `kind`, as advice
-    has it.
+    """Return `zones` (best first) in the order in which to request Spot VMs with GPU `kind`.
+
+    The order follows the advice.
     """
     if given is None or now - given.at > HOLDS_SECONDS or kind != given.accelerator:
         return zones
@@ -246,11 +248,10 @@ def ranked(
     costs = [(spec.transfer_prices.get(zone, 0.0), spec.price(kind, zone).hourly) for zone in zones]
 
     def rank(zone: str) -> tuple[bool, int, float, float, float]:
-        obtainability, uptime = given.zones.get(
-            zone, (_LOW, 0.0)
-        )  # not asked about: neither good nor bad
+        # Without an answer, a zone is neither good nor bad.
+        obtainability, uptime = given.zones.get(zone, (_LOW, 0.0))
         tied_with = costs.index(costs[zones.index(zone)])
-        # Rounded, or noise in one would outweigh all that comes after it.
+        # Rounded, because noise in one value would outweigh all later ones.
         preempted = round(given.preempted.get(zone, usual), 1)
         return (
             obtainability < _LOW,
@@ -264,7 +265,7 @@ def ranked(
 
 
 def questions(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
-    """The GPUs about whose zones there is something to ask, and these zones."""
+    """Return the GPUs that need advice on their zones, and these zones."""
     if spec.provisioning_model == "standard":
         return {}
     kinds = dict.fromkeys(group.accelerator for group in spec.groups if not group.zone)
@@ -275,12 +276,14 @@ def questions(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
 
 
 def due(state: ClusterState, asked: Mapping[str, float], now: float) -> list[str]:
-    """The GPUs to ask about at `now`; `asked`: when that was done last, by this controller."""
+    """Return the GPUs to request advice on at `now`.
+
+    `asked` has the time of this controller's last request.
+    """
     if state.spec is None or state.phase in ("deleting", "deleted"):
         return []
-    sold_out = {
-        vm.accelerator: vm.ended_at for vm in state.vms.values() if vm.cause == "stockout"
-    }  # the latest
+    # The latest stockout of each GPU, because later VMs replace earlier ones.
+    sold_out = {vm.accelerator: vm.ended_at for vm in state.vms.values() if vm.cause == "stockout"}
     return [
         kind
         for kind in questions(state.spec)
@@ -290,9 +293,7 @@ def due(state: ClusterState, asked: Mapping[str, float], now: float) -> list[str
 
 
 def phrase(given: events.ClusterAdvised, zones: tuple[str, ...]) -> str:
-    """What `given` says about the first of `zones` (as ranked), and which zone is likelier to have
-    VMs.
-    """
+    """Return what the advice says about the first of the ranked zones, and the likelier zone."""
     first = zones[0]
     best = max(given.zones, key=lambda zone: (round(given.zones[zone][0], 1), given.zones[zone][1]))
     if (

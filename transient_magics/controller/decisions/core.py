@@ -1,8 +1,8 @@
 """Decide what a controller does next. Pure.
 
-`decide` takes the state of a cluster and the observations of this moment, a `Situation`, and returns
-decisions. It does no I/O and remembers nothing. A controller that follows a killed one therefore
-decides the same from the same journal, and a test can replay every decision.
+`decide` takes the state of a cluster and the observations of this moment, a `Situation`, and
+returns decisions. It does no I/O and remembers nothing. A controller that follows a killed one
+therefore decides the same from the same journal, and a test can replay every decision.
 
 The rules, in this order:
 
@@ -131,7 +131,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class StayHere:
-    """Keep the controller on this machine although a VM was declared for it; `why` is a sentence."""
+    """Keep the controller here although a VM was declared for it; `why` is a sentence."""
 
     why: str
 
@@ -607,7 +607,7 @@ def _occupant(state: ClusterState, place: Place, useless: Collection[str]) -> Vm
     return None
 
 
-# ---------------------------------------------------------------- readiness, and the controller's VM
+# ---------------------------------------------------------------- readiness and handover
 
 
 def _readiness(state: ClusterState, spec: ClusterSpec) -> Iterator[ReportReady]:
@@ -628,7 +628,7 @@ def _readiness(state: ClusterState, spec: ClusterSpec) -> Iterator[ReportReady]:
 
 
 def _hand_over(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | StayHere]:
-    """Pass control to the controller's own VM once it answers, or say why it stays here."""
+    """Pass control to the controller's own VM once it answers, or report why it stays here."""
     if situation.here or spec.controller != "cluster":
         return
     if not spec.controller_vm:
@@ -639,7 +639,7 @@ def _hand_over(situation: Situation, spec: ClusterSpec) -> Iterator[HandOver | S
         return
     for vm in situation.state.living:
         if vm.role == CONTROLLER:
-            # The journal may not have the end of a VM yet that was ready.
+            # The VM may have ended without a record in the journal yet.
             if vm.state == "ready" and vm.name in situation.answering:
                 yield HandOver(vm.name)
             return

@@ -1,9 +1,10 @@
 """Decide which VMs have stopped answering for good. Pure.
 
-A VM that Compute Engine lists as running and that has not answered for a minute is given up. But the
-cause of the silence may be this machine. While Compute Engine does not answer either, no VM is given
-up. If no VM answers at all, a closed path (a firewall that no longer admits this address, a network
-that blocks SSH) is likelier than the death of all VMs. They continue to train, and none is deleted.
+A VM that Compute Engine lists as running and that has not answered for a minute is given up. But
+the cause of the silence may be this machine. While Compute Engine does not answer either, no VM is
+given up. If no VM answers at all, a closed path (a firewall that no longer admits this address, a
+network that blocks SSH) is likelier than the death of all VMs. They continue to train, and none is
+deleted.
 
 All times are in seconds of a clock that stops while this machine sleeps, so that VMs get their full
 minute after it wakes up.

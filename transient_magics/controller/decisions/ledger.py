@@ -1,37 +1,36 @@
-"""Who has which workers (runs, jobs, Dask clusters): a pure function of the state, and of the
-places there may be.
+"""Assign workers to runs, jobs and Dask clusters: a pure function of the state and the slots.
 
-A run asks for so many workers at least and at most; without a number it asks for all. Runs begin in
-the order in which they were declared. The first that waits (the head) begins once its least is
-free; one behind it begins earlier only where that cannot delay the head, whichever of the runs
-before it end first (`_delays`). Those that have begun keep their least, and what is left goes to
+A run asks for a least and a most number of workers; without a number it asks for all. Runs begin in
+the order of their declarations. The first that waits (the head) begins once its least number of
+workers is free. A later run begins earlier only if that cannot delay the head, in whichever order
+the earlier runs end (`_delays`). Runs that have begun keep their least. The remaining workers go to
 them in order, up to the most of each.
 
-What is leased is the place of a worker (its slot), not the VM in it: so a replacement goes to
-whoever lost a VM. A place changes hands only where its run has too many, or where a job waits for a
-VM, as between two attempts, while another one is ready and free: it takes that one, and the place
-that it leaves is free. A VM has one place, or several for trials of one study that share it
-(`sharing`): these are one claim. A further one of them begins at once, unless somebody waits for a
-worker.
+A lease is on the place of a worker (its slot), not on the VM in it, so a replacement goes to the
+run that lost a VM. A slot changes hands only if its run has too many, or if a job waits for a VM,
+for example between two attempts, while another slot has a free and ready VM. The job takes that one
+and frees its own. A VM has one place, or several for trials of one study that share it (`seated`):
+these are one claim. A further trial begins there immediately, unless other work waits for a worker.
 
-A run that has its steps (`made`) needs no worker any more: while its last checkpoint is evaluated,
-the next one has them. The head begins ahead, some seconds before those that it waits for have their
-steps, by the speeds that were told last: its parameter servers are there when workers come free, of
-which it has none until it has its least. Runs that have begun are in the memory of the parameter
-servers' VMs: none begins beside more made ones than there are workers.
+A run that has made its steps (`made`) needs no worker any more: while its last checkpoint is
+evaluated, the next run has them. The head begins ahead, some seconds before the runs that it waits
+for make their last steps, estimated from their latest speeds. Its parameter servers are then
+running when workers become free. It has no worker until it has its least. Runs that have begun use
+memory of the parameter servers' VMs, so no run begins while there are more made runs than
+`MOST_MADE` and than workers.
 
-A run whose machines were named takes these and no others (`pool`): it has none until all of them
-are free.
+A run with named machines takes these and no others (`slots.Pool`): it has no worker until all of
+them are free.
 
-A job is a claim like a run: it takes as many workers as it was declared with, no more and no fewer,
-and nothing of the parameter servers. One that wants more than there are places has none, and nobody
-waits for it. A Dask cluster is one, too; where there are fewer places than it wants it does with
-those.
+A job is a claim like a run. It takes exactly the declared number of workers and no resources of the
+parameter servers. A job that needs more workers than there are slots gets none, and blocks no other
+work. A Dask cluster is a claim, too; it takes the slots that there are if there are fewer than it
+asks for.
 
-Parameter servers are shared: each run has a process of its own on their VMs, on ports of its own. A
-run begins beside others only where their memory and their link have room for it, too (`admission`);
-so it is checked first, which counts its parameters. Alone it begins always, so nobody waits for
-ever. Nobody passes a run that is held by any of these.
+Parameter servers are shared: each run has its own process and ports on their VMs. A run begins
+beside others only if the memory and network of these VMs have room for it (`admission`), so it is
+first checked, which counts its parameters. A run that is alone always begins, so no run waits
+endlessly. No run passes one that is held back for one of these reasons.
 """
 
 from __future__ import annotations
@@ -63,25 +62,27 @@ from .slots import (
 
 CHECK = "check"
 AHEAD_SECONDS = 15.0
-"""So long before its workers come free a run begins: what it takes to start a parameter server on a
-busy VM.
+"""Lead time, in seconds, of a run that begins before its workers are free.
+
+Starting a parameter server takes this long on a busy VM.
 """
 MOST_MADE = 2
-"""Runs that have their steps and are not over, beside which another may begin; as many as there are
-workers, where those are more: trials that began together make their last steps together, and are
-evaluated one after the other.
+"""Runs that have made their steps but are not over, beside which another may begin.
+
+With more workers than this, the limit is the number of workers: trials that began together make
+their last steps together, and are evaluated one after the other.
 """
 _READINESS = ("ready", "booting", "requested", "stopping", "stopped", "leaving")
-"""States of the VMs in free places, those that a run takes first at the front."""
+"""States of the VMs in free slots, in the order in which a run takes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """Who has what: the numbers of the ports of runs that have begun, and the runs and jobs in
-    workers' places.
+    """Leases: the port numbers of runs that have begun, and the runs and jobs in worker slots.
 
-    `held`: what runs wait for that would have enough workers (check, memory, link), and why, a
-    clause. `ahead`: which run makes ready in a slot, to have its worker next.
+    `held` has the runs that would have enough workers but wait for something else: what that is
+    (check, memory, link), and why (a clause). `ahead` is the run that prepares in a slot for its
+    next worker.
     """
 
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -96,11 +97,13 @@ def leases(
     server: Server = Server(),  # noqa: B008 - frozen
     now: float = math.inf,
 ) -> Leases:
-    """The leases of this moment (`now`, in seconds since 1970), where workers may be in `slots`,
-    each with its GPU, and parameter servers have what `server` says.
+    """Return the leases at time `now`, in seconds since 1970.
 
-    The same again from a state that has them, unless machines were named, since what one has more
-    of it can leave, or trials share VMs: one that lost its own may be another's guest.
+    Workers may be in `slots`, each with its GPU, and `server` describes a parameter server.
+
+    From a state that already has these leases the result is the same, with two exceptions. With
+    named machines, a surplus worker can go to another run. With shared VMs, a trial that lost its
+    own slot may become the guest of another.
     """
     pool = Pool(slots)
     ports, jobs, held = _begun(state, pool, server, now)
@@ -122,10 +125,10 @@ def leases(
 
 
 def to_conduct(state: ClusterState) -> list[RunState]:
-    """The runs that are given machines and followed.
+    """Return the runs that are given machines and followed.
 
-    One that trains is followed also where the cluster is being deleted, until its results are home;
-    none begins then.
+    While the cluster is being deleted, runs that train are followed until their results are copied,
+    and no run begins.
     """
     ending = state.phase == "deleting"
     return [
@@ -136,10 +139,10 @@ def to_conduct(state: ClusterState) -> list[RunState]:
 
 
 def to_check(state: ClusterState) -> RunState | None:
-    """The run that waits and is to be checked meanwhile: one at a time, in their order.
+    """Return the next waiting run to check, or None. Runs are checked one at a time, in order.
 
-    Not a trial while another one of its study is checked as it begins: what that finds may hold for
-    it, too.
+    A trial waits while another one of its study is checked as it begins, because the result may
+    hold for both.
     """
     unchecked = [run for run in state.turns if _unchecked(run) and not _began(run)]
     under_way = [run.spec for run in unchecked if run.spec.study and state.has_begun(run)]
@@ -160,15 +163,17 @@ def _unchecked(run: RunState) -> bool:
 def has_room(
     state: ClusterState, slots: Mapping[int, str], now: float, workers: int, machines: Machines
 ) -> bool:
-    """Whether a run with so many workers, or these machines, would have them once it is ready: some
-    of those that have them now will have their steps by then. Of a job nobody knows when it ends.
+    """Return whether a run would have its workers, or machines, once it is ready.
+
+    Some runs that have workers now will have made their steps by then. A job counts as endless,
+    because its end is unknown.
     """
     claims = hosts(lasting(state.claims, now), state)
     return Pool(slots).has_room(claims, workers, machines, state.leases)
 
 
 def lasting(claims: Iterable[Claim], now: float) -> list[Claim]:
-    """Those that keep their workers for longer than a run that begins now takes to be ready."""
+    """Return the claims that keep their workers for longer than a new run takes to start."""
     return [
         claim
         for claim in claims
@@ -187,16 +192,16 @@ def _seconds_left(claim: Claim, now: float) -> float:
 
 
 def _began(run: RunState) -> bool:
-    return (
-        run.phase == "running"
-    )  # also in the journal of an earlier version, which knew of no leases
+    # Also in the journal of an earlier version, which had no leases.
+    return run.phase == "running"
 
 
 def _begun(
     state: ClusterState, pool: Pool, server: Server, now: float
 ) -> tuple[dict[str, int], set[str], dict[str, tuple[str, str]]]:
-    """The ports of runs that have begun, or begin now; the jobs that have; and what holds the runs
-    that would have enough workers.
+    """Return the ports of begun runs, the begun jobs, and what holds back other runs.
+
+    Runs that begin now are included. The held runs would have enough workers.
     """
     active = state.claims
     ports = {run.name: state.ports[run.name] for run in active if run.name in state.ports}
@@ -239,9 +244,7 @@ def _begun(
 
 
 def _fits(run: Claim, beside: Sequence[Claim], pool: Pool, state: ClusterState) -> bool:
-    """Whether it has the workers that it has to have when these have theirs, or is the guest of one
-    of them.
-    """
+    """Return whether a claim has its least workers beside these claims, or is a guest of one."""
     found = guests([*beside, run], state)
     others = [each for each in beside if each.name not in found]
     return run.name in found or pool.has_room(
@@ -252,7 +255,7 @@ def _fits(run: Claim, beside: Sequence[Claim], pool: Pool, state: ClusterState) 
 def _delays(
     run: Claim, head: Claim, begun: Sequence[Claim], pool: Pool, state: ClusterState
 ) -> bool:
-    """Whether the head might have to wait for the run, too: with a guest its VM comes free later."""
+    """Return whether the run could delay the head. A guest delays when its VM becomes free."""
     return run.name in guests([*begun, run], state) or pool.delays(hosts(begun, state), run, head)
 
 
@@ -264,8 +267,7 @@ def _short(
     pool: Pool,
     server: Server,
 ) -> tuple[str, str] | None:
-    """What keeps the run from beginning beside those that have begun (`going`), and why; nothing
-    where it may.
+    """Return what keeps the run from beginning beside `going`, and why; None if it may begin.
 
     Behind a head there has to be room for both.
     """
@@ -295,8 +297,9 @@ def _names(runs: Iterable[RunState]) -> str:
 def _as_told(
     state: ClusterState, ports: Mapping[str, int], held: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[str, str]]:
-    """The same in the words in which it was told, as long as those go on beside which it does not
-    fit: what is measured of them is another number every ten seconds.
+    """Return `held` with the reasons that were reported first, while the same runs are active.
+
+    The measured numbers in a reason change every ten seconds.
     """
     if ports != state.ports:
         return dict(held)
@@ -311,10 +314,9 @@ def _free_port(taken: Collection[int]) -> int:
 
 
 def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[str, int]:
-    """How many workers each has: its least, in order, then runs more, in order.
+    """Return the number of workers for each claim: its least, in order, then more for runs.
 
-    A run that has begun ahead, which is none of those that have any, has no fewer than its least;
-    nor has a job.
+    A run that began ahead and has no worker yet gets at least its least, or none. So does a job.
     """
     shares: dict[str, int] = {}
     left = len(pool.gpus)
@@ -337,8 +339,10 @@ def _shares(going: Sequence[Claim], pool: Pool, has: Collection[str]) -> dict[st
 def _handed_out(
     state: ClusterState, pool: Pool, going: Sequence[Claim], shares: Mapping[str, int], ahead: Ahead
 ) -> dict[int, str]:
-    """Each keeps what it has, and has more of what is free. Those with named machines choose first,
-    and a run that has too many leaves what they want.
+    """Assign slots: each claim keeps what it has and gets more from the free ones.
+
+    Claims with named machines choose first. A run with too many workers gives up the machines that
+    they need.
     """
     readiness = _readiness(state)
     order = sorted(pool.gpus, key=lambda slot: (readiness.get(slot, len(_READINESS)), slot))
@@ -377,7 +381,7 @@ def _handed_out(
 def _exchange(
     state: ClusterState, pool: Pool, going: Sequence[Claim], had: Mapping[str, list[int]]
 ) -> None:
-    """Exchange places without a ready VM, of jobs that wait to begin, for free ones that have one."""
+    """Give jobs that wait to begin free slots with a ready VM in exchange for slots without one."""
     fit = {
         vm.slot
         for vm in state.serving
@@ -394,8 +398,9 @@ def _exchange(
 
 
 def _waiting(begun: Sequence[Claim], workers: Mapping[int, str], pool: Pool) -> dict[str, int]:
-    """The runs that have none of their workers yet, and with how many they will begin; of those
-    that take any.
+    """Return the runs that have no worker yet, with the number they begin with.
+
+    Only runs that take any workers count.
     """
     has = {*workers.values()}
     runs = [each for each in begun if isinstance(each, RunState) and each.name not in has]
@@ -406,8 +411,9 @@ def _waiting(begun: Sequence[Claim], workers: Mapping[int, str], pool: Pool) -> 
 def _coming(
     begun: Sequence[Claim], workers: Mapping[int, str], there: Collection[int], now: float
 ) -> list[int]:
-    """The slots of VMs that are there and free, then of those whose runs have their steps soon, the
-    soonest first.
+    """Return free slots with ready VMs, then slots of runs that make their last steps soon.
+
+    The latter are sorted by the time until those steps are made.
     """
     left = {
         each.name: _seconds_left(each, now)
@@ -427,7 +433,7 @@ def _coming(
 def _kept(
     own: list[int], pool: Pool, share: int, machines: Counter[str] | None, wanted: Counter[str]
 ) -> list[int]:
-    """Which of its places one keeps."""
+    """Return which of its slots a claim keeps."""
     if machines is not None:
         return _picked(own, pool, machines, [])[:share]
     return sorted(own, key=lambda slot: wanted[pool.gpus[slot]] > 0)[:share]
@@ -436,7 +442,7 @@ def _kept(
 def _picked(
     slots: Sequence[int], pool: Pool, machines: Counter[str], has: Sequence[int]
 ) -> list[int]:
-    """The first of these slots that make up the machines, with those that it has."""
+    """Return the first of these slots that, with those in `has`, make up the machines."""
     missing = machines - Counter(pool.gpus[slot] for slot in has)
     found: list[int] = []
     for slot in slots:
@@ -447,7 +453,7 @@ def _picked(
 
 
 def _readiness(state: ClusterState) -> dict[int, int]:
-    """By slot, that of the readiest of its VMs."""
+    """Return for each slot the rank of the readiest of its VMs."""
     found: dict[int, int] = {}
     for vm in state.vms.values():
         if vm.living and vm.role == WORKER:

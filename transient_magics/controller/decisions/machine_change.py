@@ -1,8 +1,7 @@
-"""A worker's VM that is stopped, made another machine and started again: who may be, and which step
-is next. Pure.
+"""Decide how a worker's VM is stopped, given another machine type, and started again. Pure.
 
-The next step follows from the journal and from what Compute Engine says the VM is, so that a
-controller that was killed between any two of them is followed by one that goes on.
+The next step follows from the journal and from the VM's state at Compute Engine. If a controller is
+killed between two steps, its successor can therefore continue.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from ...spec.cluster import lines_of, places
 from ...spec.image import least_boot_seconds
 
 MOST_REFUSED = 5
-"""Starts that are refused, before the VM is given up."""
+"""Refused starts before the VM is given up."""
 MOST_TRIES = 3
-"""How often its end is set again, and it runs without being what it should be, before it is given
-up.
+"""Times that its end is set again while it runs without the required properties.
+
+After these it is given up.
 """
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 60.0
-"""Seconds until a start that was refused is tried again; twice as long each time."""
+"""Longest pause in seconds between refused starts; the pause doubles each time."""
 _BY_USER = "asked by the user"
 
 Act = Literal[
@@ -38,11 +38,17 @@ Act = Literal[
 def asked(
     state: ClusterState, name: str, machine_type: str, now: float
 ) -> events.VmMachineAsked | None:
-    """What is written down of the user's wish that this VM becomes such a machine (empty: the one
-    that it was rented as); None where it is just becoming one, for a command that lost its answer
-    on the way comes twice.
+    """Return the event of a user's request to change a VM's machine type.
 
-    Raises ClusterError, and DeclarationError for a machine that it cannot be.
+    An empty type means the one it was rented as. None if the same change is in progress: a command
+    is repeated if its answer was lost.
+
+    Raises
+    ------
+    ClusterError
+        The VM cannot change now.
+    DeclarationError
+        The VM cannot have this machine type.
     """
     vm = state.vms.get(name)
     spec = state.spec
@@ -105,14 +111,16 @@ def asked(
 
 
 def next_act(vm: VmState, seen: Vm | None, ends_at: float, now: float) -> Act:
-    """What is next for a VM that is to change; `seen`: what Compute Engine says of it, `ends_at`:
-    when it is to end it, in seconds since 1970.
+    """Return the next step of a VM that changes.
+
+    `seen` is the VM at Compute Engine, and `ends_at` the time at which it should end, in seconds
+    since 1970.
     """
     change = vm.change
     assert change
     if seen is None:
         return "gone"
-    # The legacy model has no end of its own: Compute Engine ends such VMs after a day.
+    # Compute Engine ends VMs of the legacy model after a day, so they need no end of their own.
     bounded = vm.provisioning_model == "preemptible" or (
         seen.ends and seen.ends.timestamp() <= ends_at + 1
     )
@@ -137,13 +145,14 @@ def next_act(vm: VmState, seen: Vm | None, ends_at: float, now: float) -> Act:
 
 
 def _runs(state: ClusterState) -> set[str | None]:
-    """Those that may have a place on a VM that is stopped; None stands for nobody."""
+    """Return the work that may have a place on a stopped VM; None stands for an empty place."""
     return {None, *state.of(RunState)}
 
 
 def _price(state: ClusterState, vm: VmState, machine_type: str) -> tuple[float, float]:
-    """US dollars per hour of such a VM, as it is rented and on demand, with its disk and its
-    address.
+    """Return the US dollars per hour of such a VM, as rented and on demand.
+
+    Disk and address are included.
     """
     assert state.spec
     kind = vm.accelerator or "cpu"

@@ -1,10 +1,9 @@
-"""How many VMs prepare the mini-batches of a run: a pure function of what its workers were told to
-wait for them.
+"""Decide how many VMs prepare the mini-batches of a run: a pure function of its workers' waits.
 
-A run begins with one; where others have all that the cluster may have, the one with the most gives
-one back for it. While steps wait, as many again are added, up to what was asked for, once all that
-there are have been at work for a while. When nobody has waited for longer, one is given back; a run
-that then waits again keeps what it comes to have, so that VMs do not come and go in turns.
+A run begins with one VM. If other runs have all that the cluster may have, the run with the most
+gives one up for it. While steps wait, the number is doubled, up to the requested one, each time the
+present VMs have worked for a while. When no worker has waited for longer, one VM is given up. A run
+that then waits again keeps the number that it gets, so that VMs do not come and go in turns.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from ...spec import PREPARATION
 
 WAITS = 0.10
 NOBODY = 0.02
-"""Shares of a step: from the first on it waits, below the second it does not."""
+"""Shares of a step: at the first or more the run waits, below the second it does not."""
 SETTLED_SECONDS = 10.0
 ADD_AFTER = 2
 GIVE_BACK_AFTER = 6
-"""Tellings in a row, each of ten seconds."""
+"""Reports in a row, ten seconds apart, before a VM is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """The run has these slots from now on, as its steps have waited for this share."""
+    """New slots of a run, whose steps have waited for this share."""
 
     run: str
     slots: tuple[int, ...]
@@ -34,7 +33,7 @@ class Scaled:
 
 
 def scaled(state: ClusterState) -> list[Scaled]:
-    """What is to change. All runs together have no more VMs than the cluster may have for it."""
+    """Return the changes. Together, runs have at most the VMs for preparation of the cluster."""
     found: list[Scaled] = []
     number = max(state.preparers, default=-1) + 1
     runs = list(preparing(state))
@@ -51,7 +50,8 @@ def scaled(state: ClusterState) -> list[Scaled]:
             len(have) + max(room, 0),
         )
         if begins and room <= 0 and run is richest and len(have) > 1:
-            wanted = len(have) - 1  # one that begins has one of them
+            # A run that begins gets one of them.
+            wanted = len(have) - 1
         room -= max(wanted - len(have), 0)
         if wanted == len(have):
             continue
@@ -66,16 +66,14 @@ def scaled(state: ClusterState) -> list[Scaled]:
 
 
 def preparing(state: ClusterState) -> Iterable[RunState]:
-    """The runs that have VMs prepare their mini-batches now."""
+    """Return the runs that have VMs prepare their mini-batches now."""
     return (
         run for run in state.turns if run.spec.preparers and state.has_begun(run) and not run.made
     )
 
 
 def count(have: int, most: int, least: int, told: Sequence[float]) -> int:
-    """How many there are to be, where these shares were waited for since all that there are were at
-    work.
-    """
+    """Return the number of VMs to have, given the shares waited since the present ones work."""
     if not have:
         return 1
     if have < most and len(told) >= ADD_AFTER and min(told[-ADD_AFTER:]) >= WAITS:
@@ -86,9 +84,7 @@ def count(have: int, most: int, least: int, told: Sequence[float]) -> int:
 
 
 def _waited(state: ClusterState, run: RunState) -> list[float]:
-    """What was told since all of the run's VMs were at work; nothing while one of them is not
-    there.
-    """
+    """Return the shares reported since all of the run's VMs work; empty if one is missing."""
     ready = {
         vm.slot: vm.ready_at
         for vm in state.serving

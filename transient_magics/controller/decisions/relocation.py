@@ -1,18 +1,16 @@
-"""How a cluster moves, as a pure function: whole VMs of where it is to be come first, then its
-runs, then the old go.
+"""Decide the steps of a cluster's move, as a pure function: new VMs, then runs, then deletions.
 
-A move has two phases that the journal tells. From `cluster.relocating` on VMs are rented for every
-place of what the cluster is to be, beside those that go on; what fits a place already stays in it,
-and nothing that is lost of the old is replaced. Once a ready VM is in every place, each with all
-prepared that the runs need there, these are handed over: their workers end, they are saved, the
-parameter servers end, `cluster.relocated`. From then on the new spec holds, and VMs that have been
-left are deleted as any that is not wanted. Until that event all that there was is still there and
-trains, so whatever goes wrong before it leaves the old cluster, whole: `cluster.stayed`, and what
-had come is deleted.
+A move has two phases in the journal. From `cluster.relocating` on, VMs are requested for every
+place of the target cluster, beside the old VMs. A VM that fits a target place stays in it, and lost
+old VMs are not replaced. Once every place has a ready VM, with everything prepared that the runs
+need there, the runs are handed over: their workers end, they are saved, and the parameter servers
+end (`cluster.relocated`). From then on the new spec applies, and the VMs left behind are deleted
+like any surplus VM. Before that event the old cluster is complete and trains, so a failure costs
+only the new VMs: `cluster.stayed`, and they are deleted.
 
-It stays where nobody gives the VMs: for want of capacity for so long as a zone takes to have some
-again or not, for a quota or a right at once; where VMs of a kind do not boot; and when it has taken
-longer than booting may.
+A move is cancelled if its VMs are not available: without capacity after `CAPACITY_SECONDS`, for a
+quota or a missing permission immediately. It is also cancelled if VMs of a kind do not boot, or if
+it takes longer than `patience`.
 """
 
 from __future__ import annotations
@@ -31,21 +29,21 @@ from ...spec.image import boot_patience
 from .capacity import STOCKOUT
 
 CAPACITY_SECONDS = 180.0
-"""For so long a place may be without a VM because there is no capacity: both clusters are paid
-meanwhile.
-"""
+"""Time, in seconds, that a place may lack a VM for want of capacity: both clusters are billed."""
 _HAND_OVER_SECONDS = 300.0
-"""For saving, bringing what was saved there, and VMs that are revoked on the way, beside the time
-in which VMs boot.
+"""Time, in seconds, to save, to copy what was saved, and to replace preempted VMs.
+
+It is added to the time in which VMs boot.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FinishMove:
-    """Hand the runs over to the VMs that have come, and leave these others.
+    """Hand the runs over to the new VMs, and leave the VMs in `leaves`.
 
-    `save`: whether what the parameter servers have is to be saved for the next ones. It is not
-    where all of them stay, nor where one is lost: then the runs go on from their last checkpoints.
+    `save` is whether the parameter servers' variables are saved for the next ones. They are not if
+    all parameter servers stay, or if one is lost: the runs then continue from their last
+    checkpoints.
     """
 
     leaves: tuple[str, ...]
@@ -54,15 +52,16 @@ class FinishMove:
 
 @dataclass(frozen=True, slots=True)
 class CancelMove:
-    """Give the move up; `why` is a clause."""
+    """Cancel the move; `why` is a clause."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class TargetPlace:
-    """A place of what the cluster is to be, and the VM that is in it; without one whether it is
-    `asked` for now.
+    """Place of the target cluster, and its VM if it has one.
+
+    Without a VM, `asked` is whether one is requested now.
     """
 
     role: str
@@ -74,20 +73,23 @@ class TargetPlace:
 
     @property
     def what(self) -> tuple[str, int, str]:
-        """What says that a VM was asked for to be in it."""
+        """Fields of a VM that was requested for this place."""
         return self.role, self.slot, self.accelerator
 
 
 def meant(
     state: ClusterState, wanted: ClusterSpec, now: float, dollars: float = 0.0
 ) -> ClusterSpec:
-    """What the cluster is to be: as it is, but with the machines of `wanted`, their zones, prices
-    and number.
+    """Return the target cluster: the present one with the machines of `wanted`.
 
-    Raises ClusterError where it cannot move, or the money would not last. As long as a move may
-    take both clusters are paid, and `dollars` for what follows; where what is left of the money
-    would then be spent sooner than the old VMs end, the new ones end sooner: Compute Engine moves
-    no end of a VM that runs.
+    It also has their zones, prices and number. Both clusters are billed for as long as a move may
+    take, and `dollars` for what follows. If the remaining money would then be spent before the old
+    VMs end, the new VMs get an earlier end. Compute Engine cannot change the end of a running VM.
+
+    Raises
+    ------
+    ClusterError
+        The cluster cannot move, or the money would not last.
     """
     known = state.spec
     if known is None or state.phase != "ready":
@@ -132,7 +134,7 @@ def meant(
 
 
 def _is_there(state: ClusterState, known: ClusterSpec, new: ClusterSpec) -> bool:
-    """Whether it is what it is to be already, whatever zones it could be in."""
+    """Return whether the cluster already is the target, whatever zones it could be in."""
     before, after = (
         Counter(group.accelerator for group in spec.groups for _ in range(group.count))
         for spec in (known, new)
@@ -144,11 +146,10 @@ def _is_there(state: ClusterState, known: ClusterSpec, new: ClusterSpec) -> bool
 def _within_limits(
     state: ClusterState, known: ClusterSpec, new: ClusterSpec, now: float, dollars: float
 ) -> ClusterSpec:
-    """`new` with the end that its limits leave it. Raises ClusterError where that comes too soon."""
+    """Return `new` with the end that its limits allow. Raise ClusterError if that is too soon."""
     passed = state.clock.between(known.declared_at, now)
-    left = (
-        known.ends_at - known.declared_at - passed
-    )  # these three in seconds of the emulated clock, if there is one
+    # These three are in seconds of the emulated clock, if there is one.
+    left = known.ends_at - known.declared_at - passed
     together = patience(new) * state.clock.rate
     if left <= together:
         what = f"{known.name} ends in {render_duration(state.seconds_left(now))} at the latest, and a move may take "
@@ -158,7 +159,7 @@ def _within_limits(
     if known.max_cost is None:
         return new
     spent = total(state, now) + dollars + known.most_hourly * together / 3600
-    # VMs that stay keep the end that they have, which lies behind one that comes sooner.
+    # VMs that stay keep their present end, which is later than the end of the new VMs.
     stay = [
         (vm.hourly, (vm.ends or known.ends_at) - known.declared_at - passed)
         for vm in _staying(state, new)
@@ -181,9 +182,7 @@ def _within_limits(
 
 
 def _staying(state: ClusterState, new: ClusterSpec) -> list[VmState]:
-    """The VMs that can stay in a place of what the cluster is to be; of more than it has places the
-    dearest.
-    """
+    """Return the VMs that can stay in a place of the target; if too many could, the dearest."""
     places = Counter({(PARAMETER_SERVER, ""): new.parameter_servers})
     for group in new.groups:
         places[WORKER, group.accelerator] += group.count
@@ -197,8 +196,9 @@ def _staying(state: ClusterState, new: ClusterSpec) -> list[VmState]:
 
 
 def patience(spec: ClusterSpec) -> float:
-    """Seconds after which a move to `spec` is given up: for so long both clusters may have to be
-    paid.
+    """Return the seconds after which a move to `spec` is cancelled.
+
+    Both clusters may have to be paid for this time.
     """
     kinds = ["", *(group.accelerator for group in spec.groups)]
     return max(boot_patience(spec, kind) for kind in kinds) + _HAND_OVER_SECONDS
@@ -211,9 +211,9 @@ def step(
     now: float,
     unprepared: Collection[str] = (),
 ) -> FinishMove | CancelMove | None:
-    """What is next in a move, but for VMs that are still to be rented; `now` in seconds since 1970.
+    """Return the next step of a move, except for requests of VMs; `now` in seconds since 1970.
 
-    `unprepared` are VMs that have not yet all ready which the runs need there.
+    `unprepared` are the VMs that do not have everything yet that the runs need there.
     """
     if why := _hopeless(state, relocation, wanted, now):
         return CancelMove(why)
@@ -243,7 +243,7 @@ def _servers(vms: Iterable[VmState]) -> list[VmState]:
 def _hopeless(
     state: ClusterState, relocation: Relocation, wanted: Iterable[TargetPlace], now: float
 ) -> str:
-    """Why what the cluster is to be will not be there, a clause, or nothing."""
+    """Return why the target cluster cannot be reached, a clause; empty if it still can."""
     passed = now - relocation.began_at
     for place in wanted:
         if place.vm:

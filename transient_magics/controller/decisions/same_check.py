@@ -1,9 +1,8 @@
-"""Whether what the check of one run has found holds for another, as for the trials of a study: then
-it is not repeated.
+"""Decide whether the check of one run also holds for another, which then needs none.
 
-It holds for the same code and packages (`works/runs/checking.py`) where the declarations differ in
-nothing that a graph's shape follows from. What is left to go wrong with such a run goes wrong at
-its start, and fails it with the same sentence.
+For example, it holds for the trials of a study: for the same code and packages
+(`works/runs/checking.py`), if the declarations differ only in values that do not change a graph's
+shape. Any remaining error occurs at the start of such a run, and fails it with the same sentence.
 """
 
 from __future__ import annotations
@@ -53,14 +52,13 @@ _ASIDE = frozenset(
         "per_vm",
     }
 )
-"""What no graph is built of. A field that is not named here is looked at."""
+"""Fields that do not change a graph. All other fields are compared."""
 _FRACTION = re.compile(r"=\s*[+-]?(?:\d+\.\d*|\.\d+|\d+(?:\.\d*)?[eE][+-]?\d+)\s*(?=,|$)")
-"""A value such as 0.1 or 1e-3: other than whole numbers, which may be sizes, it changes no shape.
-"""
+"""Value such as 0.1 or 1e-3. Unlike whole numbers, which may be sizes, it changes no shape."""
 
 
 def alike(checked: RunSpec, other: RunSpec) -> bool:
-    """Whether they are checked for the same, as far as their declarations say."""
+    """Return whether both runs have the same check, according to their declarations."""
     return _looked_at(checked) == _looked_at(other)
 
 

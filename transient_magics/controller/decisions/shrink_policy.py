@@ -1,14 +1,15 @@
-"""Which workers go where there are to be fewer, by the user's choice: as a cluster becomes smaller,
-or where a provider wants VMs back and names their number alone. Pure.
+"""Choose the workers that go when there should be fewer, by the user's policy. Pure.
 
-- `youngest`: those that have run for the shortest time, whose data and caches are the least
-- `dearest`: those that cost the most an hour
-- `slowest`: those that have made the fewest examples a second of late beside the mean worker of
-  their run, none at all among them
-- `riskiest`: those that are the likeliest to be revoked within the next hour, by their age
+A policy applies when a cluster becomes smaller, or when a provider reclaims a number of VMs:
 
-Whoever was told to leave goes first in any case, and among equals who was asked for last. Parameter
-servers stay.
+- `youngest`: workers that have run for the shortest time, which have the least data and caches
+- `dearest`: workers with the highest price per hour
+- `slowest`: workers with the fewest recent examples per second, relative to the mean worker of
+  their run, idle ones first
+- `riskiest`: workers most likely to be preempted within the next hour, by their age
+
+Workers with a preemption notice go first under any policy, and among equals the one requested last.
+Parameter servers stay.
 """
 
 from __future__ import annotations
@@ -27,20 +28,21 @@ MEASURES: Mapping[GiveUp, str] = {
     "slowest": "nothing trains that tells how fast workers are",
     "riskiest": "nothing is known of how long such VMs live",
 }
-"""Policies that go by what is measured of each worker, and why they may have nothing to go by."""
+"""Policies that need a measurement of each worker, and why there may be none."""
 _LATELY = 30.0
-"""Seconds of a run that tell how fast its workers are."""
+"""Seconds of a run's metrics from which the speed of its workers is computed."""
 
 
 def leaving(
     state: ClusterState, spec: ClusterSpec, policy: GiveUp, measured: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """The workers that have no place in `spec`, the first to go first. `measured`, by VM: the speed
-    for the `slowest`, the probability of a revocation for the `riskiest`.
+    """Return the workers without a place in `spec`, the first to go first.
+
+    `measured` has, by VM, the speed for `slowest` and the probability of a preemption for
+    `riskiest`.
     """
     going = _staying(state, policy, measured)
-    # A place that is in one zone has fewer who fit it: it chooses before those that may be
-    # anywhere.
+    # A place in one zone fits fewer workers, so it chooses before those that may be anywhere.
     for place in sorted(worker_places(state, spec), key=lambda each: not each.fixed):
         if (best := next((vm for vm in going if place.fits(vm)), None)) is not None:
             going.remove(best)
@@ -50,13 +52,13 @@ def leaving(
 def first_to_go(
     state: ClusterState, policy: GiveUp, measured: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """The VMs that are wanted back and are still there, the first to go first. `measured` as above."""
+    """Return the remaining reclaimed VMs, the first to go first; `measured` as in `leaving`."""
     there = state.wanted_back
     return tuple(vm.name for vm in reversed(_staying(state, policy, measured)) if vm.name in there)
 
 
 def _staying(state: ClusterState, policy: GiveUp, measured: Mapping[str, float]) -> list[VmState]:
-    """The workers, those that are to stay first."""
+    """Return the workers, those to keep first."""
 
     def value(vm: VmState) -> float:
         match policy:
@@ -74,7 +76,7 @@ def _staying(state: ClusterState, policy: GiveUp, measured: Mapping[str, float])
 
 
 def lately(rows: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
-    """Examples a second, by worker, of a run's metrics at `now` (seconds since 1970)."""
+    """Return the examples per second, by worker, of a run at `now` (seconds since 1970)."""
     made: defaultdict[str, float] = defaultdict(float)
     for row in rows:
         if now - row["time"] / 1e9 <= _LATELY:
@@ -83,8 +85,10 @@ def lately(rows: Iterable[Mapping[str, Any]], now: float) -> dict[str, float]:
 
 
 def compared(runs: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """How fast each worker is, from the examples a second of each run's: 1 is the mean of a run's
-    workers, whose models and mini-batches are its own. Of one that trains in several the mean.
+    """Return the relative speed of each worker: 1 is the mean of its run's workers.
+
+    Each run has its own model and mini-batches. A worker that trains in several runs has the mean
+    of its speeds.
     """
     found: defaultdict[str, list[float]] = defaultdict(list)
     for rates in runs:

@@ -1,9 +1,9 @@
-"""Worker slots: what work asks of them, which trials share one, and which runs prepare in one. Pure.
+"""Worker slots: their use by work, by trials that share one, and by runs that prepare. Pure.
 
 Most runs take any workers between a least and a most number. A run with named machines
-(`k80x2+p100x1`, or a study with `--on`) takes exactly these. It waits while fewer are free, and does
-not block others if the cluster has fewer in total. Other work, such as a job, takes the declared
-number of workers with any GPU. A Dask cluster takes what there is if there are fewer.
+(`k80x2+p100x1`, or a study with `--on`) takes exactly these. It waits while fewer are free, and
+does not block others if the cluster has fewer in total. Other work, such as a job, takes the
+declared number of workers with any GPU. A Dask cluster takes what there is if there are fewer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ Machines = Mapping[str, int]
 NONE: Machines = {}
 
 Ahead = Mapping[int, str]
-"""The runs that make ready, by the slots in which they do."""
+"""Runs that prepare for their next workers, by slot."""
 
 
 class Pool:
-    """The places of a cluster's workers: by slot, the GPU of the worker that belongs there (`cpu`:
-    none).
-    """
+    """Places of a cluster's workers: by slot, the GPU of its worker (`cpu` for none)."""
 
     def __init__(self, gpus: Mapping[int, str]) -> None:
         self.gpus = gpus
@@ -35,15 +33,15 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many there are; one that is sent for where all were sent home."""
+        """Number of slots, at least one: a worker is requested if all were sent home."""
         return max(1, len(self.gpus))
 
     def holds(self, machines: Machines) -> bool:
-        """Whether there are so many of each GPU, free or not."""
+        """Return whether the cluster has these machines, free or not."""
         return all(self.counts[gpu] >= count for gpu, count in machines.items())
 
     def least(self, claim: Claim) -> int:
-        """How many workers it has to have; 0 where it never can."""
+        """Return the least number of workers that the claim needs; 0 if it can never have them."""
         if not isinstance(claim, RunState):
             if claim.begins_with_fewer:
                 return min(claim.worker_count, self.size)
@@ -55,30 +53,29 @@ class Pool:
         return min(claim.spec.least_workers or self.size, self.size)
 
     def keeps(self, claim: Claim) -> int:
-        """How many of them one that has begun keeps where the cluster has become smaller."""
+        """Return how many of them a begun claim keeps if the cluster became smaller."""
         machines = machines_of(claim)
         if machines:
             return sum(self.in_reach(machines).values())
         return self.least(claim)
 
     def most(self, claim: Claim) -> int:
-        """How many it takes where they are free."""
+        """Return how many workers the claim takes if they are free."""
         if not isinstance(claim, RunState) or machines_of(claim):
             return self.keeps(claim)
         return min(claim.spec.most_workers or self.size, self.size)
 
     def in_reach(self, machines: Machines) -> Machines:
-        """As many of these as there are."""
+        """Return these machines, at most as many as there are."""
         return {gpu: min(count, self.counts[gpu]) for gpu, count in machines.items()}
 
     def has_room(
         self, beside: Iterable[Claim], workers: int, machines: Machines, had: Mapping[int, str]
     ) -> bool:
-        """Whether so many workers, and of them these machines, are left when all of `beside` have
-        their least.
+        """Return whether these workers and machines are left when all of `beside` have their least.
 
-        `had`: who has which place now. A run that takes any workers keeps the places that it has,
-        and of those as many as it has to.
+        `had` maps the places to their present claims. A run that takes any workers keeps places
+        that it has, as many as its least.
         """
         claims = list(beside)
         if sum(map(self.keeps, claims)) + workers > self.size:
@@ -89,11 +86,12 @@ class Pool:
         )
 
     def delays(self, begun: Sequence[Claim], another: Claim, head: Claim) -> bool:
-        """Whether the head might have to wait for `another`, too, besides those that have begun.
+        """Return whether the head might have to wait for `another`, besides the begun claims.
 
-        It might where some of them can be left with which the head alone would fit, and both would
-        not. Among runs with named machines that is so for one GPU or another; where some take any
-        workers, nobody knows which they will have kept by then, and so nobody passes the head.
+        It might if some of the begun claims could be left with which the head alone would fit, but
+        not both. Among claims with named machines, this is checked for each GPU. If some claims
+        take any workers, it is unknown which ones they will have kept by then, so no run passes the
+        head.
         """
         named = [machines_of(each) for each in (*begun, another, head)]
         if len(self.counts) < 2 or not any(named):
@@ -107,7 +105,7 @@ class Pool:
         )
 
     def _kept(self, claim: Claim, gpu: str, had: Mapping[int, str]) -> int:
-        """How many places with this GPU nobody else can have while it trains."""
+        """Return how many slots with this GPU are unavailable to others while the claim trains."""
         if machines := machines_of(claim):
             return min(machines.get(gpu, 0), self.counts[gpu])
         slots = [slot_of(place) for place, name in had.items() if name == claim.name]
@@ -117,7 +115,7 @@ class Pool:
 
 
 def machines_of(claim: Claim) -> Machines:
-    """The machines that it takes and no others; nothing: any."""
+    """Return the only machines that the claim takes; empty if it takes any."""
     named = claim.spec.machines if isinstance(claim, RunState) else ""
     if named:
         return parse_machines(named)
@@ -125,9 +123,7 @@ def machines_of(claim: Claim) -> Machines:
 
 
 def _within(begun: Iterable[int], another: int, head: int, places: int) -> bool:
-    """Whether a sum of some of these leasts lies within the last `another` places that the head
-    leaves.
-    """
+    """Return whether some leasts add up to within the last `another` places left by the head."""
     sums = {0}
     for least in begun:
         sums |= {each + least for each in sums}
@@ -136,15 +132,16 @@ def _within(begun: Iterable[int], another: int, head: int, places: int) -> bool:
 
 # ---------------------------------------------------------------- shared VMs
 #
-# With `--per-vm`, the trials of a study on one VM are one claim: that of the first of them, the host.
-# The others are its guests and take no worker. A trial becomes the guest of the first host of its
-# study with room for another trial. If all are full, it is a host and takes a worker of its own. When
-# a host ends, the next trial on its VM becomes the host.
+# With `--per-vm`, the trials of a study on one VM are one claim: that of the first of them, the
+# host. The others are its guests and take no worker. A trial becomes the guest of the first host of
+# its study with room for another trial. If all are full, it is a host and takes a worker of its
+# own. When a host ends, the next trial on its VM becomes the host.
 
 
 def guests(claims: Sequence[Claim], state: ClusterState) -> Mapping[str, str]:
-    """The guests among these claims, which are in their order, each with its host. Those that have
-    places stay.
+    """Return the guests among these claims, which are in order, each with its host.
+
+    Trials that have places keep them.
     """
     sharing = [claim for claim in claims if isinstance(claim, RunState) and claim.spec.per_vm > 1]
     if not sharing:
@@ -161,7 +158,7 @@ def guests(claims: Sequence[Claim], state: ClusterState) -> Mapping[str, str]:
 
 
 def hosts(claims: Sequence[Claim], state: ClusterState) -> list[Claim]:
-    """Those of these claims that take workers: all but guests."""
+    """Return the claims that take workers: all but guests."""
     found = guests(claims, state)
     return [claim for claim in claims if claim.name not in found]
 
@@ -169,8 +166,9 @@ def hosts(claims: Sequence[Claim], state: ClusterState) -> list[Claim]:
 def seated(
     workers: Mapping[int, str], guests_of: Mapping[str, str], state: ClusterState
 ) -> dict[int, str]:
-    """The places of all, where hosts and others have the workers in these slots: nobody changes
-    seats on a VM.
+    """Return the places of all claims when the workers are in these slots.
+
+    Trials keep their places on a VM.
     """
     slots = {host: slot for slot, host in workers.items()}
     together: dict[int, list[str]] = {slot: [name] for slot, name in workers.items()}
@@ -203,10 +201,10 @@ def _joins(run: RunState, group: Sequence[RunState], slots: Mapping[str, int]) -
 
 # ---------------------------------------------------------------- prewarming
 #
-# A run that has begun and waits for workers prepares its processes on VMs where another run makes its
-# last steps. Otherwise these VMs would be idle between the runs. This is not a lease: the run pays no
-# part of the VM, and another one may get the slot. Of the trials of a study, which wait for any
-# worker, the one that is prepared on the free VM comes first.
+# A run that has begun and waits for workers prepares its processes on VMs where another run makes
+# its last steps. Otherwise these VMs would be idle between the runs. This is not a lease: the run
+# pays no part of the VM, and another one may get the slot. Of the trials of a study, which wait for
+# any worker, the one that is prepared on the free VM comes first.
 
 
 def ready(
@@ -216,10 +214,11 @@ def ready(
     waiting: Mapping[str, int],
     coming: Sequence[int],
 ) -> Ahead:
-    """Who makes ready where, of those that want so many workers (`waiting`, in their order).
+    """Return which runs prepare in which slots.
 
-    `known` are those that do already, and go on as long as the worker there is whose it was
-    (`workers` from now on); `coming` are the slots of which some will be theirs, the soonest first.
+    `waiting` has the runs that wait, in order, each with the workers that it needs. `known` are the
+    runs that prepare already: they continue while the worker in their slot stays with the same run
+    (`workers` from now on). `coming` are the slots that may become theirs, the soonest first.
     """
     found = {
         slot: name
@@ -234,8 +233,9 @@ def ready(
 
 
 def ready_first(going: Sequence[Claim], state: ClusterState, known: Ahead) -> list[Claim]:
-    """The same claims; of the trials of a study those that wait, and are ready nowhere that is
-    free, come last.
+    """Return the claims with the waiting, unprepared trials of each study last.
+
+    A trial counts as prepared if it is ready in a free slot.
     """
     names = {each.name for each in going}
     taken = {slot for slot, name in state.leases.items() if name in names}
@@ -256,7 +256,8 @@ def ready_first(going: Sequence[Claim], state: ClusterState, known: Ahead) -> li
 
 
 def by_readiness(slots: Sequence[int], name: str, known: Ahead) -> list[int]:
-    """Slots whose VMs are there, in the order in which a run takes them: those where it is ready
-    first, and those where another one is last.
+    """Return slots with VMs in the order in which a run takes them.
+
+    Slots where the run is prepared come first, and slots where another one is come last.
     """
     return sorted(slots, key=lambda slot: (known.get(slot) != name, slot in known))

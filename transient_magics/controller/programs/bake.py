@@ -42,7 +42,7 @@ from ..vms.startup import image_script, lock_hash
 log = logging.getLogger(__name__)
 
 BUILD_LABEL = "transient-magics-image"
-"""On the VM of a build: the name of the image."""
+"""Label on the VM of a build: the name of the image."""
 _LIFE = timedelta(hours=1)
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
@@ -51,13 +51,15 @@ _INSERT_SECONDS = 120.0
 
 # A VM installs the stack, and its disk becomes the image. The VM is on demand, has no login, and is
 # deleted by Compute Engine after an hour. It is deleted with its disk in any case: when the image
-# exists, after a failure, and when this program is terminated. If even that fails, a sweep finds it by
-# its labels.
+# exists, after a failure, and when this program is terminated. If even that fails, a sweep finds it
+# by its labels.
 
 
 class Baking:
-    """One build. `say` is told what begins, as short clauses. `patience`: seconds that the
-    installation may take.
+    """Build of one image.
+
+    `say` receives what begins, as short clauses. `patience` is the time limit of the installation,
+    in seconds.
     """
 
     def __init__(
@@ -75,8 +77,9 @@ class Baking:
         self._whose: dict[str, str] = {}
 
     async def run(self) -> str:
-        """The image's id, when it is there and the VM is gone. Raises CloudError; the VM is gone
-        then, too.
+        """Build the image, and return its id once it exists and the VM is gone.
+
+        Raises CloudError, also after the VM is gone.
         """
         spec = self._spec
         engine = self._engine
@@ -113,14 +116,15 @@ class Baking:
         try:
             await asyncio.shield(insertion)
         except asyncio.CancelledError:
-            # A VM that is still being made cannot be deleted yet, and would come to be after we
-            # looked.
+            # A VM that is still being made cannot be deleted yet, and would appear after the
+            # deletion.
             await asyncio.wait([insertion], timeout=_INSERT_SECONDS)
             raise
 
     async def _installed(self) -> str:
-        """What the start-up script says of the stack once it is there. CloudError with its last
-        lines if it failed.
+        """Return the start-up script's report on the stack once it is installed.
+
+        Raises CloudError with the script's last lines if it failed.
         """
         spec = self._spec
         at = "starting"
@@ -150,8 +154,9 @@ class Baking:
         )
 
     async def _clear_away(self) -> str:
-        """Nothing, or what to say where the VM could not be deleted. One of its name that we did
-        not make stays.
+        """Delete the VM, and return a sentence if that failed, or "".
+
+        A VM of its name from another origin stays.
         """
         spec = self._spec
         if spec.project:
@@ -205,8 +210,9 @@ class Baking:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0: the image is there, or somebody else is at it; 1: it failed, and the journal
-    says why.
+    """Build the image and return the exit code.
+
+    0: the image exists, or another process builds it. 1: it failed (see the journal).
     """
     directory = places.build(arguments[0])
     logging.basicConfig(
@@ -227,7 +233,8 @@ async def _bake(directory: Path) -> int:
             log.info("%s", what)
             try:
                 journal.append(events.ImageStep(what=what))
-            except JournalError as error:  # a full disk must not keep a VM from being deleted
+            except JournalError as error:
+                # A full disk must not keep the VM from being deleted.
                 log.error("%s", error)
 
         task = asyncio.ensure_future(_run(spec, say))

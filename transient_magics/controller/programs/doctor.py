@@ -1,5 +1,4 @@
-"""`python -m ...programs.doctor < spec.json`: the checks of `transient doctor` for this
-declaration.
+"""Run the checks of `transient doctor`: `python -m ...programs.doctor < spec.json`.
 
 Nothing is created. All checks run simultaneously, each with a time limit. Prints one JSON object:
 `{"checks": [{name, question, result, found, fix}]}`, in the order in which to fix them.
@@ -48,7 +47,7 @@ log = logging.getLogger(__name__)
 _LIMIT_SECONDS = 20.0
 _LONG_SECONDS = 90.0
 _LOGIN = "gcloud auth application-default login"
-# Google rejects signed tokens of clocks that are minutes off
+# Google rejects signed tokens if the clock is off by minutes.
 _NO_SKEW = 30.0
 _MOST_SKEW = 300.0
 _LITTLE_BYTES = 1 << 30
@@ -62,7 +61,7 @@ _COMMAND = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one check: its result, what was found, and what fixes it."""
+    """Outcome of one check: its result, what was found, and what fixes it."""
 
     result: str
     found: str
@@ -70,7 +69,7 @@ class Answer:
 
 
 class Patient:
-    """The cluster that is checked, the way to its project, and what checks have in common."""
+    """Cluster that is checked, with the access to its project and shared results."""
 
     def __init__(self, spec: ClusterSpec, access: Access) -> None:
         self.spec = spec
@@ -92,20 +91,20 @@ class Patient:
 
     @property
     def account(self) -> str:
-        """Whose credentials are in use; empty if that is unknown."""
+        """Account of the credentials in use; empty if that is unknown."""
         if self._login is None or not self._login.done() or self._login.exception():
             return ""
         login = self._login.result()
         return login.whose if login else ""
 
     async def read_prices(self) -> int:
-        """Read today's prices, once for all checks; how many are new. Raises CloudError."""
+        """Read today's prices once, and return how many are new. Raises CloudError."""
         async with self._pricing:
             return await lookup.refresh_prices(self.engine)
 
 
 async def check_folder(_: Patient) -> Answer:
-    """Whether this machine can keep what is declared, learnt and fetched."""
+    """Check that this machine can keep what is declared, learnt and fetched."""
     home = places.home()
     try:
         places.private(home)
@@ -132,7 +131,7 @@ async def check_folder(_: Patient) -> Answer:
 
 
 async def check_gcloud(patient: Patient) -> Answer | None:
-    """Whether gcloud can open tunnels through Identity-Aware Proxy. It has a login of its own."""
+    """Check that gcloud, with its own login, can open tunnels through Identity-Aware Proxy."""
     if not (patient.spec.project and patient.spec.through_proxy):
         return None
     if not shutil.which("gcloud"):
@@ -165,7 +164,7 @@ async def check_gcloud(patient: Patient) -> Answer | None:
 
 
 async def check_clock(patient: Patient) -> Answer:
-    """How far this machine's clock is from Google's, or from the emulator's."""
+    """Check the difference between this machine's clock and Google's, or the emulator's."""
     url = clients.GOOGLE
     whose = "Google's"
     emulated = patient.connected and bool(patient.engine.endpoint)
@@ -174,7 +173,8 @@ async def check_clock(patient: Patient) -> Answer:
         whose = "the emulator's"
     try:
         least, most = await asyncio.to_thread(clients.clock_offset, url, direct=emulated)
-    except (OSError, ValueError) as error:  # errors of requests are OSErrors
+    except (OSError, ValueError) as error:
+        # Errors of requests are OSErrors.
         log.info("%s", error)
         found = f"{url} does not answer, so this machine's clock cannot be compared with {whose}."
         return Answer(BAD, found, f"curl -sI {url}")
@@ -189,7 +189,7 @@ async def check_clock(patient: Patient) -> Answer:
 
 
 async def check_credentials(patient: Patient) -> Answer:
-    """Whose credentials are in use, and who can read them."""
+    """Check which credentials are in use, and which users can read them."""
     return login_answer(await patient.login())
 
 
@@ -213,7 +213,7 @@ def login_answer(login: SignedIn | None) -> Answer:
 
 
 async def check_quota_project(patient: Patient) -> Answer | None:
-    """Which project the login charges every request to."""
+    """Check which project the login charges requests to."""
     return quota_project_answer(await patient.login(), patient.spec.project or "")
 
 
@@ -235,14 +235,14 @@ def quota_project_answer(login: SignedIn | None, project: str) -> Answer | None:
 
 
 async def check_compute(patient: Patient) -> list[Check]:
-    """What Compute Engine says about the first VMs of the cluster, and whether they boot ready to
-    train.
-    """
+    """Check that Compute Engine accepts the first VMs, and that they boot ready to train."""
     if not patient.spec.emulated:
-        with contextlib.suppress(CloudError):  # the check of prices reports it
+        # The check of prices reports it.
+        with contextlib.suppress(CloudError):
             await patient.read_prices()
     spec, known, troubles = await prepared(patient.spec, patient.engine)
-    for trouble in troubles:  # the examination meets the same, and reports it question by question
+    # The examination meets the same errors, and reports them question by question.
+    for trouble in troubles:
         log.info("%s", trouble)
     bucket = (spec.bucket or "").partition("/")[0]
     found = await patient.engine.examine(
@@ -267,7 +267,7 @@ def _boot_answer(spec: ClusterSpec, choice: events.ClusterImageChosen | None) ->
 
 
 async def check_bucket(patient: Patient) -> Answer:
-    """Whether the bucket can be used, and who can read it."""
+    """Check that the bucket can be used, and report its readers."""
     spec = patient.spec
     access = patient.access
     if not spec.bucket or not access.storage:
@@ -293,13 +293,13 @@ async def check_bucket(patient: Patient) -> Answer:
 
 
 async def check_tokens(patient: Patient) -> Answer:
-    """Whether tokens limited to one folder of the bucket can be made. Raises CloudError."""
+    """Check that tokens limited to one folder of the bucket can be made. Raises CloudError."""
     await patient.access.try_token()
     return Answer(GOOD, "VMs can be given tokens that open their run's place in the bucket alone.")
 
 
 async def check_prices(patient: Patient) -> Answer:
-    """Whether Google's prices of today can be read."""
+    """Check that Google's prices of today can be read."""
     spec = patient.spec
     sources = "; ".join(
         dict.fromkeys(line.source for kind, line in spec.prices.items() if "@" not in kind)
@@ -326,12 +326,13 @@ async def check_prices(patient: Patient) -> Answer:
 
 
 async def check_leftovers(patient: Patient) -> Answer:
-    """Whether VMs and firewall rules of yours are left that belong to no cluster."""
+    """Check for left-over VMs and firewall rules of yours that belong to no cluster."""
     try:
         found = await sweep(patient.spec.project, yes=False, all_machines=False)
     except CredentialsError:
         raise
-    except AccessError:  # other checks report it, with what fixes it
+    except AccessError:
+        # Other checks report it, with the fix.
         return Answer(NOTE, "not told: it takes rights, or an API, that are missing.")
     names = [orphan["name"] for orphan in (*found["orphans"], *found["rules"])]
     if names:
@@ -410,7 +411,7 @@ _EXAMINED = {
     "managed organization policies": "Whether a managed policy of the organization forbids the VMs.",
     "quotas": "Whether the quotas have room for the VMs.",
 }
-"""What the examination of a project checks, by the start of a finding's subject."""
+"""Checks that the examination of a project covers, by the start of a finding's subject."""
 
 
 async def examine(spec: ClusterSpec) -> list[Check]:
@@ -433,7 +434,7 @@ async def _run(questions: Sequence[Question], patient: Patient) -> list[Check]:
 
 
 async def _answered(question: Question, patient: Patient) -> list[Check]:
-    """Return the checks that come of a question, or the reason why there is no answer."""
+    """Return the checks that result from a question, or the reason why there is no answer."""
     try:
         async with asyncio.timeout(question.seconds):
             found = await question.ask(patient)
@@ -442,7 +443,8 @@ async def _answered(question: Question, patient: Patient) -> list[Check]:
     except TimeoutError:
         late = Answer(BAD, f"no answer within {question.seconds:.0f} s.", "transient doctor")
         return [_check(question.name, question.question, late)]
-    except OSError as error:  # of this machine's disk
+    except OSError as error:
+        # An error of this machine's disk.
         broken = Answer(BAD, f"{error.filename or 'this machine'}: {reason_of(error)}.")
         return [_check(question.name, question.question, broken)]
     if found is None:
@@ -453,8 +455,9 @@ async def _answered(question: Question, patient: Patient) -> list[Check]:
 
 
 def _failed(question: Question, error: TransientError) -> Check:
-    """Return the check of a question that failed. Invalid credentials fail many questions, for one
-    reason.
+    """Return the check of a question that failed.
+
+    Invalid credentials fail many questions for one reason.
     """
     if isinstance(error, CredentialsError):
         login = Answer(BAD, f"{error.what.rstrip('.')}.", _LOGIN)
@@ -487,7 +490,7 @@ def _once(checks: Sequence[Check]) -> list[Check]:
 
 
 def _for_account(check: Check, account: str) -> Check:
-    """Return the check with the account in the place of the placeholder in its command."""
+    """Return the check with the placeholder in its command replaced by the account."""
     if not account:
         return check
     if account.endswith("gserviceaccount.com"):
@@ -505,8 +508,9 @@ def _without(text: str, fix: str) -> str:
 
 
 def _commands(text: str) -> str:
-    """Return the first command that a remedy names, or its page; all commands where they grant
-    rights.
+    """Return the first command that a remedy names, or its page.
+
+    Return all commands if they grant rights.
     """
     commands = _COMMAND.findall(text)
     grants = [command for command in commands if command.startswith(_GRANTS)]
@@ -539,7 +543,7 @@ async def _answer(spec: ClusterSpec) -> dict[str, object]:
 
 
 def main() -> int:
-    """Exit code 0: failures are in the checks."""
+    """Check the declaration, and return exit code 0: failures are in the checks."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     return print_answer(_answer(ClusterSpec.from_dict(json.load(sys.stdin))))
 

@@ -1,12 +1,12 @@
-"""`python -m ...programs.fetch < request`: bring a run's checkpoints (and results) from its bucket.
+"""Copy a run's checkpoints (and results) from its bucket: `python -m ...programs.fetch < request`.
 
 The request is one JSON object: `store` (gs://bucket/path), `project` (null: the emulator's),
 `folder`, and `results` (false: checkpoints alone). Prints one: `{"steps": [N, ...], "refused":
-[sentence, ...]}` or `{"error": sentence}`. A checkpoint whose files are not what the manifest says
-is left out.
+[sentence, ...]}` or `{"error": sentence}`. A checkpoint whose files differ from the manifest is
+left out.
 
-Others may write to the bucket, the VMs of the run among them: what is taken has the name of a file
-that a run has, and the size that it is to have, before any of it is downloaded.
+Others may write to the bucket, including the VMs of the run. A file is downloaded only if its name
+and size are those expected of a run's file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from ...spec import EMULATED_PROJECT
 from . import print_answer
 
 _MOST_OBJECTS = 100_000
-_MOST_BYTES = 1 << 30  # of one of its files beside the checkpoints
+# Of one file beside the checkpoints.
+_MOST_BYTES = 1 << 30
 
 
 async def fetch(
     storage: CloudStorage, store: str, folder: Path, *, results: bool = True
 ) -> dict[str, Any]:
-    """Bring what is at `store` into `folder`. Raises CloudError, or TrainingError where no
-    checkpoint is good.
+    """Copy the files at `store` to `folder`.
+
+    Raises CloudError, or TrainingError if no checkpoint is good.
     """
     bucket, path = manifest.split(store)
     there = {
@@ -55,7 +57,8 @@ async def fetch(
             GoneError,
             ChangedError,
             TrainingError,
-        ) as error:  # dropped for newer ones just now, or damaged
+        ) as error:
+            # It was just dropped for newer ones, or is damaged.
             refused.append(f"step {checkpoint.step}: {error}")
         else:
             steps.append(checkpoint.step)
@@ -80,7 +83,7 @@ async def fetch(
 async def _manifest(
     storage: CloudStorage, bucket: str, path: str, there: dict[str, Stored], target: Path
 ) -> manifest.Manifest:
-    """What counts in the place; where the manifest is lost or damaged, what lies there whole."""
+    """Return the manifest; if it is lost or damaged, one of the complete checkpoints."""
     name = path + manifest.NAME
     damage = None
     if found := there.get(name):
@@ -137,7 +140,7 @@ async def _fetch(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Exit code 0, or 1 with the reason in the output."""
+    """Return exit code 0, or 1 with the reason in the output."""
     return print_answer(_fetch(json.load(sys.stdin)))
 
 

@@ -1,11 +1,10 @@
-"""`python -m ...programs.measure NAME`: carry out the measurement that
-`availability/NAME/spec.json` declares.
+"""Carry out a declared availability measurement: `python -m ...programs.measure NAME`.
 
-Started detached, so that it outlives the notebook. At every look one VM is asked for in each zone,
-and deleted as soon as it is there: whether there was one is written down. Nobody can log in to such
-a VM, it carries a moment at which Compute Engine itself deletes it, a few minutes on, and a sweep
-finds it by its label. So a kill costs some cents at most, and what could be lost so is kept back of
-the budget. Ends at once where another is at it.
+The declaration is `availability/NAME/spec.json`. The client starts it detached, so that it outlives
+the notebook. Each round requests one VM in each zone, deletes it as soon as it exists, and records
+whether there was one. Such a VM has no login, Compute Engine deletes it after a few minutes, and a
+sweep finds it by its label. A kill therefore costs at most some cents, which are reserved in the
+budget. The program ends immediately if another process carries out the measurement.
 """
 
 from __future__ import annotations
@@ -54,18 +53,20 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _MOST_FAILURES = 5
-"""Looks in a row of which nothing came, after which it gives up."""
+"""Rounds in a row without a result, after which the measurement ends."""
 
 
 class _Blind:
-    """A look that says nothing about capacity: Compute Engine did not answer, or refused for
-    another reason.
+    """Request without information about capacity.
+
+    Compute Engine did not answer, or refused for another reason.
     """
 
 
 async def measure(spec: MeasureSpec, folder: Path) -> str:
-    """Look again and again; why it ended, a clause. Raises CloudError where no look can tell
-    anything.
+    """Measure until the end, and return why it ended, a clause.
+
+    Raises CloudError if no request can give a result.
     """
     failures = 0
     async with to_project(spec.project) as access:
@@ -90,9 +91,7 @@ async def measure(spec: MeasureSpec, folder: Path) -> str:
 
 
 async def _stopped(folder: Path, until: float) -> bool:
-    """Wait until this moment (seconds since 1970), or for the wish that it ends: whether there is
-    one.
-    """
+    """Wait until a time (seconds since 1970), and return whether a stop was requested."""
     while not (folder / STOP).exists():
         left = until - time.time()
         if left <= 0:
@@ -104,9 +103,8 @@ async def _stopped(folder: Path, until: float) -> bool:
 async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
     try:
         await access.reopen()
-        await (
-            access.engine.check()
-        )  # it tells how far this machine's clock is from Compute Engine's, too
+        # The check also measures the difference between this machine's clock and Compute Engine's.
+        await access.engine.check()
         marks = {**await owner_labels(access.engine), MEASURE_LABEL: spec.id}
     except (AccessError, CredentialsError):
         raise
@@ -115,7 +113,8 @@ async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
         return []
     probes = (_probe(access.engine, spec, zone, marks) for zone in spec.zones)
     found = await asyncio.gather(*probes, return_exceptions=True)
-    for each in found:  # all of them have given their VMs back by now
+    # All of them have deleted their VMs by now.
+    for each in found:
         if isinstance(each, BaseException):
             raise each
     return [each for each in found if isinstance(each, Sighting)]
@@ -124,8 +123,9 @@ async def _look(access: Access, spec: MeasureSpec) -> list[Sighting]:
 async def _probe(
     engine: ComputeEngine, spec: MeasureSpec, zone: str, marks: dict[str, str]
 ) -> Sighting | _Blind:
-    """Ask for a VM in the zone, and give it back. Raises what is the same at every look:
-    QuotaError, AccessError.
+    """Request a VM in the zone, and delete it.
+
+    Raises errors that every request would meet, such as QuotaError and AccessError.
     """
     gpu = accelerator(spec.gpu)
     began = time.time()
@@ -152,7 +152,8 @@ async def _probe(
         return Sighting(round(began, 3), zone, given=False)
     except (QuotaError, AccessError, CredentialsError):
         raise
-    except CloudError as error:  # it may be there nevertheless
+    except CloudError as error:
+        # The VM may exist despite the error.
         log.warning("%s: %s", zone, error)
         await _give_back(engine, zone, name, marks)
         return _Blind()
@@ -167,7 +168,8 @@ async def _probe(
 async def _give_back(engine: ComputeEngine, zone: str, name: str, marks: dict[str, str]) -> None:
     try:
         await engine.delete(zone, name, marks)
-    except CloudError as error:  # Compute Engine itself deletes it in some minutes
+    except CloudError as error:
+        # Compute Engine deletes it automatically in some minutes.
         log.warning("%s ends by itself: %s", name, error)
 
 
@@ -201,7 +203,7 @@ async def _carry_out(spec: MeasureSpec, folder: Path) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code 0; why it ended is in its folder."""
+    """Carry out the measurement and return 0. The reason of its end is in its folder."""
     folder = places.measurements() / arguments[0]
     logging.basicConfig(
         level=logging.INFO,

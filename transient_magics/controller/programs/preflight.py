@@ -1,9 +1,9 @@
 """Check whether a cluster can be created: `python -m ...programs.preflight < spec.json`.
 
-Nothing is created. Prints one JSON object: `{"findings": [{subject, good, text, fix, answered}], "spec":
-the declaration}`, with the zones that Compute Engine has. It examines what the controller would
-request first. With the argument `controller`, on the VM that is going to run the controller, it
-checks whether the controller can run there.
+Nothing is created. Prints one JSON object: `{"findings": [{subject, good, text, fix, answered}],
+"spec": the declaration}`, with the zones that Compute Engine has. It examines what the controller
+would request first. With the argument `controller`, on the VM that is going to run the controller,
+it checks whether the controller can run there.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def first_requests(spec: ClusterSpec, *later: events.Event) -> list[VmRequest]:
-    """The VMs that a controller asks for when the cluster has just been declared (and `later` has
-    happened).
-    """
+    """Return the VMs that a controller requests for a new cluster, after the events in `later`."""
     state = replay(
         [
             events.ClusterDeclared(seq=1, time=int(spec.declared_at * 1e9), spec=spec.to_dict()),
@@ -49,9 +47,7 @@ def first_requests(spec: ClusterSpec, *later: events.Event) -> list[VmRequest]:
 async def prepared(
     spec: ClusterSpec, engine: ComputeEngine
 ) -> tuple[ClusterSpec, list[events.Event], list[str]]:
-    """The declaration as its controller would have it, with what it would learn first, and what it
-    could not learn.
-    """
+    """Return the declaration as its controller would have it, what it would learn, and failures."""
     known: list[events.Event] = []
     try:
         if priced := await lookup.find_prices(spec, engine):
@@ -68,14 +64,13 @@ async def prepared(
 
 
 async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
-    """Ask Compute Engine, or the emulator for a cluster without a project."""
+    """Return the findings of Compute Engine, or of the emulator, and the declaration."""
     try:
         async with Access(spec) as access:
             await access.reopen()
             spec, known, troubles = await prepared(spec, access.engine)
-            for (
-                trouble
-            ) in troubles:  # the examination meets the same, and says it question by question
+            # The examination meets the same error, and reports it question by question.
+            for trouble in troubles:
                 log.warning("%s", trouble)
             bucket = (spec.bucket or "").partition("/")[0]
             findings = await access.engine.examine(
@@ -97,8 +92,8 @@ async def examine(spec: ClusterSpec) -> tuple[list[Finding], ClusterSpec]:
 async def check_controller(spec: ClusterSpec) -> None:
     """Check that the cluster's controller can run on this machine, a VM.
 
-    Everything that it imports has to be installed, Compute Engine has to list the cluster's VMs, and
-    it has to issue tokens for the cluster's place in its bucket.
+    Everything that it imports has to be installed, Compute Engine has to list the cluster's VMs,
+    and it has to issue tokens for the cluster's place in its bucket.
 
     Raises
     ------

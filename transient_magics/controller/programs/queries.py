@@ -10,7 +10,8 @@ question                        the JSON object that is printed
 `delete-image NAME [PROJECT]`   `{"deleted": bool, "names": [...]}`
 =============================== =====================================================
 
-An error prints its parts and its class instead. Without a project the question is about the emulator.
+An error prints its parts and its class instead. Without a project the question is about the
+emulator.
 """
 
 from __future__ import annotations

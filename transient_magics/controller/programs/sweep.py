@@ -1,19 +1,18 @@
-"""`python -m ...programs.sweep [--yes] [--all-machines] [PROJECT]`: what nothing here knows any
-more.
+"""Delete orphans: `python -m ...programs.sweep [--yes] [--all-machines] [PROJECT]`.
 
-Those are VMs of this user's that were made from this machine, of clusters that are over or have no
-folder here, of images that are built no more, and of measurements that nobody makes any more. With
-`--all-machines` they are all of this user's, also from other machines, and what an earlier version
-made in his login name; then what is younger than an hour is spared. A cluster whose controller runs
-on a VM is looked after, wherever it was declared. Only with `--yes` they are deleted, with the
-firewall rules of their clusters. Rules whose cluster has no VM any more are found and deleted like
-VMs; those of other machines after a day, because a cluster that waits for its first VM has rules
-already.
+By default it considers this user's VMs that were made from this machine: of clusters that are over
+or have no folder here, and of image builds and measurements whose process no longer runs. With
+`--all-machines` it considers all of this user's VMs, also from other machines or made by an earlier
+version in the user's login name. VMs of other machines that are younger than an hour are spared,
+and so are the VMs of a cluster whose controller runs on a VM, wherever it was declared. VMs and the
+firewall rules of their clusters are deleted only with `--yes`. Rules of clusters without VMs are
+found and deleted like VMs. Rules of other machines are spared for a day, because a cluster that
+waits for its first VM already has rules.
 
 Prints one JSON object: `{"orphans": [{name, zone, why}], "rules": [{name, why}], "deleted": bool,
-"unreadable": [sentence]}` or `{"error": sentence}`. Without a project it is about the emulator.
-`unreadable` has a sentence for each cluster's folder that cannot be read (its VMs are told and
-swept too, unless its controller is at work), and for rules that may not be looked at.
+"unreadable": [sentence]}` or `{"error": sentence}`. Without a project it sweeps the emulator.
+`unreadable` has a sentence for each cluster folder that cannot be read (its VMs are listed and
+swept too, unless its controller runs), and for rules that may not be listed.
 """
 
 from __future__ import annotations
@@ -59,20 +58,18 @@ _YOUNG_RULE = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What this machine knows of clusters by their folders: those that it looks after, follows, or
-    cannot read.
-    """
+    """Clusters with a folder on this machine: its own, followed, and unreadable ones."""
 
     over: Mapping[str, bool] = field(default_factory=dict[str, bool])
-    """By id (by name where an earlier version gave none): whether it is over."""
+    """Whether a cluster is over, by id (by name if an earlier version gave it no id)."""
     followed: Collection[str] = ()
-    """Ids of those that go on somewhere else, as far as is known, and are shown here."""
+    """Ids of attached clusters that this machine follows and that seem not to be over."""
     broken: Mapping[str, bool] = field(default_factory=dict[str, bool])
-    """By name: whether a controller is at work on it."""
+    """Whether a controller runs for the cluster, by name."""
 
 
 async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[str, Any]:
-    """What is swept (or would be, without `yes`), and why. Raises CloudError."""
+    """Return what is swept (or would be, without `yes`), and why. Raises CloudError."""
     async with to_project(project) as access:
         await access.reopen()
         mine = await owner_labels(access.engine)
@@ -82,9 +79,8 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
             keys = (OWNER_LABEL, MACHINE_LABEL)
         found = await access.engine.list({key: mine[key] for key in keys})
         if all_machines:
-            found += await access.engine.list(
-                {OWNER_LABEL: login_name()}
-            )  # whom an earlier version took for the owner
+            # An earlier version used the login name as owner.
+            found += await access.engine.list({OWNER_LABEL: login_name()})
         ruled, told = await _rules(access, {key: mine[key] for key in keys})
         here = clusters_here()
         governed = {
@@ -115,14 +111,13 @@ async def sweep(project: str | None, *, yes: bool, all_machines: bool) -> dict[s
 async def _rules(
     access: Access, whose: Mapping[str, str]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The firewall rules with an owner like this whose clusters have no VM, and why they may not be
-    looked at.
-    """
+    """Return this owner's rules whose clusters have no VM, and why they may not be listed."""
     try:
         found = await access.engine.firewall.find(
             lambda said: whose.items() <= ruled_by(said).items()
         )
-    except AccessError as error:  # with rules of his own a user needs no right to these
+    except AccessError as error:
+        # A user with own rules needs no permission to list these.
         return [], [f"Firewall rules were not looked for: {error}"]
     clusters = sorted({ruled_by(rule["description"])[ID_LABEL] for rule in found})
     vms = await asyncio.gather(*(access.engine.list({ID_LABEL: identity}) for identity in clusters))
@@ -131,7 +126,7 @@ async def _rules(
 
 
 def _why_rule(rule: Mapping[str, Any], machine: str, here: Here) -> str:
-    """Why nobody needs the rule, whose cluster has no VM (a clause), or nothing."""
+    """Return why the rule is not needed, whose cluster has no VM (a clause), or ""."""
     marks = ruled_by(rule["description"])
     created = rule["created"]
     from_here = marks[MACHINE_LABEL] == machine
@@ -141,8 +136,9 @@ def _why_rule(rule: Mapping[str, Any], machine: str, here: Here) -> str:
 
 
 def _why(vm: Vm, machine: str, here: Here, governed: Collection[str]) -> str:
-    """Why nobody looks after the VM (a clause), or nothing. `governed`: ids of clusters with a
-    controller on a VM.
+    """Return why the VM is an orphan (a clause), or "".
+
+    `governed` has the ids of clusters with a controller on a VM.
     """
     if measurement := vm.labels.get(MEASURE_LABEL):
         if measurement in _measuring():
@@ -165,7 +161,7 @@ def _why(vm: Vm, machine: str, here: Here, governed: Collection[str]) -> str:
 
 
 def _why_cluster(cluster: str, identity: str, from_here: bool, here: Here) -> str:
-    """Why this machine thinks that nobody looks after the cluster (a clause), or nothing."""
+    """Return why the cluster appears to have no controller (a clause), or ""."""
     if here.over.get(identity) is False:
         return ""
     if identity in here.over:
@@ -184,12 +180,12 @@ def _why_cluster(cluster: str, identity: str, from_here: bool, here: Here) -> st
 
 
 def _identity(vm: Vm) -> str:
-    """The id of the VM's cluster; its name, where an earlier version made it."""
+    """Return the id of the VM's cluster; its name if an earlier version made it."""
     return vm.labels.get(ID_LABEL) or vm.labels.get(LABEL, "")
 
 
 def clusters_here() -> Here:
-    """What is known of the clusters that have a folder here."""
+    """Return the clusters that have a folder on this machine."""
     known: dict[str, bool] = {}
     followed: set[str] = set()
     broken: dict[str, bool] = {}
@@ -210,7 +206,7 @@ def clusters_here() -> Here:
 
 
 def _measuring() -> set[str]:
-    """The ids of measurements that are under way on this machine."""
+    """Return the ids of measurements that run on this machine."""
     found = set[str]()
     for folder in (
         path.parent for path in places.measurements().glob(f"*/{layout.SPEC}") if held(path.parent)
@@ -223,19 +219,21 @@ def _measuring() -> set[str]:
 
 
 def _building(image: str, identity: str) -> bool:
-    """Whether that very build of the image is under way on this machine."""
+    """Return whether this build of the image runs on this machine."""
     folder = places.build(image)
     if not held(folder):
         return False
     try:
         return checks.parsed_object((folder / layout.SPEC).read_bytes()).get("id", "") == identity
     except (OSError, ValueError):
-        return True  # nobody can say which build it is that is at work
+        # It is unknown which build runs, so assume this one.
+        return True
 
 
 async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[str]) -> None:
-    """Delete all that can be, and the rules of clusters none of whose VMs is `spared`. Raises the
-    first CloudError.
+    """Delete the orphans, and the rules of clusters without `spared` VMs.
+
+    Raises the first CloudError, after all deletions have ended.
     """
     deletions = [access.engine.delete(vm.zone, vm.name, vm.labels) for vm in orphans]
     for outcome in await asyncio.gather(*deletions, return_exceptions=True):
@@ -252,7 +250,7 @@ async def _delete(access: Access, orphans: Collection[Vm], spared: Collection[st
 
 
 def main() -> int:
-    """Exit code 0, or 1 with the reason in the output."""
+    """Return exit code 0, or 1 with the reason in the output."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--yes", action="store_true")
     parser.add_argument("--all-machines", action="store_true")

@@ -1,3 +1,3 @@
-"""A controller on a VM of its cluster: install it, mirror it, attach to it, synchronize its results."""
+"""A controller on a VM of its cluster: install, mirror, attach, and synchronize results."""
 
 from __future__ import annotations

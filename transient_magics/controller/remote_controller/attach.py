@@ -1,8 +1,8 @@
-"""Following a cluster that another machine declared: the folder for it here.
+"""Attach a cluster that another machine declared: make its folder on this machine.
 
-Its controller runs on one of its VMs, which Compute Engine knows by a label. Whoever may change
-that VM's metadata may come in: a key of this machine's own is added there, and what is needed to
-follow the cluster is copied.
+Its controller runs on one of its VMs, which has a label at Compute Engine. Permission to change
+that VM's metadata is enough for access: this machine adds a key of its own there, and copies what
+it needs to follow the cluster.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from .install import RemoteInstall
 
 
 async def attach(name: str, project: str | None) -> Path:
-    """Make the folder of the cluster `name`. Raises ClusterError where there is none to follow, or
-    CloudError.
+    """Make the folder of the cluster `name`.
+
+    Raises ClusterError if there is none to follow, or CloudError.
     """
     directory = places.cluster(name)
     fresh = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=places.private(places.clusters())))
@@ -56,7 +57,7 @@ async def attach(name: str, project: str | None) -> Path:
 
 
 async def the_seat(access: Access, name: str, project: str | None) -> Vm:
-    """The one VM of this owner with the controller of cluster `name`. Raises ClusterError."""
+    """Return this owner's VM with the controller of cluster `name`. Raises ClusterError."""
     where = project or "the emulator"
     found = await find(access, name)
     if not found:
@@ -84,7 +85,7 @@ def _owner(vm: Vm) -> str:
 
 
 def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSpec:
-    """What the VM says of the cluster, if it is about that one and no other. Raises ClusterError."""
+    """Return the declaration from the VM, if it is of this cluster. Raises ClusterError."""
     try:
         spec = agreed(folder)
     except DeclarationError as error:
@@ -98,16 +99,16 @@ def fitting(folder: Path, seat: Vm, name: str, project: str | None) -> ClusterSp
 
 
 async def find(access: Access, cluster: str) -> list[Vm]:
-    """The VMs that run and were made for the controller of `cluster`: one, or none. Raises
-    CloudError.
+    """Return the running VMs made for the controller of `cluster`: one, or none.
+
+    Raises CloudError.
     """
     found = await access.engine.list({LABEL: cluster, **SEAT_LABEL})
     return [vm for vm in found if vm.status == "RUNNING"]
 
 
 async def copy(access: Access, seat: Vm, key: Path, folder: Path) -> None:
-    """Come in by `key` (made if there is none), and bring what tells the cluster's state into
-    `folder`.
+    """Log in with `key`, made if necessary, and copy the declaration and the journal to `folder`.
 
     Raises CloudError or RemoteError.
     """

@@ -1,9 +1,7 @@
-"""What the work of a cluster has left on the VM of its controller, in the cluster's bucket: that VM
-may be lost.
+"""Copies in the cluster's bucket of results on the controller's VM, which may be lost.
 
-Runs keep their checkpoints there by themselves. Archives of jobs, what jobs said, and what bags
-returned and learnt are copied beside the journal, under the names that they have in the cluster's
-folder.
+Runs keep their checkpoints there on their own. Archives of jobs, output of jobs, and what bags
+returned and learnt are copied beside the journal, under their names in the cluster's folder.
 """
 
 from __future__ import annotations
@@ -24,17 +22,16 @@ EVERY_SECONDS = 60.0
 
 
 class BucketBackup:
-    """Copies of files of a cluster's folder in its place in a bucket, `store` (`gs://bucket/path`)."""
+    """Copies of a cluster's files in its place in a bucket, `store` (`gs://bucket/path`)."""
 
     def __init__(self, storage: CloudStorage, store: str) -> None:
         self._storage = storage
         self._bucket, self._path = split(store)
         self._there: dict[str, tuple[int, int]] = {}
-        """By name: the size and the moment of change of what was copied."""
+        """Size and modification time of each copied file, by name."""
 
     async def renew(self, directory: Path) -> None:
-        """Copy what has changed since the last time, and forget archives that newer ones have
-        replaced.
+        """Copy what changed since the last time, and delete archives that newer ones replaced.
 
         Raises CloudError.
         """
@@ -45,7 +42,8 @@ class BucketBackup:
                     await self._storage.upload(
                         self._bucket, f"{self._path}{name}", directory / name
                     )
-                except FileNotFoundError:  # an archive that a newer one has just replaced
+                except FileNotFoundError:
+                    # A newer archive has just replaced this one.
                     continue
                 self._there[name] = known
         for name in [each for each in self._there if each not in found]:
@@ -53,10 +51,9 @@ class BucketBackup:
             del self._there[name]
 
     async def get(self, name: str, target: Path, *, most: int) -> bool:
-        """Bring one as `target`; False where it is not there, or larger than `most` bytes. Raises
-        CloudError.
+        """Copy a file to `target`; return False if it is missing or larger than `most` bytes.
 
-        What a run left lies in the run's own place, which has the run's name.
+        Results of a run are in the run's own place, which has the run's name. Raises CloudError.
         """
         full = f"{self._path}{name.removeprefix(f'{layout.RUNS}/')}"
         found = await self._storage.list(self._bucket, full, most=1)
@@ -70,8 +67,9 @@ class BucketBackup:
 
 
 async def keep_copies(copies: BucketBackup, directory: Path) -> str:
-    """Renew them once; what was in the way, in a sentence, or nothing. The next time has to do
-    then: work goes on.
+    """Renew the copies once, and return what failed, in a sentence, or "".
+
+    A failure does not stop the work: the next call tries again.
     """
     try:
         await copies.renew(directory)

@@ -1,10 +1,9 @@
-"""The VM on which a cluster's controller runs: what it is brought, how it is started there, how it
-is spoken to.
+"""VM on which a cluster's controller runs: install, start and command the controller.
 
-It is the same program as on the user's machine, with the same folder, below a home of its own on
-the VM. systemd there (a shell where there is none) starts it again whenever it does not end by
-itself. The journal comes last, and only where there is none: from its first line on a journal on
-the VM is ahead of every copy.
+The controller is the same program as on the user's machine, with the same folder, below a home
+directory of its own on the VM. systemd there (or a shell) restarts it whenever it fails. The
+journal is copied last, and only if there is none: from its first line on, a journal on the VM is
+ahead of every copy.
 """
 
 from __future__ import annotations
@@ -39,8 +38,9 @@ _HANG_SECONDS = 30.0
 
 
 class RemoteInstall:
-    """A cluster's controller on the VM `vm`, at the other end of a connection. All of it may raise
-    RemoteError.
+    """Controller of a cluster on the VM `vm`, at the other end of a connection.
+
+    All methods may raise RemoteError.
     """
 
     def __init__(self, connection: Connection, spec: ClusterSpec, vm: str) -> None:
@@ -51,11 +51,11 @@ class RemoteInstall:
 
     @staticmethod
     def folder(cluster: str) -> str:
-        """The path of the cluster's folder on the VM."""
+        """Return the path of the cluster's folder on the VM."""
         return f"{_HOME}/clusters/{cluster}"
 
     async def check(self) -> None:
-        """See that the VM can run the controller. CommandError says why not."""
+        """Check that the VM can run the controller. Raises CommandError with the reason."""
         settings = [f"{name}={value}" for name, value in (await self._settings()).items()]
         program = [
             "env",
@@ -70,9 +70,7 @@ class RemoteInstall:
         )
 
     async def furnish(self, directory: Path) -> None:
-        """Bring what the controller goes on from: once, as it is in `directory` at the end of the
-        one before it.
-        """
+        """Copy what the controller continues from, once, from the folder `directory`."""
         if await self._connection.exists(f"{self._folder}/{layout.JOURNAL}"):
             return
         for kind in KINDS.values():
@@ -87,7 +85,7 @@ class RemoteInstall:
     async def bring(self, directory: Path, kind: str, name: str) -> None:
         """Copy the folder of declared work to the VM, its declaration last.
 
-        Raises ClusterError where the name is invalid, and RemoteError.
+        Raises ClusterError for an invalid name, and RemoteError.
         """
         if not is_name(name):
             raise ClusterError(f"{name!r} is no name")
@@ -104,26 +102,26 @@ class RemoteInstall:
         await self._connection.put_files(declaration, below=there)
 
     async def start(self) -> str:
-        """Start the controller where none answers. Of two that are started, one ends by itself.
+        """Start the controller if none answers, and return the trouble of the one that does.
 
-        Returns what trouble the one that answers has, in one sentence, or nothing.
+        The trouble is one sentence, or empty. If two are started, one ends because the other has
+        the lock.
         """
         try:
             async with asyncio.timeout(_HANG_SECONDS):
                 return clipped(str((await self.ask(Ping())).get("trouble", "")))
         except TimeoutError:
-            await self._connection.run(
-                f'kill -9 "$(cat {self._folder}/{LOCK})"'
-            )  # it is started again where it is
+            # Its supervisor on the VM starts it again.
+            await self._connection.run(f'kill -9 "$(cat {self._folder}/{LOCK})"')
         except RemoteError:
             await self._supervise(await self._settings())
         return ""
 
     async def _supervise(self, settings: Mapping[str, str]) -> None:
-        """Have the controller started, and started again whenever it fails."""
+        """Install the supervisor that starts the controller, also after each failure."""
         name = self._spec.name
         log = f"{self._folder}/{layout.CONTROLLER_LOG}"
-        # What an emulated VM sees of systemd is that of the machine which it is emulated on.
+        # An emulated VM sees the systemd of the machine that emulates it.
         if self._spec.emulated:
             user = ""
         else:
@@ -138,8 +136,9 @@ class RemoteInstall:
             await self._connection.start_detached(command, log, environment=settings)
 
     async def ask(self, command: Command) -> dict[str, Any]:
-        """The controller's answer to a command, for `checked_answer`. Raises RemoteError where none
-        can be read.
+        """Return the controller's answer to a command, for `checked_answer`.
+
+        Raises RemoteError if no answer can be read.
         """
         reader, writer = await self._connection.open_socket(f"{self._folder}/command.sock")
         try:
@@ -158,8 +157,9 @@ class RemoteInstall:
             ) from error
 
     async def _settings(self) -> dict[str, str]:
-        """The environment of the controller. It makes VMs in the name of the user who declared the
-        cluster.
+        """Return the environment of the controller.
+
+        It makes VMs in the name of the user who declared the cluster.
         """
         home = await self._connection.home()
         sha = await push_bundle(self._connection, whole=True)

@@ -1,12 +1,11 @@
-"""The local end of a cluster whose controller runs on a VM of its own: its journal followed, its
-commands passed on.
+"""Local proxy of a cluster whose controller runs on a VM: follow its journal, forward commands.
 
-Everything that reads the local journal or writes to the local socket finds here what it finds
-beside a controller. A mirror decides nothing about VMs, and its death costs nobody anything. Of the
-journal it keeps an exact copy from the first byte on; nobody but the controller in charge adds to
-it. Where the VM has lost the end of its journal, what it writes now replaces ours from there on,
-and ours is kept beside it. There is one exception: when Compute Engine says that the controller's
-VM runs no more, nobody is in charge, and the cluster is taken back by the machine that declared it.
+Readers of the local journal and clients of the local socket work as they do beside a local
+controller. The proxy makes no decisions about VMs, so its death costs nothing. It keeps an exact
+copy of the journal from the first byte, and only the controller in charge adds to it. If the VM
+lost the end of its journal, what it writes now replaces the local copy from there, and the replaced
+end is kept in `LOST`. One exception: when Compute Engine reports that the controller's VM is gone,
+no controller is in charge, and the machine that declared the cluster takes it back.
 """
 
 from __future__ import annotations
@@ -68,21 +67,22 @@ from .result_sync import ResultSync
 log = logging.getLogger(__name__)
 
 LOST = "journal.lost.jsonl"
-"""The end of a journal that only this machine had."""
+"""End of a journal that only this machine had."""
 TO_END = "to-end"
-"""Why the cluster is to end, where its controller could not be told: this machine has said that it
-will.
-"""
+"""File with the reason of a requested deletion that could not be sent to the controller."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 _GONE = ("STOPPED", "TERMINATED", "SUSPENDED")
 _MOST_JOURNAL = 256 * 2**20  # bytes
 _NOT_FROM_A_VM = (events.ControllerMoved, events.ClusterDeleted, events.ClusterTakenBack)
-"""Who is in charge and that nothing is left, the machine writes that asked Compute Engine: a
-controller does not outlive its own VM.
+"""Events that only the machine that asked Compute Engine writes.
+
+A controller does not outlive its own VM, so it cannot report that another one is in charge or that
+no VM is left.
 """
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 10.0
-_CONNECT_SECONDS = 20.0  # then Compute Engine is asked again whether the VM is there
+# Retry after this time, which asks Compute Engine again whether the VM still exists.
+_CONNECT_SECONDS = 20.0
 _LOOK_SECONDS = 10.0
 _PATIENCE = 120.0
 _ANSWER_SECONDS = 20.0
@@ -90,16 +90,15 @@ _ROOM_SECONDS = 2.0
 
 
 class ControllerProxy:
-    """Follows the cluster in `directory`, whose lock the caller holds."""
+    """Proxy of the cluster in `directory`, whose lock the caller holds."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._journal = directory / layout.JOURNAL
         history = read(self._journal)
         self.state: ClusterState = replay(history)
-        self._spec = agreed(
-            directory, history
-        )  # whatever the journal says of it since it was written elsewhere
+        # Local changes agreed since the journal was written on another machine also count.
+        self._spec = agreed(directory, history)
         self._home = ResultSync(directory, self._spec, self)
         self._vm = _seat(history)
         self._access = Access(self._spec)
@@ -110,14 +109,15 @@ class ControllerProxy:
         self._trouble_there = ""
         self._silent_since = 0.0
         self._no_room: dict[str, str] = {}
-        """What cannot be written here now, and why, in one sentence."""
+        """Reasons why data cannot be written on this machine, one sentence for each task."""
         self._parted = ""
-        """That the VM has lost the end of its journal, in one sentence."""
+        """Sentence that the VM lost the end of its journal; empty otherwise."""
         self._tasks: Tasks | None = None
 
     async def run(self) -> None:
-        """Follow until the controller's VM is gone; the journal says then that the cluster is this
-        machine's again.
+        """Follow the controller until its VM is gone.
+
+        The journal then says that this machine is in charge of the cluster again.
         """
         async with serve(command_socket(self._directory), self._command), self._access:
             pause = _FIRST_PAUSE
@@ -144,11 +144,12 @@ class ControllerProxy:
         no_room = next(iter(self._no_room.values()), "")
         return self._trouble or no_room or self._trouble_there or self.state.trouble or self._parted
 
-    # When nobody is there
+    # Takeover when no controller is in charge
 
     async def _is_vacant(self) -> bool:
-        """Whether nobody is in charge: Compute Engine has to say that the VM is gone, silence alone
-        means nothing.
+        """Return whether no controller is in charge.
+
+        Compute Engine has to report that the VM is gone. Missing answers from the VM do not count.
         """
         name = instance_name(self._spec, self._vm.name)
         vm = await self._access.engine.get(self._vm.zone, name)
@@ -158,9 +159,8 @@ class ControllerProxy:
             silent = time.monotonic() - self._silent_since
         else:
             silent = 0.0
-        if (
-            self._to_end and silent > _PATIENCE
-        ):  # the end does not wait for a controller that does not hear of it
+        # A requested end does not wait for a controller that cannot be reached.
+        if self._to_end and silent > _PATIENCE:
             await self._access.engine.delete(self._vm.zone, name, labels(self._spec))
             return True
         if vm.status == "STOPPING":
@@ -168,13 +168,16 @@ class ControllerProxy:
         return False
 
     async def _go_on(self) -> bool:
-        """Have somebody in charge again, and say whether that is this machine.
+        """Put a controller in charge again, and return whether it is this machine.
 
-        ControllerError where it is up to another machine and has not happened yet.
+        If no other VM of the cluster is left, the cluster was ended, whatever the local journal
+        says: a controller deletes its own VM last. Otherwise only the machine that declared the
+        cluster takes it back, so there are never two controllers.
 
-        Where no VM of the cluster is left it was ended, whatever our copy of the journal says: a
-        controller deletes its own VM last. Else the machine that declared the cluster takes it
-        back, and only that: there are never two.
+        Raises
+        ------
+        ControllerError
+            Another machine has to take the cluster back and has not done so yet.
         """
         await self._complete_journal()
         await self._complete_work()
@@ -196,7 +199,7 @@ class ControllerProxy:
         return True
 
     async def _follow_another(self) -> None:
-        """Follow the controller on the VM that has taken the place of the one that is gone."""
+        """Follow the controller on the VM that replaced the one that is gone."""
         name = self._spec.name
         project = self._spec.project
         found = await attach.find(self._access, name)
@@ -220,7 +223,7 @@ class ControllerProxy:
         self._vm = replace(state.vms[state.seat], vm_id=str(seat.id))
 
     async def _complete_journal(self) -> None:
-        """What the controller wrote while nobody followed it, from the cluster's bucket."""
+        """Add what the controller wrote after the connection was lost, from the bucket."""
         store = cluster_store(self._spec)
         if not store or not self._access.storage:
             return
@@ -244,15 +247,15 @@ class ControllerProxy:
         whole.unlink(missing_ok=True)
 
     async def _complete_work(self) -> None:
-        """What jobs and bags left on the VM that is gone, as far as it is in the bucket."""
+        """Bring the results of jobs and bags on the lost VM, as far as they are in the bucket."""
         store = cluster_store(self._spec)
         if store and self._access.storage:
             await self._home.bring_all(BucketBackup(self._access.storage, store))
 
-    # When somebody is
+    # Connection to the controller in charge
 
     async def _follow(self) -> None:
-        """As long as one connection to the controller's VM lasts."""
+        """Follow the controller for the lifetime of one connection to its VM."""
         async with await self._access.connect(
             self._vm, self._directory / layout.KEY, timeout=_CONNECT_SECONDS
         ) as connection:
@@ -281,7 +284,7 @@ class ControllerProxy:
                 self._connected.clear()
 
     async def _look_after(self, seat: RemoteInstall) -> None:
-        """See that somebody is in charge there, and knows what is wanted. Until cancelled."""
+        """Keep the controller running and send it pending requests, until cancelled."""
         while True:
             try:
                 self._trouble_there = await seat.start()
@@ -295,9 +298,7 @@ class ControllerProxy:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _unheard(self) -> list[Declare]:
-        """Return commands for declared work that no controller has recorded: their clients reached
-        none.
-        """
+        """Return commands for declared work that has not reached a controller yet."""
         return [
             Declare(kind=kind.name, name=name)
             for kind in KINDS.values()
@@ -306,7 +307,7 @@ class ControllerProxy:
         ]
 
     async def _bring_declared(self, seat: RemoteInstall, command: Command) -> None:
-        """Copy the folder of what the command declares, if it declares work."""
+        """Copy the folder of the work that the command declares, if any."""
         if not isinstance(command, Declare):
             return
         if part := find(command.kind, "artifacts"):
@@ -314,7 +315,7 @@ class ControllerProxy:
         await seat.bring(self._directory, command.kind, command.name)
 
     async def live(self) -> Connection:
-        """The live connection, waiting for it."""
+        """Return the live connection; wait for it if necessary."""
         await self._connected.wait()
         assert self._there
         return self._there[0]
@@ -325,9 +326,8 @@ class ControllerProxy:
         new = self._spec
         if isinstance(command, ExtendStudy | Move):
             note_asked(self._directory, command)
-        if isinstance(
-            command, Resize
-        ):  # what is passed on is nothing that this machine would not take back
+        # Forward only a resize that this machine would accept, too.
+        if isinstance(command, Resize):
             new = resized(self._spec, ClusterSpec.from_dict(command.spec), self.state, now())
             command = Resize(spec=new.to_dict(), give_up=command.give_up)
         try:
@@ -336,9 +336,8 @@ class ControllerProxy:
         except TimeoutError:
             if isinstance(command, Delete):
                 self._to_end = command.reason
-                (self._directory / TO_END).write_text(
-                    self._to_end, encoding="utf-8"
-                )  # whoever follows after us knows it, too
+                # A later proxy reads it, too.
+                (self._directory / TO_END).write_text(self._to_end, encoding="utf-8")
                 return {}
             what = f"{self._vm.name}, on which the controller runs, does not answer now"
             raise ControllerError(what, fix="The cluster goes on; try again in a moment.") from None
@@ -349,7 +348,7 @@ class ControllerProxy:
         return answer
 
     async def _pass_on(self, command: Command) -> dict[str, Any]:
-        """The controller's answer. It may be starting at this moment."""
+        """Return the controller's answer; wait for a controller that is starting."""
         while True:
             await self.live()
             assert self._there
@@ -360,18 +359,17 @@ class ControllerProxy:
                 log.info("%s", error)
                 await asyncio.sleep(_FIRST_PAUSE)
 
-    # What it writes
+    # Writing on this machine
 
     def do(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Begin it, unless it is under way, and begin it again while this machine has no room for
-        what it writes.
-        """
+        """Start the work unless it is in flight; retry it while this machine has no disk space."""
         if self._tasks:
             self._tasks.do(what, lambda: self._with_room(what, work))
 
     async def _with_room(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do the work, and again while there is no room for what it writes: commands are passed on
-        meanwhile.
+        """Do the work, and retry it while there is no disk space for its output.
+
+        Commands are still forwarded during the retries.
         """
         try:
             while True:
@@ -388,18 +386,19 @@ class ControllerProxy:
             self._no_room.pop(what, None)
 
     def cancel(self, what: str) -> None:
-        """End what is under way."""
+        """Cancel the work of this name."""
         if self._tasks:
             self._tasks.cancel(what)
 
     def append(self, what: str, path: Path, lines: bytes) -> None:
-        """Add lines to a file here: there is room for `what` then."""
+        """Append lines to a local file, and clear the report of missing disk space for `what`."""
         jsonl.append_lines(path, lines)
         self._no_room.pop(what, None)
 
     async def _follow_journal(self, connection: Connection) -> None:
-        """From our last line on, by which we see that it is still the one that we have; else from
-        its first line on.
+        """Follow the journal from the last local line, or from the start if the copies differ.
+
+        The last local line is read again to check that the VM still has the same one.
         """
         restore(self._journal)
         jsonl.cut_torn_line(self._journal)
@@ -412,33 +411,32 @@ class ControllerProxy:
                 connection.follow(there, start, allowance=Allowance(_MOST_JOURNAL, start))
             ) as lines:
                 async for offset, line in lines:
-                    whole = (
-                        whole or offset == len(line) + 1
-                    )  # a shorter file is read from its first line on
+                    # A file that became shorter is read from its first line.
+                    whole = whole or offset == len(line) + 1
                     if not whole and self._differs(offset, line):
                         break
                     self._copy(offset, line)
             start = 0
 
     def _differs(self, offset: int, line: bytes) -> bool:
-        """Whether our copy has something else where this line is."""
+        """Return whether the local copy has different content at the position of this line."""
         begin = offset - len(line) - 1
         with self._journal.open("rb") as file:
             file.seek(begin)
             ours = file.read(len(line) + 1)
-        # This machine's own lines, which the VM was given, are forged only where another machine
-        # writes them.
+        # Lines that this machine wrote before it passed the journal to the VM are forged only where
+        # another machine writes them.
         return bool(ours) and ours not in (line + b"\n", _as_copied(line) + b"\n")
 
     def _part(self, begin: int) -> None:
-        """Go on from byte `begin`, up to where our copy and the VM's journal are the same. Ours is
-        kept beside it.
+        """Cut the local copy at byte `begin`, where it stops matching the VM's journal.
+
+        The cut end is kept in `LOST`.
         """
         content = self._journal.read_bytes()
         state = replay(decode_lines(content[:begin])[0])
-        if (
-            state.seat != self._vm.name
-        ):  # what this machine wrote before it gave the cluster away, no VM replaces
+        # A VM cannot replace what this machine wrote before it passed the cluster on.
+        if state.seat != self._vm.name:
             raise JournalError(
                 f"The journal on {self._vm.name} is not the one that is followed", where=str(begin)
             )
@@ -447,7 +445,8 @@ class ControllerProxy:
         for path, lines in ((kept, content[begin:]), (common, content[:begin])):
             path.unlink(missing_ok=True)
             jsonl.append_lines(path, lines)
-        common.replace(self._journal)  # another file: its readers begin at its first line
+        # A new file, so its readers start again at its first line.
+        common.replace(self._journal)
         name_twice(self._journal)
         self.state = state
         self._parted = (
@@ -463,9 +462,8 @@ class ControllerProxy:
             if not self._differs(offset, line):
                 return
             self._part(begin)
-        elif (
-            begin > size
-        ):  # a line that is too long to be one: here it is as long, and says nothing
+        elif begin > size:
+            # The VM skipped a line that is too long. Here a blank of the same length replaces it.
             os.truncate(self._journal, begin - 1)
             jsonl.append_lines(self._journal, b"\n")
         if _is_forged(line):
@@ -477,19 +475,18 @@ class ControllerProxy:
         try:
             event = decode(line)
             self.state = fold(self.state, event)
-        except (
-            JournalError
-        ) as error:  # as one that a crash tore apart; everybody who reads it passes it over
+        except JournalError as error:
+            # Readers skip the line, as they skip one torn by a crash.
             log.warning("%s", error)
             return
         self._home.react(event)
 
 
 def _seat(history: Sequence[Event]) -> VmState:
-    """Return the controller's VM as it was when it got the cluster: what it writes of itself since
-    is its own word.
+    """Return the controller's VM as recorded when the controller moved to it.
 
-    By the id in there this machine knows whether Compute Engine still has it.
+    The controller itself writes what the journal says about its VM since then. With the id in this
+    record, this machine asks Compute Engine whether the VM still exists.
     """
     moves = [
         place
@@ -507,14 +504,14 @@ def _read(path: Path) -> str:
 
 
 def _as_copied(line: bytes) -> bytes:
-    """As our copy has it: blanks for what is forged."""
+    """Return the line as stored in the local copy: blanks if it is forged."""
     if _is_forged(line):
         return b" " * len(line)
     return line
 
 
 def _is_forged(line: bytes) -> bool:
-    """Whether it is a line that no controller on a VM writes."""
+    """Return whether the line is an event that no controller on a VM writes."""
     try:
         return isinstance(decode(line), _NOT_FROM_A_VM)
     except JournalError:

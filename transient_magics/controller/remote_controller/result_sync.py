@@ -1,10 +1,8 @@
-"""Results of a cluster whose controller is on a VM, brought from that VM into the cluster's folder
-here.
+"""Results of a cluster with a remote controller, copied from its VM into the local folder.
 
-The journal says what there is. An artifact is brought when the journal tells of it, or when the VM
-is reached again, and from the bucket where the VM is gone. It is checked here as it was there. What
-work of a kind leaves, its `Sync` says: the module `artifacts` of the kind's package has it under
-this name in capitals.
+The journal lists the results. An artifact is copied when the journal reports it or when the VM is
+reached again, and from the bucket if the VM is gone. It is checked here as it was there. The `Sync`
+of a kind lists what its work leaves: the module `artifacts` of the kind's package has it as `SYNC`.
 """
 
 from __future__ import annotations
@@ -30,15 +28,16 @@ log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 600.0
-"""Between two requests for what the source lacks: a rank that printed nothing never has a file."""
+"""Longest pause, in seconds, before a missing file is requested again.
+
+A rank that printed nothing never has a file.
+"""
 _Work = TypeVar("_Work")
 Action = Callable[[], Awaitable[None]]
 
 
 class Host(Protocol):
-    """The program that follows the controller: its connection, its copy of the journal as it is
-    now, its tasks.
-    """
+    """Program that follows the controller: its connection, its copy of the journal, its tasks."""
 
     @property
     def state(self) -> ClusterState: ...
@@ -53,14 +52,12 @@ class Host(Protocol):
 
 
 class Sync(Generic[_Work]):
-    """Brings what work of one kind left on the controller's VM, or in the bucket, for `home`."""
+    """Copy from the controller's VM, or the bucket, of what work of one kind left, for `home`."""
 
     kind: ClassVar[str]
     """The name of the kind in `kinds.KINDS`."""
     in_bucket: ClassVar[tuple[str, ...]] = ()
-    """Patterns of files that the controller on a VM copies into the cluster's bucket, within the
-    cluster's folder.
-    """
+    """Patterns of files in the cluster's folder that a remote controller copies to the bucket."""
 
     def __init__(self, home: ResultSync) -> None:
         self.home = home
@@ -74,12 +71,13 @@ class Sync(Generic[_Work]):
         """Return the folder of work on this machine."""
         return self.home.directory / KINDS[self.kind].folder / name
 
-    # What a kind defines if it needs it
+    # Methods that a kind defines if it needs them
 
     @classmethod
     def before_sending(cls, directory: Path, spec: ClusterSpec, name: str) -> None:
-        """Make what the controller on the VM needs with a declaration. Raises OSError or
-        ValueError.
+        """Make what the controller on the VM needs with a declaration.
+
+        Raises OSError or ValueError.
 
         Parameters
         ----------
@@ -92,46 +90,44 @@ class Sync(Generic[_Work]):
         """
 
     def left(self, work: _Work) -> Iterator[Artifact]:
-        """Yield all that the work has left so far and that does not grow."""
+        """Yield the artifacts that the work has left so far and that do not grow."""
         return iter(())
 
     def growing(self, work: _Work) -> Iterator[Artifact]:
-        """Yield the files of the work to which lines are appended now."""
+        """Yield the files of the work to which lines are being appended."""
         return iter(())
 
     def tells(self, event: Event) -> bool:
-        """Return whether the work may have left something, or another file grows, after an event
-        about it.
-        """
+        """Return whether an event reports that work may have left something or a file grows."""
         return True
 
     def tidy(self, work: _Work) -> None:
-        """Delete what the work does not need here any more."""
+        """Delete local files that the work no longer needs."""
 
     def makes(self, name: str) -> bool:
-        """Make the folder of work that work of this kind has begun; False where it has begun none
-        of this name.
+        """Make the folder of work that work of this kind has begun.
 
-        Raises ClusterError where the folder cannot be made.
+        Returns False if it has begun none of this name. Raises ClusterError if the folder cannot be
+        made.
         """
         return False
 
-    # What is the same for all kinds
+    # Methods shared by all kinds
 
     def catch_up(self) -> None:
-        """Follow what grows, as far as it is known before the VM was reached."""
+        """Follow growing files that were known before the VM was reached."""
         for work in self.works.values():
             self._follow(work)
             self.tidy(work)
 
     def keep_up(self) -> None:
-        """Bring what is not here, except what the source lacked a moment ago."""
+        """Bring missing artifacts, except those that the source lacked a moment ago."""
         for name in self.works:
             for what, action in self.pending(name, self.home.seat, due=True).items():
                 self.home.do(what, action)
 
     def react(self, event: Event) -> None:
-        """Bring what a line of the journal has just told of."""
+        """Copy what a line of the journal has just reported."""
         name = event.work_of(self.kind)
         work = self.works.get(name)
         if work is not None and self.tells(event):
@@ -140,8 +136,9 @@ class Sync(Generic[_Work]):
             self.begin(name)
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what was left and is not here, as far as there is room for it. Raises what the
-        source does.
+        """Bring what was left and is not here, as far as there is room for it.
+
+        Raises the errors of the source.
         """
         for name in self.works:
             for what, action in self.pending(name, source).items():
@@ -151,20 +148,20 @@ class Sync(Generic[_Work]):
                     log.warning("the %s does not come: %s", what, error)
 
     def begin(self, name: str) -> None:
-        """Bring what a piece of work left and is not here, from the VM, unless that is under way."""
+        """Copy what a piece of work left from the VM, unless it is here or a copy is in flight."""
         for what, action in self.pending(name, self.home.seat).items():
             self.home.do(what, action)
 
     def pending(self, name: str, source: Source, *, due: bool = False) -> dict[str, Action]:
         """Return what a piece of work left and is not here, and how to bring it.
 
-        `due`: only what the source is asked for again by now.
+        With `due`, only artifacts whose next request is due are included.
         """
         found = dict.fromkeys(artifact.what for artifact in self._missing(name, due=due))
         return {what: partial(self._bring, name, what, source, due=due) for what in found}
 
     def _missing(self, name: str, *, due: bool, what: str = "") -> list[Artifact]:
-        """Return what a piece of work left and is not here; `what`: only what is called so."""
+        """Return what a piece of work left and is not here, or only the artifacts named `what`."""
         missing: list[Artifact] = []
         for artifact in self.left(self.works[name]):
             if self.home.is_here(artifact) or what not in ("", artifact.what):
@@ -174,12 +171,13 @@ class Sync(Generic[_Work]):
         return missing
 
     async def _bring(self, name: str, what: str, source: Source, *, due: bool) -> None:
-        """Bring the artifacts of a piece of work that are called so; what the source lacks is
-        requested later.
+        """Bring the artifacts of a piece of work with the name `what`.
+
+        Artifacts that the source lacks are requested later.
         """
         absent: set[Artifact] = set()
         while True:
-            # Asked for again after each round: the work may have left more meanwhile.
+            # The list is made again after each round, because the work may have left more.
             missing = [
                 found for found in self._missing(name, due=due, what=what) if found not in absent
             ]
@@ -196,7 +194,7 @@ class Sync(Generic[_Work]):
 
 
 class ResultSync:
-    """Brings the artifacts of the cluster in `directory` from elsewhere."""
+    """Copy from elsewhere of the artifacts of the cluster in `directory`."""
 
     def __init__(self, directory: Path, spec: ClusterSpec, host: Host) -> None:
         self.directory = directory
@@ -207,67 +205,63 @@ class ResultSync:
         self._done: set[Artifact] = set()
         """Artifacts that came since this program began, or were refused."""
         self._absences: dict[Artifact, tuple[int, float]] = {}
-        """How many times the source lacked an artifact, and when (`time.monotonic`) it is asked
-        again.
-        """
+        """Failed requests of an artifact, and the time of the next one (`time.monotonic`)."""
         self._syncs: list[Sync[Any]] = [part.SYNC(self) for part in having("artifacts")]
 
     @property
     def state(self) -> ClusterState:
-        """The cluster as the copy of its journal has it."""
+        """Cluster in the state of the copied journal."""
         return self._host.state
 
     async def live(self) -> Connection:
-        """The live connection to the VM, waiting for it."""
+        """Return the live connection to the VM; wait for it if necessary."""
         return await self._host.live()
 
     def catch_up(self) -> None:
-        """Bring what was told of before the VM was reached, and follow what grows there."""
+        """Copy what was reported before the VM was reached, and follow what grows there."""
         for sync in self._syncs:
             sync.catch_up()
         self.do("what was left", self._keep_up)
 
     async def _keep_up(self) -> None:
-        """Bring what was left before the VM was reached, and now and then what did not come when it
-        was told of. Until cancelled.
-        """
+        """Copy what was left before the VM was reached; retry missing files until cancelled."""
         while True:
             for sync in self._syncs:
                 sync.keep_up()
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def react(self, event: Event) -> None:
-        """Bring what a line of the journal has just told of."""
+        """Copy what a line of the journal has just reported."""
         for sync in self._syncs:
             sync.react(event)
 
     async def bring_all(self, source: Source) -> None:
-        """Bring what was left and is not here, as far as there is room for it. Raises what the
-        source does.
+        """Bring what was left and is not here, as far as there is room for it.
+
+        Raises the errors of the source.
         """
         for sync in self._syncs:
             await sync.bring_all(source)
 
-    # What kinds use of it
+    # Methods that kinds use
 
     def do(self, what: str, action: Action) -> None:
-        """Begin it, unless it is under way."""
+        """Start the action unless it is in flight."""
         self._host.do(what, action)
 
     def cancel(self, what: str) -> None:
-        """End what is under way."""
+        """Cancel an action in flight."""
         self._host.cancel(what)
 
     def makes(self, name: str) -> bool:
-        """Make the folder of work that other work has begun, from this machine's files; False where
-        none has.
+        """Make the folder of work that other work has begun, from this machine's files.
 
-        Raises ClusterError where the folder cannot be made.
+        Returns False if no work has begun it. Raises ClusterError if the folder cannot be made.
         """
         return any(sync.makes(name) for sync in self._syncs)
 
     def is_here(self, artifact: Artifact) -> bool:
-        """Whether an artifact is here, or was refused."""
+        """Return whether an artifact is here, or was refused."""
         if artifact in self._done:
             return True
         return artifact.version is None and all(
@@ -279,8 +273,9 @@ class ResultSync:
         return artifact not in self._absences or time.monotonic() >= self._absences[artifact][1]
 
     async def take(self, artifact: Artifact, source: Source) -> bool:
-        """Bring an artifact. Return False where the source lacks it; one that is refused is not
-        asked for again.
+        """Bring an artifact; return False if the source lacks it.
+
+        A refused artifact is not requested again.
         """
         for file in artifact.files:
             self.cancel(_following(file))
@@ -299,7 +294,7 @@ class ResultSync:
         return found
 
     def follow(self, what: str, artifact: Artifact, *, rows: bool = False) -> None:
-        """Have the lines of a file come here as they are written."""
+        """Follow the lines of a file to this machine as they are written."""
         append = partial(self._host.append, what)
         self.do(what, lambda: follow(artifact, self.directory, self.seat, append, rows=rows))
 

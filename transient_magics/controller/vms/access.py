@@ -1,11 +1,10 @@
-"""The way to the VMs: which Compute Engine to talk to (and Cloud Storage), and how to reach a VM by
-SSH.
+"""Access to the VMs: the client of Compute Engine (and Cloud Storage), and SSH to a VM.
 
-A cluster with a project uses Google's Compute Engine and dials its VMs directly, or through
-Identity-Aware Proxy where they have no external address. One without uses this user's emulator,
-started here if nobody has yet, and dials through the emulator's relay. A controller that runs on a
-VM of the cluster dials the others by their internal addresses. Nothing above this module knows the
-difference.
+A cluster with a project uses Google's Compute Engine. It connects to its VMs directly, or through
+Identity-Aware Proxy if they have no external address. A cluster without a project uses this user's
+emulator, which is started here if necessary, and connects through the emulator's relay. A
+controller that runs on a VM of the cluster connects to the others by their internal addresses.
+Modules above this one do not see the difference.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ from .machines import PROXY_LABEL, ROLE_LABEL, account, firewall_rules, instance
 
 _ANEW_SECONDS = 2.0
 _CONNECT_SECONDS = 120.0
-# seconds of retries before an emulator is taken for dead
+# Seconds of retries before Google, or an emulator, counts as unreachable.
 _PATIENCE = 60.0
 _EMULATED_PATIENCE = 3.0
-_TOKEN_PATIENCE = 15.0  # there is another attempt soon
-# Given all at once, it asks neither its own configuration nor Compute Engine before it dials.
+# The next attempt follows soon.
+_TOKEN_PATIENCE = 15.0
+# With all of these options, gcloud queries neither its configuration nor Compute Engine first.
 _IAP = (
     "gcloud",
     "compute",
@@ -47,22 +47,22 @@ _IAP = (
     "--listen-on-stdin",
     "--quiet",
 )
-_WITHOUT_PROXY = urllib.request.build_opener(
-    urllib.request.ProxyHandler({})
-)  # as Google's clients for the emulator
+# Google's clients also reach the emulator without a proxy.
+_WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 ALLOW_OPEN_PORTS = "TRANSIENT_MAGICS_ALLOW_OPEN_PORTS"
 
 
 def to_project(project: str | None) -> Access:
-    """The door to a project (None: the emulator) for what is done without a cluster."""
+    """Return the access to a project (None: the emulator) for work without a cluster."""
     spec = ClusterSpec(name="none", groups=(), zones=("us-central1-a",), prices={}, project=project)
     return Access(spec)
 
 
 @dataclass(frozen=True)
 class WantedBack:
-    """The provider wants `number` of the VMs with these ids back, `until` then (seconds since
-    1970), whichever.
+    """Number of VMs that the provider reclaims by a time, of those with these ids.
+
+    `until` is in seconds since 1970. Any `number` of the VMs will do.
     """
 
     number: Annotated[int, at_least(1)]
@@ -72,9 +72,7 @@ class WantedBack:
 
 @dataclass(frozen=True)
 class _Weather:
-    """The part of the emulator's weather that concerns a cluster: its clock, its VMs' link, and VMs
-    to give back.
-    """
+    """Part of the emulator's weather for one cluster: its clock, network, and reclaimed VMs."""
 
     anchors: events.Anchors
     link_bits_per_second: Annotated[float, within(1.0, 1e15)] | None = None
@@ -82,8 +80,9 @@ class _Weather:
 
 
 class Access:
-    """The door to Compute Engine and to its VMs. A context manager; `reopen` opens it, first and
-    after an outage.
+    """Access to Compute Engine and to the VMs of a cluster.
+
+    It is a context manager. `reopen` opens it, initially and after an outage.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -92,11 +91,13 @@ class Access:
         self._stack = AsyncExitStack()
         self.engine: ComputeEngine
         self.storage: CloudStorage | None = None
-        self._dialler: Dialler | None = None  # to internal addresses, if there is a way
+        # Connects to internal addresses, if possible.
+        self._dialler: Dialler | None = None
         self.isolated = True
         self.link: float | None = None
-        """What an emulated VM's network carries each way, in bytes per second, as last heard; None:
-        as it comes.
+        """Network rate of an emulated VM each way, in bytes per second, as last reported.
+
+        None means no limit.
         """
         self._opening = asyncio.Lock()
         self._opened_at = -_ANEW_SECONDS
@@ -109,25 +110,26 @@ class Access:
         await self._stack.aclose()
 
     async def reopen(self) -> None:
-        """Find Compute Engine (an emulator that was restarted may answer elsewhere). Raises
-        CloudError.
-        """
+        """Find Compute Engine, also an emulator that restarted elsewhere. Raises CloudError."""
         async with self._opening:
             if time.monotonic() - self._opened_at < _ANEW_SECONDS:
-                return  # several calls failed at once; one of them opened it again
+                # Several calls failed simultaneously, and one of them opened it again.
+                return
             await self._open()
             self._opened_at = time.monotonic()
 
     async def renew(self) -> None:
-        """Find credentials anew, as after a login. Raises CloudError."""
+        """Find credentials again, for example after a login. Raises CloudError."""
         await self.engine.renew()
         if self.storage:
             await self.storage.renew()
 
     async def weather(self) -> tuple[Clock, WantedBack | None]:
-        """How fast time passes for the cloud: as ever on Google, as its weather says on the
-        emulator. And which VMs it wants back, where it leaves the choice to us, as Google does not.
-        Raises UnreachableError.
+        """Return the clock of the cloud, and the VMs that it reclaims.
+
+        On the emulator its weather sets the speed of time; on Google time passes normally. VMs are
+        reclaimed only where the provider leaves the choice to the controller, which Google does
+        not. Raises UnreachableError.
         """
         if not self._spec.emulated:
             return Clock(), None
@@ -147,24 +149,23 @@ class Access:
         return Clock(weather.anchors), weather.wanted_back
 
     async def protect(self, whose: Mapping[str, str]) -> None:
-        """Close the cluster's VMs, whose labels say `whose` they are, to everyone but each other,
-        before there are any.
+        """Close the cluster's VMs to all but each other, before there are any.
 
-        Raises CloudError.
+        `whose` has the labels of their owner. Raises CloudError.
         """
         if self._spec.firewall:
             await self.engine.firewall.ensure(firewall_rules(self._spec, whose))
 
     async def unprotect(self) -> None:
-        """Take the rules away, after the last VM."""
+        """Delete the firewall rules, after the last VM."""
         if self._opened_at > 0:
             await self.engine.firewall.remove(firewall_rules(self._spec))
 
     async def ensure_bucket(self) -> str:
-        """See that the cluster's bucket is there, made in its region if need be, and that VMs can
-        be let into it.
+        """Ensure that the cluster's bucket exists and that VMs can be admitted to it.
 
-        Returns what is not as it should be there, in one sentence, or nothing. Raises CloudError.
+        It is made in the cluster's region if necessary. Returns what is wrong with it, in one
+        sentence, or "". Raises CloudError.
         """
         spec = self._spec
         warning = ""
@@ -177,14 +178,18 @@ class Access:
         return warning
 
     async def try_token(self) -> None:
-        """See that VMs can be given tokens for the cluster's place in its bucket, if it has one.
+        """Check that VMs can get tokens for the cluster's place in its bucket, if it has one.
+
         Raises CloudError.
         """
         if store := cluster_store(self._spec):
             await self.bounded_token([Reach(f"{store}/", "objectUser")])
 
     async def bounded_token(self, reaches: Sequence[Reach]) -> BoundedToken:
-        """A token for these places in buckets, for a VM that runs a user's code. Raises CloudError."""
+        """Return a token for these places in buckets, for a VM that runs user code.
+
+        Raises CloudError.
+        """
         endpoint = self.engine.endpoint
         patience = _EMULATED_PATIENCE if endpoint else _TOKEN_PATIENCE
         return await bounded_token(reaches, self.engine.project, endpoint, patience=patience)
@@ -192,8 +197,9 @@ class Access:
     async def connect(
         self, vm: VmState, key: Path, *, timeout: float = _CONNECT_SECONDS
     ) -> Connection:
-        """A connection to the VM, made sure by what Compute Engine says of its host keys. Raises
-        RemoteError.
+        """Return a connection to the VM, verified by the host keys that Compute Engine reports.
+
+        Raises RemoteError.
         """
         spec = self._spec
         outside = "" if spec.through_proxy else vm.external_address
@@ -217,7 +223,7 @@ class Access:
             raise ConnectionLostError(error.what, where=error.where, fix=fix) from error
 
     async def enter(self, vm: Vm, key: Path) -> Connection:
-        """The same for a VM of which nothing but that is known."""
+        """Return a connection to a VM as `connect` does, from its data at Compute Engine alone."""
         role = vm.labels.get(ROLE_LABEL, "")
         outside = vm.external_address
         addresses = vm.address, "" if PROXY_LABEL.items() <= vm.labels.items() else outside
@@ -259,7 +265,7 @@ class Access:
 
     @property
     def training_refused(self) -> str:
-        """Why no training may run on these VMs, or nothing."""
+        """Reason why no training may run on these VMs; empty if it may."""
         if self.isolated or os.environ.get(ALLOW_OPEN_PORTS) == "1":
             return ""
         return (
@@ -270,7 +276,8 @@ class Access:
     async def _open(self) -> None:
         endpoint = None
         if controller_vm():
-            # Google's client finds the VM's own credentials, and the emulator is where VMs find it.
+            # Google's client finds the VM's own credentials, and the emulator by the VM's
+            # environment.
             self._dialler = Direct()
             if self._spec.emulated:
                 endpoint = f"http://{os.environ['GCE_METADATA_HOST']}"
@@ -288,7 +295,7 @@ class Access:
             self.isolated = bool(about["isolated"])
         if self._opened_at > 0 and endpoint == self.engine.endpoint:
             return
-        # The one before stays open to the end: calls that are under way in it fail by themselves.
+        # The previous client stays open: its calls in flight fail or finish on their own.
         project = self._spec.project or EMULATED_PROJECT
         self.engine = await self._stack.enter_async_context(
             ComputeEngine(project, endpoint, patience=_EMULATED_PATIENCE if endpoint else _PATIENCE)

@@ -1,9 +1,8 @@
-"""What start-up scripts tell of VMs that do not answer yet, and the end of those whose script
-failed.
+"""Progress of start-up scripts on VMs that do not answer yet, and VMs whose script failed.
 
-A script says in a guest attribute how far it is (templates/tell.sh.j2), because nothing else can be
-asked while a VM installs what it needs. What it says is foreign: clipped, printable, and believed
-only until the VM answers.
+A script reports its progress in a guest attribute (templates/tell.sh.j2), the only way while a VM
+installs what it needs. The report is not trusted: it is clipped, printable, and counts only until
+the VM answers.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ log = logging.getLogger(__name__)
 
 BOOT = "boot"
 IMAGE = "image"
-"""What the words are told as: those of a VM that is to train, and of one that an image is made
-from.
-"""
+"""Guest attributes with the report: of a VM that trains, and of one that an image is made from."""
 _EVERY = 10.0
 _LINES = 5
 _WORDS = 200
@@ -38,8 +35,9 @@ _LINE = 300
 
 
 class Told(NamedTuple):
-    """The latest word of a start-up script. `kind`: step, ready, failed, or nothing; `words`: a
-    clause.
+    """Latest report of a start-up script.
+
+    `kind` is step, ready, failed, or empty; `words` is a clause.
     """
 
     kind: str = ""
@@ -47,7 +45,7 @@ class Told(NamedTuple):
 
 
 async def told(engine: ComputeEngine, zone: str, instance: str, told_as: str) -> Told:
-    """What the start-up script says now. Raises CloudError."""
+    """Return the present report of the start-up script. Raises CloudError."""
     said = (await engine.guest_attributes(zone, instance, NAMESPACE)).get(told_as, "")
     kind, _, words = said.partition(": ")
     if kind in ("step", "ready", "failed"):
@@ -56,7 +54,7 @@ async def told(engine: ComputeEngine, zone: str, instance: str, told_as: str) ->
 
 
 async def last_lines(engine: ComputeEngine, zone: str, instance: str) -> str:
-    """The end of what the VM wrote to its serial port, in some lines, or why it cannot be read."""
+    """Return the last lines of the VM's serial port, or why they cannot be read."""
     try:
         lines = (await engine.console(zone, instance)).strip().splitlines()
     except CloudError as error:
@@ -65,7 +63,7 @@ async def last_lines(engine: ComputeEngine, zone: str, instance: str) -> str:
 
 
 class Boots:
-    """Follows the start-up scripts of a cluster's VMs."""
+    """Follower of the start-up scripts of a cluster's VMs."""
 
     def __init__(self, recorder: Recorder, access: Access, tasks: Tasks) -> None:
         self._recorder = recorder
@@ -73,17 +71,17 @@ class Boots:
         self._tasks = tasks
 
     def follow(self, vm: VmState) -> None:
-        """Until the VM answers, or its boot failed, which is recorded."""
+        """Follow the script until the VM answers, or record that its boot failed."""
         if vm.state == "booting" and not vm.failure:
             self._tasks.do(f"boot {vm.name}", partial(self._follow, vm.name))
 
     def leave(self, vm: str) -> None:
-        """It is gone."""
+        """Stop following the VM, which is gone."""
         self._tasks.cancel(f"boot {vm}")
 
     @property
     def trouble(self) -> str:
-        """Which VMs are not asked for any more, in one sentence, or nothing."""
+        """Sentence about the kinds of VMs that are not requested any more; empty if none."""
         state = self._recorder.state
         given_up = state.given_up
         if not given_up:
@@ -103,8 +101,8 @@ class Boots:
         )
 
     async def _follow(self, name: str) -> None:
-        # By the clock that stands still while this machine sleeps: after waking up VMs get their
-        # time to answer.
+        # This clock stops while this machine sleeps, so VMs keep their time to answer after it
+        # wakes.
         gpu = self._recorder.state.vms[name].accelerator
         heard = time.monotonic()
         longest = boot_patience(self._recorder.spec, gpu)
@@ -119,7 +117,8 @@ class Boots:
                 )
             except CloudError as error:
                 log.warning("boot of %s: %s", name, error)
-                continue  # also Compute Engine's silence says nothing about the VM
+                # Missing answers from Compute Engine do not count against the VM, either.
+                continue
             if word.kind == "failed":
                 await self._failed(vm, f"failed at: {word.words}")
                 return

@@ -26,7 +26,7 @@ _FIX_DELETING = f"What is left of the cluster is not deleted, and costs money, {
 
 
 class CredentialStatus:
-    """Whether Google accepts the credentials of this process, by its latest answers."""
+    """Status of this process's credentials, by Google's latest answers."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -35,7 +35,7 @@ class CredentialStatus:
 
     @property
     def refused(self) -> bool:
-        """Whether Google refused them."""
+        """Whether Google refused the credentials."""
         return bool(self._reason)
 
     def refuse(self, error: CredentialsError) -> None:

@@ -73,8 +73,9 @@ _PATH_CLOSED = (
 )
 _ENDED = ("STOPPED", "TERMINATED", "SUSPENDING", "SUSPENDED")
 _NOTICE_SECONDS = 4.0
-"""Time for an agent to report its notice, which Compute Engine shows at the same moment. Less than
-the time between two polls.
+"""Time for an agent to report its notice, which Compute Engine shows at the same moment.
+
+It is less than the time between two polls.
 """
 
 _Answer = Callable[[events.VmRequested], Awaitable[Vm]]
@@ -84,10 +85,10 @@ _Answer = Callable[[events.VmRequested], Awaitable[Vm]]
 class Fleet:
     """The VMs of one cluster.
 
-    All methods return quickly or are coroutines. Slow work runs in `tasks`, under the name of its VM
-    (requests), `delete NAME`, `remove NAME` or `link NAME`, so that no work runs twice. The state of
-    the VMs is in the journal only: a controller that follows a killed one starts with an empty fleet
-    and resumes the pending requests after its first poll.
+    All methods return quickly or are coroutines. Slow work runs in `tasks`, under the name of its
+    VM (requests), `delete NAME`, `remove NAME` or `link NAME`, so that no work runs twice. The
+    state of the VMs is in the journal only: a controller that follows a killed one starts with an
+    empty fleet and resumes the pending requests after its first poll.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ class Fleet:
     access
         Compute Engine, SSH and the bucket of the cluster.
     tasks
-        Runs the work that is under way.
+        Runs the work that is in flight.
     agent_line
         Called with the VM and each line that its agent writes.
     wanted
@@ -150,7 +151,7 @@ class Fleet:
 
     @property
     def _spec_of_requests(self) -> ClusterSpec:
-        """The declaration that new VMs are part of: of a moving cluster, the one that it moves to."""
+        """The declaration of new VMs: of a moving cluster, the one that it moves to."""
         if self._state.relocation:
             return self._state.relocation.spec
         return self._spec
@@ -163,7 +164,7 @@ class Fleet:
 
     @property
     def answering(self) -> frozenset[str]:
-        """The VMs whose agents answer now. The controller's VM has no agent: its link counts."""
+        """VMs whose agents answer now. The controller's VM has no agent: its link counts."""
         return frozenset(name for name, link in self._links.items() if link.answering)
 
     @property
@@ -177,12 +178,12 @@ class Fleet:
 
     @property
     def training_refused(self) -> str:
-        """Why no run may train on these VMs, a sentence, or ''."""
+        """Sentence why no run may train on these VMs, or ''."""
         return self._access.training_refused
 
     @property
     def server(self) -> Server:
-        """The resources of a parameter server, from the catalog or, if emulated, of this machine."""
+        """Resources of a parameter server, from the catalog or, if emulated, of this machine."""
         return server(self._spec, self._access.link, _MEMORY)
 
     def given_up(self) -> list[str]:
@@ -210,7 +211,7 @@ class Fleet:
         Parameters
         ----------
         decisions
-            The VMs to request. Requests that are under way are skipped.
+            The VMs to request. Requests that are in flight are skipped.
         going
             VMs that are being deleted, and so do not count as present.
         """
@@ -276,7 +277,7 @@ class Fleet:
         return await self._access.engine.insert(self._vm_request(event))
 
     def _send_batch(self, batch: Sequence[events.VmRequested]) -> _Answer:
-        """Request all VMs of `batch` at once, and return what waits for the answer of each."""
+        """Request all VMs of `batch` with one call, and return a waiter for each answer."""
         requests = {event.vm: self._vm_request(event) for event in batch}
         sent = asyncio.ensure_future(self._access.engine.insert_many(list(requests.values())))
 
@@ -469,7 +470,7 @@ class Fleet:
         Raises
         ------
         CloudError
-            UnreachableError where one of these zones does not answer.
+            UnreachableError if one of these zones does not answer.
         """
         zones = {vm.zone for vm in self._state.living}
         if whole:
@@ -519,7 +520,8 @@ class Fleet:
         self._record_late_starts(found)
         living = {vm.name for vm in self._state.living}
         for name, vm in found.items():
-            # A VM that is gone for the journal but listed, such as a stopped one, still costs money.
+            # A VM that is gone for the journal but listed, such as a stopped one, still costs
+            # money.
             if name in living or name == controller_vm():
                 continue
             if name not in self._tasks and f"delete {name}" not in self._tasks:
@@ -528,7 +530,7 @@ class Fleet:
     def _compare_running(
         self, vm: VmState, seen: Vm | None, asked: float, endings: Mapping[str, datetime]
     ) -> None:
-        """Record how the list shows a VM that runs by the journal; `seen` is None if it is missing."""
+        """Record how a VM that runs by the journal is listed; `seen` is None if it is missing."""
         if seen and seen.status == "STOPPING":
             transient = vm.provisioning_model != "standard"
             if transient and vm.state != "leaving" and self._notice_is_due(vm.name):
@@ -587,7 +589,7 @@ class Fleet:
         return endings
 
     async def _endings_in(self, zone: str) -> dict[str, datetime]:
-        """Return when VMs of a zone began to stop, by id; empty if Compute Engine does not say."""
+        """Return when VMs of a zone began to stop, by id; empty if that is unknown."""
         try:
             return await self._access.engine.endings(zone)
         except CloudError as error:

@@ -1,10 +1,9 @@
-"""One VM, as long as it lives: the SSH connection, the agent on it, and the work that the agent was
-given.
+"""Link to one VM for its lifetime: the SSH connection, the agent, and the agent's work.
 
-A link connects (again and again, while the VM boots or its network fails), pushes the code, starts
-the agent where none answers, keeps a socket to it open so that its death is seen at once, and makes
-sure that the agent has the assignment that this VM should have. What the agent writes down comes
-out as lines. The link decides nothing about the VM itself: it says `ready` and `lost`, and is
+A link connects, and reconnects while the VM boots or its network fails. It pushes the code, starts
+an agent where none answers, and keeps a socket open so that an agent's death is noticed
+immediately. It makes sure that the agent has the assignments of this VM. What the agent writes
+arrives as lines. The link makes no decisions about the VM: it reports `ready` and `lost`, and is
 cancelled when the VM is gone.
 """
 
@@ -64,12 +63,11 @@ _MOST_LINES = 64 * 2**20  # bytes
 
 @dataclass(frozen=True)
 class Work:
-    """What a VM's agent should be doing: the assignment, and the files of the run that must be
-    there before.
+    """Work of a VM's agent: the assignment, and the files of the run that it needs first.
 
-    `files`, by their paths in the run's folder, are asked for when they are brought. `run.json` is
-    one of them. With `standby` all is got ready, and nothing begun; `ahead`: what can be while
-    another run has the VM's worker.
+    `files` returns the files by their paths in the run's folder, and is called when they are sent.
+    `run.json` is one of them. With `standby` the agent prepares everything and starts nothing. With
+    `ahead` it prepares what it can while another run has the VM's worker.
     """
 
     assignment: Assignment
@@ -78,11 +76,11 @@ class Work:
     ahead: bool = False
 
     def is_like(self, other: Work) -> bool:
-        """Whether the agent is to do the same."""
+        """Return whether the agent has the same work to do."""
         return replace(self, files=other.files) == other
 
     def command(self, runs: Sequence[str]) -> Command:
-        """What the agent is told, which goes on with what it does for `runs`."""
+        """Return the command for the agent, which continues its work for `runs`."""
         if self.ahead:
             return MakeReady.of(self.assignment)
         return Assign.of(self.assignment, tuple(sorted(runs)), standby=self.standby)
@@ -90,7 +88,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Hooks:
-    """What a link tells its owner. Called in the loop, must not block."""
+    """Callbacks of a link to its owner. They run in the event loop and must not block."""
 
     ready: Callable[[str], None]
     lost: Callable[[str], None]
@@ -99,10 +97,10 @@ class Hooks:
 
 
 class Link:
-    """The connection to one VM. `connect` opens a connection and may raise RemoteError; `run` lives
-    until cancelled.
+    """Connection to one VM.
 
-    Without an agent, as on the VM that a controller has for itself, there is but the connection.
+    `connect` opens a connection and may raise RemoteError. `run` lives until cancelled. With
+    `agent=False`, as on the VM of a remote controller, the link is only a connection.
     """
 
     def __init__(
@@ -138,12 +136,13 @@ class Link:
 
     @property
     def answering(self) -> bool:
-        """Whether the VM's agent, or what stands in for it, answers now."""
+        """Whether the VM answers now: its agent or, without an agent, its installed Python."""
         return self._agent_answers.is_set()
 
     async def connection(self, run: str = "") -> Connection:
-        """The live connection, waiting for it where there is none and, with `run`, for that run's
-        files on the VM.
+        """Return the live connection; wait for it if necessary.
+
+        With `run`, also wait until that run's files are on the VM.
         """
         if run:
             await self._held[run].wait()
@@ -154,11 +153,11 @@ class Link:
             self._connected.clear()
 
     def expect(self, run: str, role: Role, *, own: bool, warm: bool) -> None:
-        """`assign` or `release` will follow, for this role in `run`; `own`: its model is not one of
-        Tensor2Tensor's.
+        """Announce that `assign` or `release` will follow for this role in `run`.
 
-        With `warm` the agent has a fork server for it. That imports all that the role may need:
-        where `assign` follows at once, a process that knows what it needs is faster.
+        `own` marks a model that is not from Tensor2Tensor. With `warm` the agent starts a fork
+        server for the role. The fork server imports everything that the role may need, so a process
+        that knows what it needs starts faster if `assign` follows immediately.
         """
         if warm:
             self._warm.add(run)
@@ -170,21 +169,22 @@ class Link:
 
     @property
     def runs(self) -> frozenset[str]:
-        """Those that the agent has work of, or will have."""
+        """Runs that the agent has work for, or will have."""
         return frozenset(self._expected)
 
     def prepared(self, run: str) -> bool:
-        """Whether the VM has all ready for `run`: the process that stands by there, or what such a
-        process imports.
+        """Return whether the VM has everything ready for `run`.
+
+        That is a process on standby, or before `assign` the modules that such a process imports.
         """
         if run in self._work:
             return run in self._prepared
         return self._imported
 
     def assign(self, work: Work) -> None:
-        """Have the agent do this, now and after every restart of the agent or the connection.
+        """Assign work to the agent, now and after every restart of the agent or the connection.
 
-        It goes on with what it does for other runs, as trials that share a VM, until these are
+        The agent continues its work for other runs, such as trials that share a VM, until they are
         released.
         """
         if self._dismissed:
@@ -196,8 +196,12 @@ class Link:
             self._work_changed.set()
 
     async def bring(self, run: str, files: Callable[[], Mapping[str, bytes | Path]]) -> Connection:
-        """Have the files of a run on the VM before it is assigned. Raises RemoteError, also without
-        a connection.
+        """Send the files of a run to the VM before it is assigned.
+
+        Raises
+        ------
+        RemoteError
+            There is no connection, or it failed.
         """
         connection = self._connection
         if connection is None:
@@ -206,7 +210,7 @@ class Link:
         return connection
 
     def release(self, run: str) -> None:
-        """Have the agent end what it does for `run`."""
+        """Make the agent end its work for `run`."""
         if run in self._expected:
             del self._expected[run]
             self._work.pop(run, None)
@@ -215,8 +219,9 @@ class Link:
             self._work_changed.set()
 
     async def dismiss(self) -> None:
-        """Have the agent end its work, with the step in flight, and give it no other: the VM is
-        about to be deleted.
+        """Make the agent end its work, including the current step, and assign no more.
+
+        The VM is about to be deleted.
         """
         self._dismissed = True
         runs = list(self._work)
@@ -227,10 +232,15 @@ class Link:
                 await self.ask(Stop(run=run), timeout=_DISMISS_SECONDS)
 
     async def leave(self, *, at_once: bool) -> None:
-        """Have the agent end its work, which goes on elsewhere, and give it no other; a parameter
-        server's `at_once`, for its chief would say that the run has ended.
+        """Make the agent end work that continues on another VM, and assign no more.
 
-        Raises RemoteError or TrainingError where it does not say that it has: then it may go on.
+        Parameter servers end with `at_once`, because their chief would otherwise report that the
+        run has ended.
+
+        Raises
+        ------
+        RemoteError, TrainingError
+            The agent did not confirm the end, so its work may still run.
         """
         self._dismissed = True
         for run in list(self._work):
@@ -239,12 +249,18 @@ class Link:
         self._expected = {}
 
     def recall(self) -> None:
-        """It is not deleted after all: it may be given work again."""
+        """Allow new assignments again, because the VM is not deleted after all."""
         self._dismissed = False
 
     async def ask(self, command: Command, timeout: float = 10.0) -> dict[str, Any]:
-        """One command to the agent and its answer. Raises RemoteError or TrainingError (the agent
-        said no).
+        """Send one command to the agent and return its answer.
+
+        Raises
+        ------
+        RemoteError
+            The agent does not answer.
+        TrainingError
+            The agent refused.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -267,7 +283,7 @@ class Link:
                         duties = [self._await_python()]
                     await _until_one_fails(self._until_closed(), *duties)
             except HostKeyError as error:
-                # Never retried in a hurry: somebody else may answer at this address.
+                # Retry slowly: another machine may answer at this address.
                 self._hooks.trouble(self.vm, str(error))
                 pause = _LONGEST_PAUSE
             except (RemoteError, OSError) as error:
@@ -300,8 +316,9 @@ class Link:
         raise ConnectionLostError(f"The connection to {self.vm} was lost")
 
     async def _follow_agent(self) -> None:
-        """Until the connection is lost, or the agent has written more than is taken from a VM: that
-        is told once.
+        """Follow the agent's lines until the connection is lost.
+
+        If the agent writes more than the limit, stop and report that once.
         """
         if self._too_much:
             return
@@ -325,9 +342,7 @@ class Link:
                 self._hooks.agent_line(self.vm, told)
 
     async def _await_python(self) -> None:
-        """Until the connection is lost: the VM's start-up has installed what a controller needs
-        when that is there.
-        """
+        """Wait until start-up has installed Python for the controller, and report `ready`."""
         assert self._connection
         await _until_booted(self._connection)
         await self._connection.run("command -v transient-python")
@@ -335,8 +350,10 @@ class Link:
         self._hooks.ready(self.vm)
 
     async def _keep_agent(self) -> None:
-        """Hold a socket to the agent; when it breaks, the agent died: start another, which adopts
-        what still runs.
+        """Keep a socket to the agent open, and replace an agent that died or hangs.
+
+        A broken socket means that the agent died. The new agent adopts the processes that still
+        run.
         """
         while True:
             reader, writer = await self._reach_agent()
@@ -359,18 +376,22 @@ class Link:
             finally:
                 self._agent_answers.clear()
                 writer.close()
-            await asyncio.sleep(_FIRST_PAUSE)  # the VM may have no room for the files of the run
+            # The VM may have no disk space for the files of the run.
+            await asyncio.sleep(_FIRST_PAUSE)
 
     async def _watch_agent(self) -> None:
-        """A question every second: the quickest sign of an agent that died or hangs."""
+        """Ping the agent every second, the quickest way to detect one that died or hangs."""
         while True:
             await asyncio.sleep(1.0)
-            if not self._asking.locked():  # a question under way has a limit of its own
+            # A request in flight has its own timeout.
+            if not self._asking.locked():
                 self._see(await self.ask(Ping(), timeout=15.0))
 
     def _see(self, told: Mapping[str, Any]) -> None:
-        """What the agent says of its processes: a VM's word, which decides only when a run is
-        handed over to it.
+        """Store what the agent reports about its processes.
+
+        The report comes from a VM and is not trusted: it only decides when a run is handed over to
+        it.
         """
         if isinstance(told.get("processes"), list):
             processes = cast("list[object]", told["processes"])
@@ -392,15 +413,17 @@ class Link:
             for run, work in list(self._work.items()):
                 assert self._connection
                 await self._bring(self._connection, run, work.files)
-                if self._work.get(run) is work:  # not released meanwhile, as a run that has ended
+                # The run may have ended and been released in the meantime.
+                if self._work.get(run) is work:
                     await self._tell(work.command([*self._work]))
 
     async def _bring(
         self, connection: Connection, run: str, files: Callable[[], Mapping[str, bytes | Path]]
     ) -> None:
-        """Have the files of a run on the VM. Its run.json comes last: where that is, they all are,
-        and what is written there since then must not be replaced by what an earlier controller had
-        of it.
+        """Send the files of a run to the VM, unless they are there.
+
+        `run.json` comes last, so its presence means that all files are there. Files that were
+        written on the VM since then must not be replaced by older copies of an earlier controller.
         """
         folder = layout.run_on_vm(run)
         if not self._held[run].is_set() and not await connection.exists(f"{folder}/{layout.RUN}"):
@@ -413,7 +436,8 @@ class Link:
     async def _tell(self, command: Command) -> None:
         try:
             await self.ask(command, timeout=30.0)
-        except TrainingError as error:  # as from a VM that is about to be taken away
+        except TrainingError as error:
+            # For example from a VM that is about to be preempted.
             log.warning("%s: %s", self.vm, error)
 
     async def _reach_agent(self) -> tuple[Reader, Writer]:
@@ -433,7 +457,7 @@ class Link:
                 number = await self._start_agent(self._connection)
 
     async def _start_agent(self, connection: Connection) -> int:
-        """Its process number. Where one runs already, the one that is started ends at once."""
+        """Start an agent and return its process id. It ends immediately if another one runs."""
         await _until_booted(connection)
         digest = await push_bundle(connection)
         command = (
@@ -452,7 +476,8 @@ class Link:
         try:
             await self._connection.run(f'kill -9 "$(cat {_PID})"; rm -f {_SOCKET}', timeout=10)
         except CommandError as error:
-            log.info("%s: %s", self.vm, error)  # it was gone already
+            # The process ended before the signal.
+            log.info("%s: %s", self.vm, error)
 
     async def _exchange(self, command: Command) -> dict[str, Any]:
         assert self._agent
@@ -476,9 +501,7 @@ class Link:
 
 
 def _prepared_run(process: object) -> str:
-    """The run for which a process that an agent tells of stands by with everything ready; empty for
-    all else.
-    """
+    """Return the run for which an agent's process is on standby with everything ready, or ""."""
     if not isinstance(process, dict):
         return ""
     told = cast("Mapping[str, object]", process)
@@ -488,7 +511,7 @@ def _prepared_run(process: object) -> str:
 
 
 async def _lives(connection: Connection, number: int) -> bool:
-    """Whether the process of this number runs on the VM."""
+    """Return whether a process with this id runs on the VM."""
     try:
         await connection.run(f"kill -0 {number}", timeout=10)
     except CommandError:
@@ -497,10 +520,10 @@ async def _lives(connection: Connection, number: int) -> bool:
 
 
 async def _until_booted(connection: Connection) -> None:
-    """Until the VM's start-up script has ended well: on an image that has all of it, the script
-    still looks at the GPU.
+    """Wait until the VM's start-up script has succeeded.
 
-    An emulated VM, which is told where its metadata are, has no such script.
+    The script checks the GPU even on an image with everything installed. An emulated VM, which has
+    the address of its metadata in an environment variable, has no such script.
     """
     while True:
         try:
@@ -512,10 +535,10 @@ async def _until_booted(connection: Connection) -> None:
 
 
 async def _until_one_fails(*work: Coroutine[Any, Any, None]) -> None:
-    """All of it at once. Raises the error of the one that fails, after the others have ended.
+    """Run the coroutines concurrently until one fails, end the others, and raise its error.
 
-    Not by a task group, which forgets that it was cancelled when a task of it fails at that moment:
-    the link of a VM that goes is cancelled while its connection breaks.
+    A task group would not do: it loses a cancellation that arrives while one of its tasks fails.
+    The link of a deleted VM is cancelled while its connection breaks.
     """
     tasks = [asyncio.ensure_future(each) for each in work]
     try:

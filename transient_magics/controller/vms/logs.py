@@ -1,6 +1,4 @@
-"""The last lines of a log: of a run's process on a VM, of a VM's agent, of a controller on the VM
-where it runs.
-"""
+"""Last lines of a log: of a run's process on a VM, of an agent, or of a remote controller."""
 
 from __future__ import annotations
 
@@ -14,17 +12,17 @@ from ...protocol import layout
 from ..host import controller_vm
 from .fleet import Fleet
 
-_MOST_LOG = 262_144  # bytes
+# In bytes.
+_MOST_LOG = 262_144
 _SECONDS = 10.0
 
 
 async def last_lines(
     directory: Path, state: ClusterState, fleet: Fleet | None, vm: str, run: str | None, lines: int
 ) -> str:
-    """As many `lines` of what `vm` of the cluster in `directory` wrote in `run`; without one in the
-    latest.
+    """Return the last `lines` lines that `vm` of the cluster in `directory` wrote in `run`.
 
-    Raises ClusterError or RemoteError.
+    Without `run`, the latest run is used. Raises ClusterError or RemoteError.
     """
     if vm and vm == controller_vm() and (own := directory / layout.CONTROLLER_LOG).exists():
         return "\n".join(own.read_text(errors="replace", encoding="utf-8").splitlines()[-lines:])

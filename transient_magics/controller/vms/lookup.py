@@ -35,10 +35,10 @@ from .startup import lock_hash
 
 # ---------------------------------------------------------------- images
 #
-# VMs boot from the newest image that has the packages of our locks, if the user named no image. Only
-# images that were built on this machine count: the labels of an image say what its maker wants, and
-# its content runs with the cluster's keys. A cluster with GPUs needs an image with a driver. Without
-# GPUs any image will do, and GPU workers of a later resize boot from plain Debian
+# VMs boot from the newest image that has the packages of our locks, if the user named no image.
+# Only images that were built on this machine count: the labels of an image say what its maker
+# wants, and its content runs with the cluster's keys. A cluster with GPUs needs an image with a
+# driver. Without GPUs any image will do, and GPU workers of a later resize boot from plain Debian
 # (`ClusterSpec.image_for_gpus`).
 
 _INSTALL = "VMs boot from Debian 12 and install {} at their first boot"
@@ -56,7 +56,7 @@ MOST_CLOCK_ERROR = 60.0
 
 
 def _built_here() -> set[str]:
-    """The ids of images that this machine built."""
+    """Return the ids of images that this machine built."""
     journals = [read(path) for path in places.builds().glob(f"[a-z]*/{layout.JOURNAL}")]
     return {
         event.image_id
@@ -67,13 +67,14 @@ def _built_here() -> set[str]:
 
 
 def needs_image(spec: ClusterSpec) -> bool:
-    """Whether an image is to be looked for: emulated VMs have the stack anyway."""
+    """Return whether to look for an image. Emulated VMs have the stack anyway."""
     return not spec.emulated and not spec.image
 
 
 async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterImageChosen:
-    """The choice, from one request. Who may not list images goes without; else its failure is a
-    CloudError.
+    """Return the chosen image, from one request.
+
+    Without the permission to list images, none is chosen. Other failures raise CloudError.
     """
     with_gpu = any(accelerator(group.accelerator).compute_engine_name for group in spec.groups)
     install = _INSTALL.format(_INSTALLING[spec.purpose])
@@ -82,7 +83,8 @@ async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.Clust
             partial(lock_hash, purpose=spec.purpose), with_gpu=with_gpu
         )
     except CredentialsError:
-        raise  # says nothing about the images
+        # The error gives no information about the images.
+        raise
     except AccessError as error:
         return events.ClusterImageChosen(image="", why=f"{install} ({error.what})")
     ours = _built_here()
@@ -105,13 +107,14 @@ async def choose_image(spec: ClusterSpec, engine: ComputeEngine) -> events.Clust
 #
 # Clusters that cost money use Google's prices of today instead of the catalog's. They are requested
 # before the first VM, at most once a day, or by a program (`programs/queries.py`), and kept on this
-# machine. Without the permission to read them the dated prices of the catalog remain. Every bill has
-# the date of its prices.
+# machine. Without the permission to read them the dated prices of the catalog remain. Every bill
+# has the date of its prices.
 
 
 async def find_prices(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterPriced | None:
-    """The cluster with today's prices, if they differ from those it was declared with.
-    CredentialsError passes.
+    """Return the cluster with today's prices if they differ from its declaration, or None.
+
+    Raises CredentialsError.
     """
     if spec.emulated:
         return None
@@ -119,7 +122,8 @@ async def find_prices(spec: ClusterSpec, engine: ComputeEngine) -> events.Cluste
         async with asyncio.timeout(_LIMIT_SECONDS):
             await refresh_prices(engine)
     except CredentialsError:
-        raise  # says nothing about the prices
+        # The error gives no information about the prices.
+        raise
     except (CloudError, TimeoutError) as error:
         log.warning("the prices are the catalog's: %s", error)
     changed = repriced(spec)
@@ -131,19 +135,21 @@ async def find_prices(spec: ClusterSpec, engine: ComputeEngine) -> events.Cluste
 
 
 async def refresh_prices(engine: ComputeEngine, *, older_than: float = _FRESH_SECONDS) -> int:
-    """Learn today's prices, where those known are older than so many seconds; how many there are.
+    """Request today's prices if the known ones are older than this, and return how many there are.
+
     Raises CloudError.
     """
     if learned_seconds_ago() < older_than:
         return 0
     rows = await engine.list_prices(datetime.now(UTC).date().isoformat())
-    if rows:  # an answer in which nothing is recognised teaches nothing
+    # An answer without a recognized price is ignored.
+    if rows:
         learn(rows)
     return len(rows)
 
 
 def repriced(spec: ClusterSpec) -> ClusterSpec:
-    """`spec` with the newest prices that this machine knows."""
+    """Return `spec` with the newest prices that this machine knows."""
     lines = lines_of(spec, spec.prices)
     candidates = {group.accelerator: spec.zones_for(group.accelerator) for group in spec.groups}
     prices = worker_prices(lines, spec.groups, candidates, spec.provisioning_model)
@@ -152,22 +158,24 @@ def repriced(spec: ClusterSpec) -> ClusterSpec:
 
 # ---------------------------------------------------------------- zones
 #
-# The zones with the cluster's GPUs are requested once, before the first VM, for GPUs whose zones the
-# user did not name. The answer is an event of the journal, so that all controllers of the cluster use
-# the same zones. Zones that the catalog does not have get the catalog's price of the nearest region,
-# unless Google's prices are known.
+# The zones with the cluster's GPUs are requested once, before the first VM, for GPUs whose zones
+# the user did not name. The answer is an event of the journal, so that all controllers of the
+# cluster use the same zones. Zones that the catalog does not have get the catalog's price of the
+# nearest region, unless Google's prices are known.
 
 
 async def find_zones(spec: ClusterSpec, engine: ComputeEngine) -> events.ClusterZonesFound | None:
-    """Where the GPUs are, if that differs from the declaration. Who may not list them goes by the
-    catalog; else a failure is a CloudError.
+    """Return the zones with the GPUs if they differ from the declaration, or None.
+
+    Without the permission to list them, the catalog applies. Other failures raise CloudError.
     """
     found: dict[str, frozenset[str]] = {}
     for kind, zones in open_zones(spec).items():
         try:
             found[kind] = await engine.zones_with(shape_of(spec, kind, zones[0]))
         except CredentialsError:
-            raise  # says nothing about the zones
+            # The error gives no information about the zones.
+            raise
         except AccessError as error:
             log.info("the zones of %s are the catalog's: %s", kind, error)
     changed = with_zones(spec, found)
@@ -177,7 +185,7 @@ async def find_zones(spec: ClusterSpec, engine: ComputeEngine) -> events.Cluster
 
 
 def shape_of(spec: ClusterSpec, kind: str, zone: str) -> Shape:
-    """The machine of a worker with this GPU, as Compute Engine is asked about it."""
+    """Return the machine of a worker with this GPU in the form of a request for advice."""
     gpu = accelerator(kind)
     return Shape(
         spec.price(kind, zone).machine_type, "" if gpu.bundled else gpu.compute_engine_name
@@ -185,7 +193,7 @@ def shape_of(spec: ClusterSpec, kind: str, zone: str) -> Shape:
 
 
 def open_zones(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
-    """The GPUs that may be in any zone of their continent, and those of the catalog."""
+    """Return the GPUs that may be anywhere on their continent, and their zones in the catalog."""
     kinds = dict.fromkeys(group.accelerator for group in spec.groups if not group.zone)
     return {
         kind: zones
@@ -196,11 +204,10 @@ def open_zones(spec: ClusterSpec) -> dict[str, tuple[str, ...]]:
 
 
 def with_zones(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> ClusterSpec | None:
-    """`spec` with the zones that were found (by GPU), in the order of the declaration; None where
-    they are the same.
+    """Return `spec` with the found zones by GPU, in declared order; None if they are the same.
 
-    Zones that are new come after the known ones of their region or continent, and a GPU that was
-    found in no zone of the continent keeps those of the catalog.
+    New zones come after the known ones of their region or continent. A GPU that was found in no
+    zone of the continent keeps those of the catalog.
     """
     home = spec.zones[0]
     candidates = dict(spec.candidates)
@@ -229,17 +236,16 @@ def with_zones(spec: ClusterSpec, found: Mapping[str, Collection[str]]) -> Clust
 
 
 async def name_conflict(spec: ClusterSpec, engine: ComputeEngine) -> str:
-    """Why a new cluster cannot have its name in its project (a sentence with what to do), or
-    nothing.
+    """Return why a new cluster cannot have its name in its project, or "".
 
-    The names of VMs are asked for, too: they may be those of VMs that this program did not make.
-    Raises CloudError.
+    The reason is a sentence with what to do. The names of VMs are checked too, because this program
+    may not have made them. Raises CloudError.
     """
     if not spec.id:
         return ""
     labelled = await engine.list({LABEL: spec.name}, within=spec.all_zones)
     named = await engine.named(instance_name(spec, _ROLES), within=spec.all_zones)
-    # What is just being deleted, a cluster of before perhaps, holds its name for some seconds only.
+    # The VMs of a cluster that is being deleted keep its name for some seconds only.
     others = [
         vm
         for vm in (*labelled, *named)
@@ -273,8 +279,9 @@ def _whose(spec: ClusterSpec, vm: Vm) -> str:
 
 
 def clock_error(ahead: float) -> str:
-    """What is wrong with a clock that is so many seconds ahead of Compute Engine's (negative:
-    behind), or nothing.
+    """Return what is wrong with a clock `ahead` seconds ahead of Compute Engine's, or "".
+
+    A negative number means that it is behind.
     """
     if abs(ahead) <= MOST_CLOCK_ERROR:
         return ""
@@ -286,7 +293,7 @@ def clock_error(ahead: float) -> str:
 
 
 def date_error(declared_at: float) -> str:
-    """What is wrong with a declaration that a clock which has been set since has dated, or nothing."""
+    """Return what is wrong with a declaration dated by a clock that was set since, or ""."""
     away = declared_at - journal.now()
     if away <= MOST_CLOCK_ERROR:
         return ""
@@ -294,20 +301,21 @@ def date_error(declared_at: float) -> str:
 
 
 def corrected_now(ahead: float) -> float:
-    """The present moment (seconds since 1970): by this machine's clock, or by Compute Engine's
-    where that is wrong.
+    """Return the present time in seconds since 1970.
+
+    It is Compute Engine's time if the local clock is wrong.
     """
     return journal.now() - (ahead if clock_error(ahead) else 0.0)
 
 
 # ---------------------------------------------------------------- advice
 #
-# `decisions.capacity` decides what to ask and what follows. Without advice from Compute Engine, what
-# was measured from this machine within the last hour is used instead.
+# `decisions.capacity` decides what to ask and what follows. Without advice from Compute Engine,
+# what was measured from this machine within the last hour is used instead.
 
 
 async def ask_advice(access: Access, spec: ClusterSpec, kind: str) -> events.ClusterAdvised | None:
-    """The advice on a GPU of the cluster, if there is any. Never raises CloudError."""
+    """Return the advice on a GPU of the cluster, if there is any. Never raises CloudError."""
     zones = questions(spec)[kind]
     shape = shape_of(spec, kind, zones[0])
     count = sum(
@@ -326,8 +334,9 @@ async def ask_advice(access: Access, spec: ClusterSpec, kind: str) -> events.Clu
 def measured_advice(
     project: str | None, kind: str, zones: Sequence[str], at: float
 ) -> events.ClusterAdvised | None:
-    """What was seen of these zones with the same project from this machine in the hour before `at`,
-    if anything.
+    """Return what was measured in these zones in the hour before `at`, if anything.
+
+    Only measurements with the same project from this machine count.
     """
     seen = (
         sighting
@@ -343,7 +352,7 @@ def measured_advice(
 
 
 async def advice_findings(access: Access, spec: ClusterSpec) -> list[Finding]:
-    """Which zone the advice prefers, by GPU; nothing where there is no advice."""
+    """Return the zone that the advice prefers, by GPU; empty without advice."""
     found: list[Finding] = []
     for kind, zones in questions(spec).items():
         if given := await ask_advice(access, spec, kind):
@@ -358,7 +367,7 @@ async def advice_findings(access: Access, spec: ClusterSpec) -> list[Finding]:
 
 
 class Adviser:
-    """Asks when a question is due, and records the answers."""
+    """Requester of advice when it is due, and recorder of the answers."""
 
     def __init__(self, recorder: Recorder, access: Access) -> None:
         self._recorder = recorder
@@ -366,15 +375,14 @@ class Adviser:
         self._asked: dict[str, float] = {}
 
     async def keep_asking(self, now: float) -> None:
-        """Ask what is due at `now` and return with the answers; nothing is due most of the time."""
+        """Request what is due at `now`, and return with the answers. Usually nothing is due."""
         spec = self._recorder.state.spec
         for kind in due(self._recorder.state, self._asked, now):
-            self._asked[kind] = (
-                now  # also where there is no answer: it is as little there a moment later
-            )
+            # Also without an answer: the next moment would not have one either.
+            self._asked[kind] = now
             if spec and (given := await ask_advice(self._access, spec, kind)):
                 self._recorder.record(given)
 
     def due(self, now: float) -> bool:
-        """Whether something is to be asked."""
+        """Return whether a request is due."""
         return bool(due(self._recorder.state, self._asked, now))

@@ -1,9 +1,9 @@
-"""Workers' VMs that are stopped, made another machine, and started again, as the user asked.
+"""Change the machine type of workers' VMs as requested: stop, change, start.
 
-Which step is next follows from the journal and from Compute Engine (`decisions.restarting`). What
-is seen is written down, what was asked for is done until it is seen: a controller that dies between
-two steps loses nothing. A VM that cannot be started again is given up, and replaced as one that was
-revoked.
+The next step follows from the journal and from Compute Engine (`decisions.machine_change`).
+Observed states are recorded, and each step is repeated until its result is observed, so a
+controller that dies between two steps loses nothing. A VM that cannot be started again is given up,
+and replaced as one that was preempted.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 2.0
 _PASSING = (UnreachableError, CredentialsError, RateLimitError, NotReadyError)
-"""Errors that say nothing about the VM."""
+"""Errors that give no information about the VM."""
 
 
 class Restarts:
-    """Carries out what was asked. `link` finds the way to a VM that runs, `cause` says what an
-    error is called in the journal, `here` a moment that Compute Engine told by this machine's
-    clock, in ns since 1970, and `told_to_stop` that at which a VM was told to stop (0: not known).
+    """Executor of requested changes.
+
+    `link` returns the link of a running VM, and `cause` the name of an error in the journal. `here`
+    converts a time of Compute Engine to this machine's clock, in ns since 1970. `told_to_stop`
+    returns when a VM was requested to stop (0 if unknown).
     """
 
     def __init__(
@@ -76,12 +78,12 @@ class Restarts:
         return self._access.engine
 
     def look(self) -> None:
-        """Have every VM that is to change go on; called at every change."""
+        """Continue the change of every VM that has one. Called at every change of the state."""
         for vm in self._state.living:
             if self._pending(vm.name) and not self._credentials.refused:
                 self._begun.add(vm.name)
                 self._tasks.do(_key(vm.name), partial(self._carry_out, vm.name))
-        # It may end in other ways than here: by a notice, or as the VM is deleted.
+        # A change can also end elsewhere: by a preemption notice, or with the deletion of the VM.
         over = {
             name
             for name in self._begun
@@ -92,11 +94,11 @@ class Restarts:
         self._begun -= over
 
     def leave(self, vm: str) -> None:
-        """It is deleted."""
+        """Cancel the change of a VM that is deleted."""
         self._tasks.cancel(_key(vm))
 
     def _pending(self, name: str) -> VmState | None:
-        """The VM, as long as it is to change and nobody deletes it."""
+        """Return the VM while its change is pending and it is not being deleted."""
         vm = self._state.vms[name]
         deleted = self._state.phase == "deleting" or vm.left or f"delete {name}" in self._tasks
         return vm if vm.living and vm.change and not deleted else None
@@ -107,17 +109,17 @@ class Restarts:
                 with self._credentials.deferring():
                     await self._step(vm)
             except GoneError:
-                await asyncio.sleep(_LOOK_SECONDS)  # until it is not found either
+                # Wait until the VM is not found any more.
+                await asyncio.sleep(_LOOK_SECONDS)
             except CloudError:
-                await asyncio.sleep(
-                    _AGAIN_SECONDS
-                )  # it is tried again at once, by whoever is in charge then
+                # The loop of the controller starts the task again immediately.
+                await asyncio.sleep(_AGAIN_SECONDS)
                 raise
             if self._credentials.refused:
                 return
 
     async def _step(self, vm: VmState) -> None:
-        """One step of a VM that is to change."""
+        """Take one step of a VM's change."""
         assert vm.change
         name = vm.name
         where = (vm.zone, instance_name(self._recorder.spec, vm.name))
@@ -195,9 +197,10 @@ class Restarts:
         )
 
     def _refused(self, error: CloudError, event: events.Event) -> None:
-        """Write down that Compute Engine refused, where it did.
+        """Record that Compute Engine refused, if it did.
 
-        What is not found may be a machine type or a disk; if it is the VM, the next look tells.
+        A missing resource may be a machine type or a disk. If the VM itself is missing, the next
+        step finds out.
         """
         if isinstance(error, _PASSING):
             raise error

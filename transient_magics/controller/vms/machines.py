@@ -1,4 +1,4 @@
-"""From a decision to a request: the machine, image, labels and time limit of each VM of a cluster."""
+"""Requests for VMs: machine, image, labels and time limit of each VM of a cluster."""
 
 from __future__ import annotations
 
@@ -25,39 +25,40 @@ from .startup import CONTROLLER_USER, USER, account_script, controller_script, s
 
 LABEL = "transient-magics-cluster"
 ID_LABEL = "transient-magics-id"
-"""On every VM and disk: the name of its cluster, and the cluster's id, by which it is found."""
+"""Labels on every VM and disk: the cluster's name, and its id, by which the cluster is found."""
 SEAT_LABEL = {"transient-magics-seat": "true"}
-"""On the VM that a cluster's controller runs on."""
+"""Label on the VM that a cluster's controller runs on."""
 PROXY_LABEL = {"transient-magics-ssh": "proxy"}
-"""On VMs that are reached through Identity-Aware Proxy, though they have an external address."""
+"""Label on VMs that are reached through Identity-Aware Proxy despite an external address."""
 ROLE_LABEL = "transient-magics-role"
 _DESCRIBED = re.compile(r"transient_magics: cluster (\S+) \((\w+)\); owner (\w+), machine (\w+)")
 
 OWNER_LABEL = "transient-magics-owner"
 MACHINE_LABEL = "transient-magics-machine"
 USER_LABEL = "transient-magics-user"
-"""A hash of the principal, the number of the home directory, and for human eyes the login name."""
+"""Owner labels: hash of the principal, number of the home directory, login name for display."""
 MEASURE_LABEL = "transient-magics-measurement"
-"""On VMs that were asked for only to see whether there are any: the id of the measurement."""
+"""Label with the id of a measurement, on VMs requested only to measure availability."""
 OWNER = "owner.json"
-"""In a cluster's folder: the labels that say whose its VMs are."""
+"""File in a cluster's folder with the labels of its VMs' owner."""
 
 
 def labels(spec: ClusterSpec) -> dict[str, str]:
-    """The labels by which the VMs of this cluster, and no others, are found."""
+    """Return the labels by which the VMs of this cluster, and no others, are found."""
     if spec.id:
         return {ID_LABEL: spec.id}
     return {LABEL: spec.name, OWNER_LABEL: login_name()}
 
 
 def tag(spec: ClusterSpec) -> str:
-    """The network tag of this cluster's VMs, by which the firewall knows them."""
+    """Return the network tag of this cluster's VMs for the firewall."""
     return f"transient-magics-{spec.id or spec.name}"
 
 
 def controller_tag(spec: ClusterSpec) -> str:
-    """The network tag of the VM that the controller has for itself, which is no member; empty where
-    it has none.
+    """Return the network tag of the controller's own VM; empty if it has none.
+
+    That VM is not a member of the cluster's network.
     """
     if spec.controller_vm:
         return f"{tag(spec)}-seat"
@@ -65,17 +66,18 @@ def controller_tag(spec: ClusterSpec) -> str:
 
 
 def account(role: str) -> str:
-    """The account by which VMs of this role are entered."""
+    """Return the account for logging in to VMs of this role."""
     return CONTROLLER_USER if role == CONTROLLER else USER
 
 
 def firewall_rules(
     spec: ClusterSpec, whose: Mapping[str, str] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """The rules that close this cluster to everyone but its members and SSH; `whose`: the labels of
-    its VMs' owner.
+    """Return the firewall rules that close this cluster to all but its members and SSH.
+
+    `whose` has the labels of its VMs' owner.
     """
-    # Without one an earlier version declared it: the rules that it was made with stay.
+    # Clusters of an earlier version have no `ssh_from`; their original rules stay.
     ssh_from = spec.ssh_from or (("0.0.0.0/0",) if spec.external_ip else (IAP_RANGE,))
     description = rule_description(spec.name, spec.id)
     if OWNER_LABEL in whose and MACHINE_LABEL in whose:
@@ -84,15 +86,14 @@ def firewall_rules(
 
 
 def rule_description(cluster: str, identity: str) -> str:
-    """What marks a firewall rule as this cluster's."""
+    """Return the description that marks a firewall rule as this cluster's."""
     return f"transient_magics: cluster {cluster} {f'({identity})' if identity else f'of {login_name()}'}"
 
 
 def ruled_by(description: str) -> dict[str, str]:
-    """What a firewall rule's description says of the cluster that it is of, as the labels of that
-    one's VMs would.
+    """Return the labels of the cluster's VMs that a firewall rule's description contains.
 
-    Nothing of one that is not ours, or whose owner it does not say.
+    Empty if the rule is not from this program or does not name its owner.
     """
     found = _DESCRIBED.fullmatch(description)
     if found:
@@ -101,17 +102,17 @@ def ruled_by(description: str) -> dict[str, str]:
 
 
 def instance_name(spec: ClusterSpec, vm: str) -> str:
-    """The VM's name at Compute Engine: `k80x4-worker-0` for `worker-0`."""
+    """Return the VM's name at Compute Engine: `k80x4-worker-0` for `worker-0`."""
     return f"{spec.name}-{vm}"
 
 
 def vm_name(spec: ClusterSpec, instance: str) -> str:
-    """The VM's name in the cluster: `worker-0` for `k80x4-worker-0`."""
+    """Return the VM's name in the cluster: `worker-0` for `k80x4-worker-0`."""
     return instance.removeprefix(f"{spec.name}-")
 
 
 def requested(spec: ClusterSpec, decision: RequestVm) -> events.VmRequested:
-    """The event that records the decision, with the prices that its cost will follow from."""
+    """Return the event that records the decision, with the prices that determine its cost."""
     line = spec.price(price_kind(decision.role, decision.accelerator), decision.zone)
     standard = decision.provisioning_model == "standard"
     return events.VmRequested(
@@ -129,8 +130,9 @@ def vm_request(
     public_key: str,
     whose: Mapping[str, str] = MappingProxyType({}),
 ) -> VmRequest:
-    """What Compute Engine is asked for. The same event always makes the same request, with the same
-    identity.
+    """Return the request to Compute Engine.
+
+    The same event always makes the same request, with the same identity.
     """
     model = event.provisioning_model
     assert model in ("spot", "preemptible", "standard")
@@ -142,6 +144,7 @@ def vm_request(
     image = image_of(spec, event.accelerator)
     attached = gpu.compute_engine_name if gpu and not gpu.bundled else ""
     seat = event.role == CONTROLLER
+
     return VmRequest(
         name=instance_name(spec, event.vm),
         zone=event.zone,
@@ -152,7 +155,8 @@ def vm_request(
         labels={
             LABEL: spec.name,
             **whose,
-            **labels(spec),  # last of these: without an id they say otherwise who the owner is
+            # After `whose`, because the labels of a cluster without an id name another owner.
+            **labels(spec),
             ROLE_LABEL: event.role,
             **(SEAT_LABEL if seat else {}),
             **(PROXY_LABEL if spec.through_proxy else {}),
@@ -168,16 +172,15 @@ def vm_request(
         network=spec.network or "",
         subnet=spec.subnet or "",
         external_ip=spec.external_ip,
-        service_account=(spec.service_account or "default")
-        if seat
-        else "",  # the others run users' code
+        # Other VMs run users' code.
+        service_account=(spec.service_account or "default") if seat else "",
         notice_seconds=spec.notice_seconds if model == "spot" else 0,
         request_id=request_id(*filter(None, [spec.id]), spec.name, spec.declared_at, event.vm),
     )
 
 
 def _disk_gb(spec: ClusterSpec, image: str, *, seat: bool) -> int:
-    """The size of a VM's disk; 0: the image's."""
+    """Return the size of a VM's disk; 0 for the size of its image."""
     if spec.disk_gb and not seat:
         return spec.disk_gb
     if image:
@@ -187,7 +190,8 @@ def _disk_gb(spec: ClusterSpec, image: str, *, seat: bool) -> int:
 
 def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mapping[str, str]:
     if spec.emulated:
-        return {}  # such VMs have what they need, and nobody there is an administrator
+        # These VMs have what they need, and their accounts are not administrators.
+        return {}
     if role == CONTROLLER:
         return {"startup-script": controller_script()}
     if image:
@@ -206,10 +210,10 @@ def _metadata(spec: ClusterSpec, role: str, with_gpu: bool, image: str) -> Mappi
 
 
 async def owner_labels(engine: ComputeEngine) -> dict[str, str]:
-    """The labels of what is made from here with these credentials. On the emulator the user is the
-    principal.
+    """Return the labels for resources made from here with these credentials.
 
-    Raises CloudError where Google does not say whose credentials they are.
+    On the emulator the user is the principal. Raises CloudError if Google does not report the owner
+    of the credentials.
     """
     principal = await engine.principal() or f"emulator/{login_name()}"
     return {
@@ -220,28 +224,30 @@ async def owner_labels(engine: ComputeEngine) -> dict[str, str]:
 
 
 async def save_owner(engine: ComputeEngine, directory: Path) -> None:
-    """Have the labels of the cluster in `directory` written down there, once. Raises CloudError."""
+    """Save the owner labels of the cluster in `directory` there, once. Raises CloudError."""
     if not (directory / OWNER).exists():
         labels = json.dumps(await owner_labels(engine))
-        write_atomically(
-            directory / OWNER, labels, durable=False
-        )  # no controller could begin with half of it
+        # A controller could not begin with half of the file.
+        write_atomically(directory / OWNER, labels, durable=False)
 
 
 def saved_owner(directory: Path) -> Mapping[str, str]:
-    """What was noted of the cluster in `directory`; without it, what can be said without asking
-    anybody.
+    """Return the saved owner labels of the cluster in `directory`.
+
+    Without them, return what is known without a request.
     """
     try:
         return json.loads((directory / OWNER).read_text(encoding="utf-8"))
-    except FileNotFoundError:  # its controller began before there was such a note
+    except FileNotFoundError:
+        # Its controller began before there was such a file.
         return {USER_LABEL: login_name()}
 
 
 def login_name() -> str:
-    """This user's login name, as a label may hold it."""
+    """Return this user's login name in the form of a label."""
     try:
         name = getpass.getuser()
-    except (OSError, KeyError):  # an account without a name
+    except (OSError, KeyError):
+        # The account has no name.
         return "unknown"
     return re.sub(r"[^a-z0-9_-]", "-", name.lower())[:63] or "unknown"

@@ -1,11 +1,10 @@
-"""What puts programs onto a VM, rendered from templates: a stack with our own lock inside, the
-controller.
+"""Start-up scripts of VMs, rendered from templates: a stack with our lock, or the controller.
 
-There are two stacks: for training, and for jobs alone, without TensorFlow (`purpose`).
-`stack.sh.j2` alone says how one is installed. A VM without a baked image runs it at its first boot
-(`startup_script`), the VM that an image is made from tells besides how far it is (`image_script`).
-Wherever users' code runs, its account is no administrator; on the VM that a controller has for
-itself (`controller_script`) none runs, and the account is another one.
+There are two stacks: for training, and for jobs alone, without TensorFlow (`purpose`). Only
+`stack.sh.j2` defines how one is installed. A VM without a baked image runs it at its first boot
+(`startup_script`). The VM that an image is made from also reports its progress (`image_script`). An
+account that runs users' code is not an administrator. The VM of a controller (`controller_script`)
+runs no users' code, and has another account.
 """
 
 from __future__ import annotations
@@ -23,35 +22,37 @@ from ...spec import JOBS, TRAINING
 
 _PACKAGE = "transient_magics"
 _LOCKS = {TRAINING: ("training.txt", "tensor2tensor.txt"), JOBS: ("light.txt",)}
-"""By what a cluster is for. Of the second one of training no dependencies are installed."""
+"""Locks by purpose of the cluster. The second one of training is installed without dependencies."""
 _CUDA_LOCK = "cuda.txt"
-"""Added to training with a GPU: jobs bring what their own frameworks need beside the driver."""
+"""Lock that is added to training with a GPU; jobs bring what their frameworks need."""
 _CONTROLLER_LOCK = "controller.txt"
 NAMESPACE = "transient-magics"
-"""Of the guest attributes in which start-up scripts tell how far they are."""
+"""Namespace of the guest attributes in which start-up scripts report their progress."""
 BOOTED = "/run/transient-booted"
-"""On a VM whose start-up script has ended well, until it boots again."""
+"""File on a VM whose start-up script succeeded, until it boots again."""
 _SUDOERS = "/etc/sudoers.d"
 USER = "transient"
 CONTROLLER_USER = "transient-controller"
-"""The accounts on VMs: users' code runs under the first one."""
+"""Accounts on VMs: users' code runs under the first one."""
 
 
 def startup_script(*, with_gpu: bool, purpose: str = TRAINING) -> str:
-    """The script of a VM that works; its word is the guest attribute `boot`. Idempotent: what is
-    there stays.
+    """Return the script of a VM that works, whose report is the guest attribute `boot`.
+
+    The script is idempotent: it keeps what is installed.
     """
     return _rendered("startup.sh.j2", with_gpu, purpose, "boot")
 
 
 def image_script(*, with_gpu: bool, purpose: str = TRAINING) -> str:
-    """The script of a VM that an image is made from; its word is the guest attribute `image`."""
+    """Return the script of a VM for an image, whose report is the guest attribute `image`."""
     return _rendered("image.sh.j2", with_gpu, purpose, "image")
 
 
 def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
-    """The script of a VM that works and whose image carries the stack. `sudoers`: the folder of
-    sudo's rules.
+    """Return the script of a VM that works and whose image has the stack.
+
+    `sudoers` is the folder of sudo's rules.
     """
     return _template("account.sh.j2").render(
         user=USER,
@@ -64,7 +65,7 @@ def account_script(*, with_gpu: bool, sudoers: str = _SUDOERS) -> str:
 
 
 def controller_script() -> str:
-    """The script of the VM that a controller has for itself. Idempotent, like the others."""
+    """Return the script of the VM of a controller. It is idempotent, like the others."""
     requirements = _shipped("locks", _CONTROLLER_LOCK).read_text(encoding="utf-8").strip()
     return _template("controller.sh.j2").render(
         requirements=requirements, namespace=NAMESPACE, told_as="boot", booted=BOOTED
@@ -72,9 +73,7 @@ def controller_script() -> str:
 
 
 def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
-    """Return a digest of the pinned packages and the driver, short enough for a label of the images
-    that carry them.
-    """
+    """Return a digest of the pinned packages and the driver, for a label of images with them."""
     if with_gpu and purpose == TRAINING:
         names = (*_LOCKS[purpose], _CUDA_LOCK)
     else:
@@ -86,7 +85,7 @@ def lock_hash(*, with_gpu: bool, purpose: str = TRAINING) -> str:
 
 
 def pinned(purpose: str = TRAINING) -> dict[str, str]:
-    """Name and version of every package that a VM has."""
+    """Return the version of every package that a VM has, by name."""
     locks = "\n".join(
         _shipped("locks", name).read_text(encoding="utf-8") for name in _LOCKS[purpose]
     )
@@ -94,8 +93,9 @@ def pinned(purpose: str = TRAINING) -> dict[str, str]:
 
 
 def controller_unit(cluster: str, user: str, environment: Mapping[str, str], log: str) -> str:
-    """The systemd unit of a cluster's controller on a VM: started again when it fails, and when the
-    VM boots again.
+    """Return the systemd unit of a cluster's controller on a VM.
+
+    systemd starts it again when it fails, and when the VM boots again.
     """
     return _template("controller.service.j2").render(
         cluster=cluster, user=user, environment=environment, log=log
@@ -106,7 +106,8 @@ def _template(name: str) -> jinja2.Template:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_shipped("templates", name).parent),
         undefined=jinja2.StrictUndefined,
-        autoescape=False,  # shell scripts and settings
+        # These are shell scripts and settings.
+        autoescape=False,
         trim_blocks=True,
     )
     return environment.get_template(name)
@@ -137,8 +138,9 @@ def _rendered(template: str, with_gpu: bool, purpose: str, told_as: str) -> str:
 
 
 def _shipped(folder: str, name: str) -> Path:
-    """A file of a top-level folder: inside the package when installed from a wheel, beside it in a
-    checkout.
+    """Return a file of a top-level folder.
+
+    The folder is in the package when installed from a wheel, and beside it in a checkout.
     """
     package = Path(str(resources.files(_PACKAGE)))
     installed = package / f"_{folder}" / name

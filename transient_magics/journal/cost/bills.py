@@ -1,5 +1,6 @@
-"""Types and computation of costs: the cost of a cluster and of each piece of its work at a moment,
-and of the cluster at its end. Pure.
+"""Costs of a cluster and of each piece of its work at a moment, and of the cluster at its end.
+
+Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ..state import ClusterState, VmState
 from .shares import Division, Lines, Meter, Workers, divided, stopped_at
 
 _NOTHING = 1e-9
-"""US dollars: what is left of sums that cancel out."""
+"""The rounding error of sums that cancel out, in US dollars."""
 MOVED = "data that followed it"
 FORGOTTEN = "before its journal was removed"
 
@@ -63,20 +64,19 @@ def total(state: ClusterState, now: float) -> float:
 
 
 def costs(state: ClusterState, now: float) -> dict[str, Cost]:
-    """Return by name what each run, job, Dask cluster, study and bag of a cluster has cost until
-    `now`.
+    """Return by name the cost of each run, job, Dask cluster, study and bag until `now`.
 
-    Names of work are unique on a cluster. Runs of studies and Dask clusters of bags are there by
-    themselves, too.
+    Names of work are unique on a cluster. Runs of studies and Dask clusters of bags have entries of
+    their own, too.
     """
     return _work(state, divided(state, now))
 
 
 def charged(state: ClusterState, name: str, now: float) -> float:
-    """Return what counts against a limit on the cost of work until `now`, in US dollars.
+    """Return the amount that counts against a cost limit of work until `now`, in US dollars.
 
-    It is the work's cost, and start-up and notices of VMs in its slots while it had these. A study
-    that has its clusters for itself pays all that they cost.
+    It is the work's cost, plus start-up and notices of VMs in its slots while it had these. A study
+    with its own cluster pays all of the cluster's cost.
     """
     work = state.works.get(name)
     if work and work.has_cluster_alone:
@@ -90,10 +90,10 @@ def charged(state: ClusterState, name: str, now: float) -> float:
 
 
 def hourly_of(state: ClusterState, name: str) -> tuple[float, float]:
-    """Return what running work adds to its cost in an hour besides its workers' VMs, in US dollars.
+    """Return the hourly cost of running work besides its workers' VMs, in US dollars.
 
     The first figure is its share of other VMs and the VMs that prepare for it, per hour on the
-    cluster's clock; the second one its data transfer, per hour of this machine's clock.
+    cluster's clock. The second one is its data transfer, per hour of this machine's clock.
     """
     others = sum(
         vm.hourly for vm in state.living if vm.running_at and vm.role not in (WORKER, PREPARATION)
@@ -114,12 +114,11 @@ def hourly_of(state: ClusterState, name: str) -> tuple[float, float]:
 
 
 def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
-    """Return what the cluster will have cost when Compute Engine ends its VMs, as `spec` from now,
-    to a millionth.
+    """Return the cluster's cost when Compute Engine ends its VMs, if it follows `spec` from now.
 
-    No controller has to run until then. Data transfer that is still to come is not in it, nor what
-    is left of the first minute of VMs that a resize sends away. VMs that stayed where a move has
-    had the others end sooner end later.
+    It is rounded to a millionth of a dollar, and needs no controller until then. It excludes future
+    data transfer, and the rest of the first minute of VMs that a resize removes. VMs that stayed
+    during a move that shortened the life of the others end later.
     """
     left = spec.ends_at - spec.declared_at - state.clock.between(spec.declared_at, now)
     meter = Meter(state, now)
@@ -131,7 +130,7 @@ def at_the_end(state: ClusterState, spec: ClusterSpec, now: float) -> float:
 
 
 def _work(state: ClusterState, division: Division) -> dict[str, Cost]:
-    """The cost of each piece of work, by its name."""
+    """Return the cost of each piece of work, by name."""
     ended = state.over
     found = {
         work.name: _cost(work.name, division.work.get(work.name, {}), over=ended or work.over)
@@ -165,8 +164,9 @@ def _transfer_hourly(state: ClusterState, vm: VmState) -> float:
 
 
 def _lines(state: ClusterState, division: Division) -> dict[str, float]:
-    """The lines of a cluster's bill: work, and the rest. Runs count in their study, Dask clusters
-    in their bag.
+    """Return the lines of a cluster's bill: work, and the rest.
+
+    Runs count in their study, Dask clusters in their bag.
     """
     whole = {member: work.name for work in state.works.values() for member in work.members}
     lines = Lines(float)
@@ -182,7 +182,8 @@ def _lines(state: ClusterState, division: Division) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class Projection:
     """The cost of work at its end, in US dollars: the mean, and the ends of the 90 % interval.
-    `provided`: the condition of all three, as a clause; empty where there is none.
+
+    `provided`: the condition of all three, as a clause; empty if there is none.
     """
 
     mean: float
@@ -209,15 +210,15 @@ class Cost:
     subject : str
         Its name.
     total : float
-        US dollars until now; its final cost where it is `over`.
+        US dollars until now; its final cost if it is `over`.
     lines : Mapping[str, float]
-        What `total` consists of, in US dollars: they sum to it.
+        The parts of `total` in US dollars, which sum to it.
     over : bool
         Whether it has ended.
     projected : Projection or None
-        Its cost at its end; None where it is over, or no forecast can be made.
+        Its cost at its end; None if it is over, or if no forecast can be made.
     note : str
-        Why no forecast can be made, where the user has to do something about it; else empty.
+        Why no forecast can be made, if the user can change that; else empty.
     """
 
     subject: str
@@ -229,7 +230,7 @@ class Cost:
 
     @property
     def words(self) -> str:
-        """`$0.05 so far, $0.42 at its end ($0.38 to $0.46)`, or `$1.07` once it is over."""
+        """`$0.05 so far, $0.42 at its end ($0.38 to $0.46)`, or `$1.07` if it is over."""
         total = render_money(self.total)
         if self.over:
             return total
@@ -243,7 +244,7 @@ class Cost:
 
     @property
     def _figures(self) -> dict[str, str]:
-        """What is shown below its words: each line and its cost."""
+        """The facts shown below its words: each line and its cost."""
         return {name: render_money(dollars) for name, dollars in self.lines.items()}
 
     def _repr_html_(self) -> str:
@@ -254,9 +255,9 @@ class Cost:
 class Bill(Cost):
     """The cost of a cluster: until now, per hour at this moment, and at on-demand prices.
 
-    `by_vm` in US dollars. `work`: the cost of each piece of work, by its name. `transfer` and
-    `transfer_hourly`: what of these is data transfer between zones; hours are those of the emulated
-    clock, but for transfer.
+    `by_vm` in US dollars. `work`: the cost of each piece of work, by name. `transfer` and
+    `transfer_hourly`: the parts for data transfer between zones. Hours are those of the emulated
+    clock, except for transfer.
     """
 
     hourly: float = 0.0

@@ -1,35 +1,35 @@
-"""How the bill of a cluster is divided among its work: from VMs' times and prices, never stored.
+"""Division of a cluster's bill among its work: from VMs' times and prices, never stored.
 
 Each run, job and Dask cluster costs
 
-- its workers: the time of their VMs, at their prices, from when it has them to its end. Trials that
-  share a VM have equal parts of its time. So do VMs that prepare its mini-batches;
-- its share of what the cluster needs besides (parameter servers, the controller's VM) while it
-  runs: at each moment these are divided by the number of workers that each piece of work has;
-- what its workers exchange with parameter servers in other zones, by the byte, as both ends count
-  it.
+- its workers: the time of their VMs, at their prices, from its lease to its end. Trials that
+  share a VM have equal parts of its time. VMs that prepare its mini-batches count too;
+- its share of the cluster's other VMs (parameter servers, the controller's VM) while it runs: at
+  each moment these are divided by the number of workers of each piece of work;
+- the traffic of its workers with parameter servers in other zones, by the byte, as counted at both
+  ends.
 
-A study costs what its trials' runs do, a bag what its Dask clusters do. What happens after the end
-of work changes none of it. Everything else on a cluster's bill stands in lines of its own: start-up
-(until VMs answer, the rest of a first minute with it), idle (VMs without work), VMs after a
-preemption notice, and corrections: less than nothing, where Compute Engine reports only after the
-end of work that a VM of that work had stopped sooner, or takes a VM of it within the VM's first
-minute, which is free. All lines sum to the bill.
+A study costs the sum of its trials' runs, a bag the sum of its Dask clusters. Events after the end
+of work do not change its cost. Everything else on a cluster's bill has separate lines: start-up
+(until VMs respond, with the rest of a first minute), idle (VMs without work), VMs after a
+preemption notice, and corrections. Corrections are negative. They occur if Compute Engine reports
+after the end of work that a VM of that work had stopped earlier, or preempts a VM of it within the
+VM's first minute, which is free. All lines sum to the bill.
 
-Prices on demand are for the same VM time. A `Meter` divides the life of a VM into spans with a
-price: starting, usable, or under notice. Pure.
+On-demand prices cover the same VM time. A `Meter` divides the life of a VM into spans with a price:
+starting, usable, or under notice. Pure.
 
-Google bills a VM by the second from RUNNING on, each start for a minute at least, and nothing where
-it is preempted within its first minute. "Instance uptime is measured as the number of seconds
-between when you start an instance and when you stop an instance, the latter being when the instance
-state is STOPPING" ("VM instance pricing", a copy of late 2025 or after: it lists N4A machines;
-copies of 2017 said TERMINATED). A preempted VM is STOPPING during the usual 30 seconds of its
-notice, so they are free. A longer notice leaves it RUNNING, and is billed.
+Google bills a VM by the second from RUNNING on, with a minimum of one minute for each start, and
+nothing if it is preempted within its first minute. "Instance uptime is measured as the number of
+seconds between when you start an instance and when you stop an instance, the latter being when the
+instance state is STOPPING" ("VM instance pricing", a copy of late 2025 or after: it lists N4A
+machines; copies of 2017 said TERMINATED). A preempted VM is STOPPING during the usual 30 seconds of
+its notice, so they are free. A longer notice leaves it RUNNING, and is billed.
 
-Compute Engine's own times count where they are known. That of a VM's end may arrive after the end
-of work that had the VM, whose cost stays as it was: `Span.learnt` marks the time that is not billed
-after all. The price of a VM includes its disk and its external address. A VM that is stopped, to be
-started again, costs its disk. Where the emulated clock runs faster, VM time is counted on it.
+Compute Engine's own times count if they are known. The time of a VM's end may arrive after the end
+of work that had the VM, whose cost stays the same: `Span.learnt` marks time that turned out to be
+free. The price of a VM includes its disk and its external address. A VM that is stopped, to be
+started again, costs its disk. If the emulated clock runs faster, VM time is counted on it.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _WORKERS = "its workers"
 _SHARED = "its share of other VMs"
 _TRANSFER = "data transfer"
 _NOTHING = 1e-12
-"""US dollars per hour: what is left of sums that cancel out."""
+"""The rounding error of sums that cancel out, in US dollars per hour."""
 Lines = defaultdict[str, float]
-"""US dollars by what for."""
+"""US dollars by purpose."""
 _Tenure = tuple[str, float, float]
-"""The work that had a worker, from when and until when, in seconds on the cluster's clock."""
+"""The work that had a worker, and the begin and end in seconds on the cluster's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
     """The price of all VM time and transfer of a cluster, in US dollars.
 
-    `work`: by work and what for. `rest`: what no work pays, by what for. `beside`: the part of
-    `rest` that is start-up and notices of VMs in slots of work, by that work. `times`: by VM, for
-    how many hours it is billed as what.
+    `work`: by work and purpose. `rest`: costs that no work pays, by purpose. `beside`: the part of
+    `rest` that is start-up and notices of VMs in slots of work, by that work. `times`: the billed
+    hours of each VM, by machine.
     """
 
     work: defaultdict[str, Lines] = field(
@@ -121,9 +121,9 @@ def divided(state: ClusterState, now: float) -> Division:
 
 
 def _line(state: ClusterState, name: str, learnt: float) -> str:
-    """Return the line from which work takes what it pays; empty where it pays nothing.
+    """Return the line from which the cost of work is moved; empty if the work pays nothing.
 
-    Time that is not billed is paid by work alone that was over when that was learnt.
+    Time that is not billed is paid only by work that had ended when this became known.
     """
     if learnt == math.inf:
         return IDLE
@@ -137,9 +137,7 @@ def _share(
     tenures: Mapping[int, list[_Tenure]],
     found: Division,
 ) -> None:
-    """Divide, at each moment, the price of VMs that all work needs by the number of workers that
-    each has.
-    """
+    """Divide the price of shared VMs, at each moment, by the number of workers of each work."""
     moments = list[tuple[float, float, float, int, str, int]]()
     for span in spans:
         moments += [
@@ -172,17 +170,17 @@ def _share(
 
 
 class Workers:
-    """How many workers each piece of work has; those that share a VM have equal parts of it."""
+    """The number of workers of each piece of work; those that share a VM have equal parts of it."""
 
     def __init__(self) -> None:
         self._on: defaultdict[int, Counter[str]] = defaultdict(Counter[str])
-        """By slot: how many places each has there."""
+        """The number of places of each work, by slot."""
         self._slots = Counter[str]()
         self._workers: defaultdict[str, float] = defaultdict(float)
 
     @property
     def parts(self) -> dict[str, float]:
-        """The part that each has of all workers that work has."""
+        """The share of each work in all leased workers."""
         whole = sum(self._workers[name] for name in self._slots)
         return {name: self._workers[name] / whole for name in self._slots}
 
@@ -203,7 +201,7 @@ class Workers:
 
 
 class _Holders:
-    """The work that had the VM of a slot, by time, in equal parts where several had it."""
+    """The work that had the VM of a slot, by time, in equal parts if several had it."""
 
     def __init__(self, tenures: Iterable[_Tenure]) -> None:
         turns = [
@@ -211,7 +209,7 @@ class _Holders:
         ]
         self._moments = list[float]()
         self._names = list[tuple[str, ...]]()
-        """From each moment on, until the next one."""
+        """The work from each moment until the next one."""
         there = Counter[str]()
         for moment, change, name in sorted(turns):
             there[name] += change
@@ -221,7 +219,7 @@ class _Holders:
             self._names.append(tuple(there))
 
     def shares(self, begin: float, end: float) -> dict[str, float]:
-        """Return for how many seconds each had the VM between two moments."""
+        """Return the seconds for which each work had the VM between two moments."""
         found: dict[str, float] = {}
         for index in range(max(bisect_right(self._moments, begin) - 1, 0), len(self._moments)):
             since = max(self._moments[index], begin)
@@ -249,7 +247,7 @@ _NO_HOLDERS = _Holders(())
 
 
 def _tenures(state: ClusterState, now: float) -> dict[int, list[_Tenure]]:
-    """By slot: which work had its worker, from when to when; none after its end."""
+    """Return by slot which work had its worker, from when to when; none after its end."""
     found: defaultdict[int, list[_Tenure]] = defaultdict(list[_Tenure])
     at = state.clock.at
     for name, slot, begin, end in _leases(state, now):
@@ -277,13 +275,11 @@ _LATE_SECONDS = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a VM's time after a start: moments in seconds on the cluster's clock, US dollars
-    per hour.
+    """A part of a VM's time after a start, in seconds on the cluster's clock and dollars per hour.
 
-    `line`: what it is for where no work pays it: START_UP, IDLE or NOTICED. `held`: the VM is in
-    its slot of the cluster; it is not where a move brings it or leaves it. `learnt`: Compute Engine
-    does not bill this time, and when that was learnt (seconds since 1970); infinite for all other
-    time.
+    `line`: its purpose if no work pays it: START_UP, IDLE or NOTICED. `held`: the VM is in its slot
+    of the cluster, not before or after a move. `learnt`: when it was learnt that Compute Engine
+    does not bill this time (seconds since 1970); infinite for billed time.
     """
 
     begin: float
@@ -300,16 +296,16 @@ class Span:
 
     @property
     def dollars(self) -> float:
-        """The price of all of it."""
+        """The price of the whole span."""
         return self.cost_of(self.end - self.begin)
 
     def cost_of(self, seconds: float) -> float:
-        """The price of some of its seconds."""
+        """Return the price of some of its seconds."""
         return seconds / 3600 * self.hourly
 
 
 class Meter:
-    """For how long the VMs of a cluster are billed until `now` (seconds since 1970)."""
+    """A meter of the billed time of a cluster's VMs until `now` (seconds since 1970)."""
 
     def __init__(self, state: ClusterState, now: float) -> None:
         self._spec = state.spec
@@ -317,7 +313,7 @@ class Meter:
         self._now = now
 
     def paid(self, vm: VmState) -> Iterator[tuple[float, Stretch]]:
-        """Yield for how many hours a VM is billed as each machine that it was."""
+        """Yield the billed hours of a VM for each of its machines over time."""
         stretches = vm.stretches
         for stretch, after in itertools.pairwise(stretches):
             seconds = self._clock.between(stretch.since, after.since)
@@ -379,7 +375,7 @@ class Meter:
             yield Span(since, until, stretches[-1].hourly, IDLE, held=True, learnt=vm.ended_at)
 
     def billed_seconds(self, vm: VmState) -> float:
-        """Return for how many seconds a VM is billed, since it was started or stopped last."""
+        """Return the billed seconds of a VM since its latest start or stop."""
         if not vm.running_at:
             return 0.0
         seconds = self.uptime(vm)
@@ -390,8 +386,9 @@ class Meter:
         return max(_LEAST_SECONDS, seconds)
 
     def _is_free(self, vm: VmState) -> bool:
-        """Whether Google bills nothing since a VM's last start, as it took the VM within the first
-        minute.
+        """Return whether Google bills nothing since a VM's last start.
+
+        This is so if it preempted the VM within the first minute.
         """
         if not vm.running_at or not vm.stretches[-1].runs or not stopped_at(vm, self._now):
             return False
@@ -399,9 +396,7 @@ class Meter:
         return taken and self.uptime(vm) < _LEAST_SECONDS
 
     def uptime(self, vm: VmState) -> float:
-        """Return for how many seconds a VM ran, or was stopped, since it was started or stopped
-        last.
-        """
+        """Return the seconds for which a VM ran, or was stopped, since its latest start or stop."""
         if not vm.running_at:
             return 0.0
         last = vm.stretches[-1]
@@ -414,15 +409,16 @@ class Meter:
 
     @cached_property
     def _limit(self) -> float:
-        """When Compute Engine ends VMs, on the cluster's clock. Each lookup takes prices of all
-        zones.
+        """The moment at which Compute Engine ends VMs, on the cluster's clock.
+
+        Cached, because each lookup takes the prices of all zones.
         """
         if self._spec is None:
             return math.inf
         return self._clock.at(self._spec.declared_at) + self._spec.ends_at - self._spec.declared_at
 
     def _seemed_to_end(self, vm: VmState) -> float:
-        """Until when a VM seemed to run as its end was learnt, on the cluster's clock."""
+        """Return the apparent end of a VM when its end was learnt, on the cluster's clock."""
         if vm.ended_at:
             return self._clock.at(_stop(vm, vm.ended_at, vm.ended_at))
         return -math.inf
@@ -434,7 +430,7 @@ def stopped_at(vm: VmState, now: float) -> float:
 
 
 def _stop(vm: VmState, ended: float, now: float) -> float:
-    """Return when billing of a VM stopped that ended at a moment, or did not (0)."""
+    """Return when billing of a VM stopped that ended at `ended`, or has not ended (0)."""
     if vm.noticed_at and (ended or now) - vm.noticed_at <= vm.notice_seconds + _LATE_SECONDS:
         if vm.notice_seconds > NOTICE_SECONDS:
             runs_on = vm.notice_seconds

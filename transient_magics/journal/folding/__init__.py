@@ -26,8 +26,9 @@ from . import clusters, runs, vms, works
 from .rules import Rules, changed
 
 MOST_LOST = 1_000_000
-"""So many events may be missing before the next one: numbers that others choose must leave room for
-ours.
+"""Maximum number of events that may be missing before the next one.
+
+Foreign sequence numbers must leave room for the numbers of this machine.
 """
 RECENT = 60
 _FREQUENT = (
@@ -38,7 +39,7 @@ _FREQUENT = (
     e.DeadlineOutlook,
     Unknown,
 )
-"""Events that come too often to be kept among the recent ones."""
+"""Events that are too frequent to be kept among the recent ones."""
 
 
 @cache
@@ -77,7 +78,7 @@ def replay(history: Iterable[Event], state: ClusterState | None = None) -> Clust
 def fold(state: ClusterState, event: Event) -> ClusterState:
     """Return the state after `event`. An event that was folded already changes nothing.
 
-    Raises JournalError for an event that does not fit the state, which stays as it was.
+    Raises JournalError for an event that does not fit the state; the state stays the same.
     """
     if event.seq and event.seq <= state.seq:
         return state

@@ -1,6 +1,6 @@
 """The rules for events of the cluster and of its controller.
 
-They are about its declaration and phases, its leases, its moves to other zones, and the VMs that the
+They cover its declaration and phases, its leases, its moves to other zones, and the VMs that the
 provider wants back.
 """
 
@@ -97,8 +97,8 @@ def _(state: ClusterState, event: e.ClusterLeased) -> ClusterState:
             tenures[name] = (*tenures.get(name, ()), (place, begin, event.at))
     for name in {*leases.values()} - {*state.leases.values(), *state.tenures}:
         run = state.of(RunState).get(name)
-        # The chief starts when the parameter servers are ready. The run trains, and costs, from its
-        # first worker on.
+        # The chief starts when the parameter servers are ready. The run trains and costs money only
+        # from its first worker on.
         if run and run.started_at:
             state = with_run(state, name, started_at=event.at)
     ahead = {int(slot): name for slot, name in event.ahead.items()}
@@ -183,7 +183,7 @@ def _(state: ClusterState, event: e.ReclaimAnswered) -> ClusterState:
 
 
 def _reclaim_of(state: ClusterState) -> Reclaim:
-    """Return what the provider wants back. Raises ValueError if that is nothing."""
+    """Return the provider's request for VMs. Raises ValueError if there is none."""
     if state.reclaim is None:
         raise ValueError("no VM is wanted back")
     return state.reclaim

@@ -1,4 +1,4 @@
-"""How a rule of the fold is written, and what rules use.
+"""The decorator for rules of the fold, and helpers that rules use.
 
     rules = Rules()
 
@@ -43,7 +43,7 @@ class Rules(dict[type[Event], Rule[Event]]):
 def changed(value: _Value, /, **changes: object) -> _Value:
     """Return a copy of a dataclass with other values of some fields.
 
-    `dataclasses.replace` does the same in four times the time, and a panel folds a month's journal
+    It takes a quarter of the time of `dataclasses.replace`, and a panel folds a month's journal
     when it opens.
     """
     new = object.__new__(type(value))
@@ -58,7 +58,7 @@ def changed(value: _Value, /, **changes: object) -> _Value:
 
 @cache
 def _field_names(cls: type) -> tuple[str, ...]:
-    """Return the names of all fields of a dataclass, also of those that it inherits."""
+    """Return the names of all fields of a dataclass, including inherited ones."""
     return tuple(field.name for field in fields(cls))
 
 
@@ -70,7 +70,7 @@ def declare(state: ClusterState, work: Work[object]) -> ClusterState:
 
 
 def refuse_unknown_vms(state: ClusterState, vms: Iterable[str]) -> None:
-    """Raise ValueError if the cluster never had one of these VMs: a VM may have written the event."""
+    """Raise ValueError for VMs that the cluster never had: a VM may have written the event."""
     unknown = [vm for vm in vms if vm not in state.vms]
     if unknown:
         raise ValueError(f"the cluster has no VM {', '.join(unknown)}")
@@ -85,5 +85,5 @@ def with_work(state: ClusterState, kind: str, name: str, /, **changes: object) -
 
 
 def put(state: ClusterState, *works: Work[object]) -> ClusterState:
-    """Add work, or put it in the place of work with the same name."""
+    """Add work, or replace work with the same name."""
     return changed(state, works=state.works.with_work(*works))

@@ -1,8 +1,8 @@
 """The rules for events of runs, of their workers and of their deadlines.
 
 Most rules need only the run. `@_run_rule(EVENT)` makes a rule of a function that returns the run's
-changed fields. Events of unknown runs, and of runs that are over, change nothing: a chief may report
-late.
+changed fields. Events of unknown runs, and of runs that are over, change nothing: a chief may
+report late.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from .rules import Rules, changed, put, with_work
 
 rules = Rules()
 SERIES = 720
-"""The most points of a run's series."""
+"""Maximum number of points of a run's series."""
 MARKS = 120
-"""The most checkpoints of a run, and the most evaluations."""
+"""Maximum number of checkpoints of a run, and of evaluations."""
 MOST_MEASURED = 1000
-"""The most measures of stalls of a run: the latest."""
+"""Maximum number of stall measures of a run: the latest."""
 WAITED = 12
-"""The most reports of a run about how long its workers waited for mini-batches: the latest."""
+"""Maximum number of reports of a run on its workers' waiting for mini-batches: the latest."""
 _Kind = TypeVar("_Kind", bound=Event)
 _Changes = Mapping[str, object]
 
@@ -58,7 +58,7 @@ _Changes = Mapping[str, object]
 def _run_rule(
     kind: type[_Kind],
 ) -> Callable[[Callable[[RunState, _Kind], _Changes]], Callable[[RunState, _Kind], _Changes]]:
-    """Make a rule for a kind of event of a function that returns the changed fields of its run."""
+    """Return a decorator that makes a rule of a function returning the changed fields of a run."""
 
     def register(
         changes: Callable[[RunState, _Kind], _Changes],
@@ -198,7 +198,7 @@ def _(state: ClusterState, event: e.PreparationScaled) -> ClusterState:
     before = state.of(RunState)[event.run].preparation
     count = len(event.slots)
     least = before.least
-    # The run gave VMs back and needs more again, so it keeps as many from now on.
+    # The run returned VMs and needs more again, so it keeps at least as many from now on.
     if count > len(before.slots) and before.gave_back:
         least = count
     preparation = replace(
@@ -321,7 +321,7 @@ def _(run: RunState, event: TrainFailed) -> _Changes:
 
 
 def _end(phase: str, event: TrainFinished | TrainFailed) -> _Changes:
-    """Return what changes at every end of a run."""
+    """Return the fields that change at every end of a run."""
     return {
         "phase": phase,
         "ended_at": event.at,
@@ -381,7 +381,7 @@ _Timed = TypeVar("_Timed", bound=tuple[float, *tuple[object, ...]])
 def _longer(points: tuple[_Timed, ...], new: _Timed, most: int) -> tuple[_Timed, ...]:
     """Return the points with one more at the end. Each begins with its time.
 
-    If there would be too many, about half of them stay, at about equal distances.
+    If there would be too many, about half of them are kept, at about equal distances.
     """
     if len(points) >= most:
         apart = (new[0] - points[0][0]) * 2 / most

@@ -65,8 +65,8 @@ def _(state: ClusterState, event: e.VmRunning) -> ClusterState:
     vm = state.vms.get(event.vm)
     if vm is None:
         return state
-    # A VM may run although it was reported as refused or gone. It costs money, so it must not be
-    # forgotten: it counts as one that failed, and is deleted.
+    # A VM may run although it was reported as refused or gone. It costs money, so the state must
+    # contain it: it counts as a failed VM, and is deleted.
     if not vm.living and not vm.running_at:
         failure = vm.failure or UNEXPECTED
         vm = changed(vm, state="requested", failure=failure, reason="", cause="", ended_at=0.0)
@@ -324,7 +324,7 @@ def _stopping(vm: VmState | None, event: e.VmRevoked | e.VmDeleted) -> float:
 
 
 def between(earliest: float, reported: int, latest: float) -> float:
-    """Return a moment that another machine reported, in seconds; 0 if it is not in this interval."""
+    """Return a moment that another machine reported, in seconds; 0 if outside this interval."""
     moment = reported / 1e9
     if earliest <= moment <= latest:
         return moment

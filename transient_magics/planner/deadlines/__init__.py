@@ -1,1 +1,1 @@
-"""What a deadline costs, simulated on markets of Spot VMs."""
+"""The cost of a deadline, simulated on markets of Spot VMs."""

@@ -1,11 +1,10 @@
-"""What a deadline costs: dollars over deadlines, by the controller's own decisions in simulation on
-a market.
+"""The cost of deadlines in dollars, from simulations of the controller's decisions on a market.
 
-Each course is a cluster governed by `decide`, whose Spot VMs come and go as the market says. Its
-speed is as far off as measurements leave open, and so are Spot prices; a start takes its 99th
-percentile at most. Parameter servers are paid until the work is done. Where no trace is given,
-markets are drawn: whether there is any VM like AWS's of 2022, how many at once like Google's of
-2025, so that capacity may do for a part of the workers.
+Each course is a cluster controlled by `decide`, whose Spot VMs follow a market. The error of its
+speed is that of the measurements, and Spot prices vary similarly; a start takes its 99th percentile
+at most. Parameter servers are billed until the work is done. Without a trace, markets are drawn:
+the availability of any VM is like AWS's of 2022, and their number like Google's of 2025, so
+capacity may suffice for some of the workers only.
 """
 
 from __future__ import annotations
@@ -34,37 +33,40 @@ from ..choices import Choice
 from ..simulate import Course
 from ..speeds.workloads import Workload
 
-# deviations: of a speed that 5 % are below, of a start that 1 % take longer than
+# Deviations: the speed that is exceeded in 95 % of cases, and the start time that is exceeded in 1
+# %.
 _LOWER = 1.645
 _LATE = 2.326
-_DECISIONS = 100  # until a deadline: what a controller does each second is done so often
+# Simulated decisions until a deadline; a real controller decides each second.
+_DECISIONS = 100
 RUNS = 200
 COMPARED = 50
-"""Courses: of the deadline that is asked for, and of others, on the same markets."""
+"""Number of courses for comparing the requested deadline with others on the same markets."""
 OTHERS = (1.0, 1.15, 1.35, 1.6, 2.0)
-"""Deadlines of the curve, in the nearest that can be met."""
-_UNKNOWN = 3  # decisions until its speed is known, and what follows is asked for
-_MEASURED = (
-    3600.0  # seconds for which a course's speeds count as measured: they are known once it trains
-)
+"""Deadlines of the curve, in units of the nearest feasible one."""
+# Decisions until the speed is known and the resulting VMs are requested.
+_UNKNOWN = 3
+# Seconds for which a course's speeds count as measured: they are known once it trains.
+_MEASURED = 3600.0
 
 GRID = 720.0
-"""Seconds of a step: the 12 minutes that the published traces' slowest sampling still tells apart.
-"""
+"""Seconds of a step of a market: 12 minutes, the slowest sampling of the published traces."""
 AGES = (1, 2, 4, 8)
 """The youngest age of each class of spells, in steps; a spell's first step has the age 1."""
 _PRIOR = "prior.csv"
-# steps of a drawn market before a window of it begins
+# Steps of a drawn market before a window of it begins.
 _SETTLING = 30
 _MOST_SETTLING = 2000
 Open = NDArray[np.bool_]
-"""Whether a zone has a Spot VM at the beginning of each step; one row a window."""
+"""Whether a zone has a Spot VM at the beginning of each step; one row per window."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a deadline of `hours` costs in the mean, nine of ten runs between `low` and `high`; when
-    they were done, likewise; and the `chance` that one is in time.
+    """The mean cost of a deadline of `hours`, with the range of 90 % of the runs.
+
+    `low` and `high` are its ends. The times at which they finish have the same form. `chance` is
+    the probability that a run is in time.
     """
 
     hours: float
@@ -89,11 +91,10 @@ class Point:
 
 @dataclass(frozen=True)
 class DeadlineCost:
-    """`wanted`: the deadline that was asked for; `curve`: it and others, the nearest that can be
-    met first.
+    """The costs of deadlines: `wanted`, the requested one, and the `curve` with others.
 
-    `on_demand`: what on demand alone costs; `market`: what capacity is like in the simulation;
-    `runs`: how many.
+    The nearest feasible deadline of the curve is first. `on_demand` is the cost with on-demand VMs
+    only. `market` describes the capacity in the simulation, and `runs` is the number of courses.
     """
 
     wanted: Point
@@ -102,7 +103,7 @@ class DeadlineCost:
     market: str
     runs: int
     start: float
-    """Seconds within which VMs on demand must take steps, for the promise to hold."""
+    """Seconds within which on-demand VMs must take steps to meet the deadline."""
 
 
 def deadline_cost(
@@ -176,9 +177,8 @@ def deadline_cost(
     usual = _point(asked[:COMPARED], wanted, transfer).dollars
     curve = {wanted: exact}
     for deadline in deadlines:
-        if (
-            deadline != wanted
-        ):  # the same markets and luck: their difference is more certain than either
+        # Use the same markets and luck: the difference is more certain than either cost.
+        if deadline != wanted:
             point = _point(courses(deadline, COMPARED), deadline, transfer)
             curve[deadline] = point.moved(exact.dollars - usual)
     curve = {deadline: curve[deadline] for deadline in deadlines}
@@ -204,7 +204,7 @@ def _courses(
     deadline: float,
     count: int,
 ) -> list[Simulation]:
-    """Simulate courses until a deadline, each with a market and luck of its own."""
+    """Simulate courses until a deadline, each with its own market and luck."""
     declared = {(gpu, SPOT): workers for gpu, workers in _counts(choice).items()}
     curve = choice.speed_of(workload)
     sizes = [{gpu: workers} for gpu in _counts(choice) for workers in range(1, choice.workers + 1)]
@@ -237,7 +237,7 @@ def _courses(
 
 
 def _kinds(course: Course, luck: float) -> tuple[Kind, ...]:
-    """The workers and what they cost, where Spot prices are so many deviations from the list's."""
+    """Return the workers and their costs, with Spot prices `luck` deviations off the list price."""
     kinds: list[Kind] = []
     for gpu in dict.fromkeys(group.accelerator for group in course.groups):
         groups = [group for group in course.groups if group.accelerator == gpu]
@@ -253,7 +253,7 @@ def _kinds(course: Course, luck: float) -> tuple[Kind, ...]:
 def _point(worlds: Sequence[Simulation], deadline: float, transfer: float) -> Point:
     dollars = np.array([world.cost + transfer for world in worlds])
     done = np.array([each.now / 3600 for each in worlds])
-    # Of n courses and one more, 5 % lie below this quantile in the mean, for any n.
+    # Of n courses and one more, 5 % are below this quantile on average, for any n.
     (low, high), (soon, long_) = (
         np.quantile(each, [0.05, 0.95], method="weibull") for each in (dollars, done)
     )
@@ -277,33 +277,29 @@ def _counts(choice: Choice) -> dict[str, int]:
 
 
 def work_seconds(choice: Choice, workload: Workload, train_steps: int) -> float:
-    """How long so many steps take, on a cluster of which nothing is taken, at the lower bound of
-    its speed.
-    """
+    """Return the seconds for the steps without preemptions, at the lower bound of the speed."""
     return _work(choice, workload, choice.course(workload, train_steps))
 
 
 def start_seconds(choice: Choice, workload: Workload, train_steps: int) -> float:
-    """How long its VMs take until they make steps; 1 % take longer."""
+    """Return the seconds until the VMs take steps; 1 % take longer."""
     return _start(choice.course(workload, train_steps))
 
 
 def _work(choice: Choice, workload: Workload, course: Course) -> float:
-    """Seconds of the undisturbed cluster, at a speed that 5 % are below, as far as measurements
-    tell.
-    """
+    """Return the seconds of the undisturbed cluster, at a speed exceeded with 95 % probability."""
     error = _error(choice, workload, course)
     return course.steps / choice.steps_per_second(workload) * math.exp(_LOWER * error)
 
 
 def _error(choice: Choice, workload: Workload, course: Course) -> float:
-    """The deviation of the speed's logarithm."""
+    """Return the standard deviation of the speed's logarithm."""
     steps = max(group.step_error for group in course.groups)
     return math.hypot(steps, course.work_error, choice.speed_error(workload))
 
 
 def _start(course: Course) -> float:
-    """Seconds from the request of VMs until they take steps; 1 % take longer."""
+    """Return the seconds from the request of VMs until they take steps; 1 % take longer."""
     return max(
         group.startup.running
         + group.startup.usable
@@ -314,10 +310,10 @@ def _start(course: Course) -> float:
 
 
 def drawn(workers: int, seconds: float, count: int = RUNS, seed: int = 0) -> list[Capacity]:
-    """Draw markets for so many workers and seconds: how many Spot VMs there are at each second.
+    """Draw markets: the number of Spot VMs at each second.
 
-    Whether there is any is like in AWS's traces of 2022, how many there are then like in Google's
-    zones of 2025.
+    Whether there are any is as in AWS's traces of 2022. Their number is then as in Google's zones
+    of 2025.
     """
     markets: list[Capacity] = []
     for number, row in enumerate(published().drawn(count, math.ceil(seconds / GRID) + 1, seed)):
@@ -331,7 +327,7 @@ def drawn(workers: int, seconds: float, count: int = RUNS, seed: int = 0) -> lis
 def _markets(
     traces: Sequence[Trace], name: str, workers: int, seconds: float, seed: int, runs: int
 ) -> tuple[list[Capacity], str]:
-    """How many Spot VMs there are at each second, of each course, and in words what that is like."""
+    """Return the Spot VMs at each second, of each course, and a description of the market."""
     if not traces:
         if workers > 1:
             numbers = ", with as many VMs at once as Google's zones had H100s in October 2025"
@@ -356,7 +352,7 @@ def _markets(
         if trace.end > seconds
         for begin in np.arange(0.0, trace.end - seconds, room / runs)
     ]
-    # In any order: the first ones, on which deadlines are compared, are of all traces.
+    # Random order: the first ones, on which deadlines are compared, are from all traces.
     order = np.random.default_rng(seed).permutation(len(begins))
     markets = [_replayed(begins[place][0], float(begins[place][1]), workers) for place in order]
     return markets, f"as {name} says of {workers} VMs{all_or_none}"
@@ -367,8 +363,9 @@ def _stepwise(numbers: Sequence[int]) -> Capacity:
 
 
 def _replayed(trace: Trace, begin: float, workers: int) -> Capacity:
-    """Where a trace counts fewer VMs than there are workers, all come and go with the most that it
-    counts.
+    """Return the replayed capacity of a trace for `workers` workers.
+
+    If the trace counts fewer VMs than workers, all of them come and go with its maximum.
     """
     most = max(trace.numbers)
     if most >= workers:
@@ -376,29 +373,31 @@ def _replayed(trace: Trace, begin: float, workers: int) -> Capacity:
     return lambda now: workers if trace.at(begin + now) == most else 0
 
 
-# Spot markets that plans with a deadline simulate: a mixture of Markov chains, learnt from
-# published availability.
+# Spot markets of plans with a deadline: a mixture of Markov chains, learned from published
+# availability.
 #
-# A chain has a chance, each step, that a spell ends: of being open, or of not. It depends on the
-# spell's age, in classes that double (`AGES`). Markets differ: the mixture of a few chains says
-# how.
+# In each step a chain has a probability that a spell of open or closed ends. It depends on the
+# spell's age, in classes that double (`AGES`). A mixture of a few chains describes how markets
+# differ.
 
 
 @dataclass(frozen=True)
 class Chains:
-    """`weight[k]`: how likely chain k is; `ends[k, o, c]`: the chance that a spell of class c ends
-    within a step, where o is 1 for open and 0 for not.
+    """A mixture of Markov chains: `weight[k]` is the probability of chain k.
+
+    `ends[k, o, c]` is the probability that a spell of class c ends within a step, where o is 1 for
+    open and 0 for closed.
     """
 
     weight: NDArray[np.float64]
     ends: NDArray[np.float64]
 
     def class_of(self, age: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The class of a spell's age in steps."""
+        """Return the class of a spell's age in steps."""
         return np.searchsorted(AGES, age, side="right") - 1
 
     def drawn(self, runs: int, steps: int, seed: int = 0) -> Open:
-        """Windows of markets like these, each of one chain, which begin anywhere in its course."""
+        """Return windows of markets like these, each of one chain, from anywhere in its course."""
         random = np.random.default_rng(seed)
         chain = random.choice(len(self.weight), runs, p=self.weight / self.weight.sum())
         settling = min(_SETTLING * AGES[-1], _MOST_SETTLING)

@@ -1,1 +1,1 @@
-"""How long transient VMs live: models fitted to what was observed, ended by revocation or not."""
+"""Lifetimes of transient VMs: models of observed VMs, ended by revocation or not."""

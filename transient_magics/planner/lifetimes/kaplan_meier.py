@@ -1,18 +1,17 @@
-"""Survival as it was observed, without any formula: Kaplan and Meier (1958, doi
-10.1080/01621459.1958.10501452).
+"""Observed survival without a formula: Kaplan and Meier (1958, doi 10.1080/01621459.1958.10501452).
 
 The band is Greenwood's variance on the log-log scale (Kalbfleisch and Prentice, "The Statistical
-Analysis of Failure Time Data", 2002, section 1.4), which keeps it between 0 and 1. Since the last
-revocation VMs have left unrevoked, and the share stays though fewer are left to show that it falls:
-for the lower end the variance grows by how many were left then for each that is left now (F. J.
-Dorey, E. L. Korn, "Effective sample sizes for confidence intervals for survival probabilities",
-Statistics in Medicine 6, 1987). Before the first revocation the variance has no width; there the
-band is the exact one of no event among so many VMs. Within an hour of which only the number of
-revocations is known nobody saw when they came: the band reaches from the hour's end to its begin,
-and from the one's lower to the other's upper end.
+Analysis of Failure Time Data", 2002, section 1.4), which keeps it between 0 and 1. After the last
+revocation, VMs leave the observation unrevoked, so fewer VMs support an unchanged share. For the
+lower end, the variance is multiplied by the ratio of the VMs left at that revocation to those left
+now (F. J. Dorey, E. L. Korn, "Effective sample sizes for confidence intervals for survival
+probabilities", Statistics in Medicine 6, 1987). Before the first revocation the variance is zero;
+there the band is the exact one of no event among this number of VMs. Where revocations are known by
+the hour only, their times within the hour are unknown: the band reaches from the lower end at the
+end of the hour to the upper end at its start.
 
-`Capped` and `Continued` are models beyond the observed ages: VMs that end by contract, and VMs that
-nobody ends.
+`Capped` and `Continued` are models beyond the observed ages: VMs that end by contract, and VMs
+without such an end.
 """
 
 from __future__ import annotations
@@ -34,17 +33,18 @@ from .parametric import LifetimeModel, Weibull, from_table
 _NODES = 40
 
 BLOCKS = 100
-"""Into so many parts courses are cut."""
+"""Number of blocks that simulated courses are cut into."""
 _VAGUE = 0.5
-"""The shape of Weibull's lifetimes of the VM that nobody saw: 13 % end before a hundredth of their
-mean, 14 % after twice as much.
+"""Weibull shape of the lifetime of the additional, unobserved VM.
+
+13 % end before a hundredth of their mean, 14 % after twice the mean.
 """
 _Array = NDArray[np.float64]
 
 FALSE_ALARMS = 0.01
-"""In how many blocks there is an alarm where nothing changed."""
+"""Rate of false alarms: the share of blocks with an alarm where nothing changed."""
 LATEST = 30
-"""How many VMs are a block."""
+"""Number of VMs in a block."""
 VMS_PER_FALSE_ALARM = round(LATEST / FALSE_ALARMS)
 _LEAST_EXPECTED = 3.0
 
@@ -54,8 +54,7 @@ class KaplanMeier:
     """The share of VMs that live longer than an age.
 
     Where revocations are known by the hour only, they are taken as even within it. Beyond the last
-    age that anybody watched the share stays as it is there: of VMs older than that nothing is
-    known.
+    observed age the share stays constant, because nothing is known of older VMs.
     """
 
     observed: Observations
@@ -64,6 +63,7 @@ class KaplanMeier:
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return "Kaplan-Meier"
 
     @cached_property
@@ -73,18 +73,20 @@ class KaplanMeier:
         return np.append(0.0, ages), np.append(1.0, np.cumprod(1 - ended / at_risk))
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share that lives longer than each of `hours`."""
         return np.where(np.asarray(hours) < self.end, self._read(self.steps[1], hours), 0.0)
 
     def band(
         self, hours: NDArray[np.float64], level: float = 0.9
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Between which shares the true one lies at each age, with probability `level`."""
+        """Return the interval of the true share at each age, with probability `level`."""
         return self._quantile(hours, (1 - level) / 2), self._quantile(hours, (1 + level) / 2)
 
     def alive_of(self, vms: int, age: float, level: float = 0.9) -> tuple[int, int]:
-        """Of so many other VMs, how many live longer than an age in hours: between which numbers,
-        with probability `level`. Chance among them counts, and what is not known about the share
-        (as in `band`).
+        """Return the interval of how many of `vms` other VMs live longer than `age`, in hours.
+
+        It has the probability `level`, and includes chance among these VMs and the uncertainty of
+        the share (as in `band`).
         """
         shares = self._quantile(np.array(age), (np.arange(_NODES) + 0.5) / _NODES)
         chance = special.bdtr(np.arange(vms + 1)[:, None], vms, shares).mean(axis=1)
@@ -93,16 +95,17 @@ class KaplanMeier:
         )
 
     def variance(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Greenwood's variance of the share at each age."""
+        """Return Greenwood's variance of the share at each age."""
         return self._read(self._greenwood, hours) * self.survival(hours) ** 2
 
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         return from_table(share, age, *self._falling, self.survival)
 
     def resampled(self, seed: int) -> Resampled:
-        """See `resampling`."""
+        """Return the model with resampled VMs, for each block; see `weighted`."""
         observed, counts, _ = weighted(self.observed, seed)
         ages, shares = KaplanMeier(observed, self.end).falling(counts)
         ages = np.append(ages, max(ages[-1], self.observed.end))
@@ -118,8 +121,10 @@ class KaplanMeier:
     def falling(
         self, counts: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Points between which the share falls in straight lines if there were `counts` of the VMs,
-        in each column other ones: ages, and shares in as many columns.
+        """Return points between which the share falls in straight lines, for weighted VMs.
+
+        `counts` has the weights, a column for each sample. Return ages, and shares with a column
+        for each sample.
         """
         ages, ended, at_risk = self._counted(counts)
         left = np.divide(
@@ -128,7 +133,8 @@ class KaplanMeier:
         begin = np.ones((1, counts.shape[1]), np.float64)
         ages = np.append(0.0, ages)
         shares = np.cumprod(np.vstack([begin, left]), axis=0, dtype=np.float64)
-        if not self.observed.grouped:  # a step down is two points at one age
+        # A step down is two points at one age.
+        if not self.observed.grouped:
             ages = np.repeat(ages, 2)[1:]
             shares = np.repeat(shares, 2, axis=0)[:-1]
         if np.isfinite(self.end):
@@ -147,9 +153,7 @@ class KaplanMeier:
 
     @cached_property
     def risks(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Ages at which the share changes, how many were revoked there, and how many had reached
-        the age.
-        """
+        """Ages at which the share changes, and the VMs revoked there and at risk there."""
         ages, ended, at_risk = self._counted(self.observed.count[:, np.newaxis])
         return ages, ended[:, 0], at_risk[:, 0]
 
@@ -158,9 +162,8 @@ class KaplanMeier:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         observed = self.observed
         seen = self.observed.seen
-        begun = observed.lower[
-            seen & ~observed.exact & (observed.lower > 0)
-        ]  # of the hours: level up to there
+        # Starts of the hours with revocations: the share is constant up to there.
+        begun = observed.lower[seen & ~observed.exact & (observed.lower > 0)]
         ages = np.unique(np.append(observed.upper[seen], begun))
         ended = np.zeros((len(ages), counts.shape[1]))
         np.add.at(ended, np.searchsorted(ages, observed.upper[seen]), counts[seen])
@@ -184,13 +187,12 @@ class KaplanMeier:
     def _quantile(
         self, hours: NDArray[np.float64], part: float | NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Below which share the true one lies with the probability `part`, at each age."""
+        """Return the share below which the true one lies with probability `part`, at each age."""
         low = np.asarray(part) < 0.5
         hours = np.where(low, self._outer(hours, "left"), self._outer(hours, "right"))
         shares = self.survival(hours)
-        least = self.steps[1][self.steps[1] > 0][
-            -1
-        ]  # where all are gone, as uncertain as just before
+        # Where all VMs are gone, the uncertainty is that just before.
+        least = self.steps[1][self.steps[1] > 0][-1]
         logarithm = np.log(np.minimum(np.maximum(shares, least), 1 - 1e-9))
         alone = np.maximum(
             np.where(low, self._left(hours), self.observed.vms) / self.observed.design_effect, 1
@@ -202,7 +204,7 @@ class KaplanMeier:
         return np.where((shares <= 0) & (low | (np.asarray(hours) >= self.end)), 0.0, found)
 
     def _left(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How many VMs had been watched to each age, and lived; one at least."""
+        """Return how many VMs were observed alive up to each age; at least one."""
         observed = self.observed
         last = np.where(observed.seen, observed.upper, observed.lower)
         order = np.argsort(last)
@@ -210,7 +212,7 @@ class KaplanMeier:
         return np.maximum(left[np.searchsorted(last[order], hours, side="left")], 1.0)
 
     def _thinned(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For each VM that is left at an age, how many were at the last revocation before it."""
+        """Return the VMs at the last revocation before each age, per VM left at the age."""
         at_risk = np.append(float(self.observed.vms), self.risks[2])
         place = np.searchsorted(self.steps[0], np.asarray(hours), side="right") - 1
         return np.maximum(at_risk[place] / self._left(hours), 1.0)
@@ -218,8 +220,9 @@ class KaplanMeier:
     def _outer(
         self, hours: NDArray[np.float64], side: Literal["left", "right"]
     ) -> NDArray[np.float64]:
-        """The end (`left`: the later) of the hour in which nobody saw the share at an age; else the
-        age itself.
+        """Return the end (`left`) or start (`right`) of the hour that hides the share at an age.
+
+        Return the age itself where ages are exact.
         """
         if not self.observed.grouped:
             return np.asarray(hours, float)
@@ -237,48 +240,51 @@ class KaplanMeier:
 
 @dataclass(frozen=True)
 class Capped:
-    """Another model's VMs, all of which are ended at the age `end` in hours at the latest:
-    preemptible VMs.
-    """
+    """VMs of another model, all of which end at the age `end` in hours: preemptible VMs."""
 
     model: LifetimeModel
     end: float
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return self.model.name
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share that lives longer than each of `hours`."""
         return np.where(np.asarray(hours) < self.end, self.model.survival(hours), 0.0)
 
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         found = np.minimum(self.model.quantile(share, age), self.end)
         return np.maximum(found, np.nextafter(age, np.inf))
 
     def resampled(self, seed: int) -> Capped:
-        """See `resampling`."""
+        """Return the capped model with resampled VMs, for each block."""
         return Capped(resampled(self.model, seed), self.end)
 
 
 @dataclass(frozen=True)
 class Continued:
-    """VMs as observed, which nobody watched beyond the age `watched` in hours: as many are revoked
-    per hour of their lives as in the second half of what was watched. That is an assumption; a
-    limit would be one too. That rate rests on few VMs, none of which may have been revoked: it
-    leans on what was seen of others of the kind.
+    """Observed VMs with an assumed rate of revocations beyond the age `watched`, in hours.
+
+    The rate per hour of life is that of the second half of the observed ages. That is an
+    assumption, as a limit would be. The rate is based on few VMs, and possibly on no revocation, so
+    it is combined with the observations of other VMs of the kind.
     """
 
     model: KaplanMeier
     watched: float
     seen: Tail
-    """What was seen in the second half."""
+    """The observed second half."""
     leaning: Tail
-    """The same with what it leans on."""
+    """The second half, combined with other VMs of the kind."""
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return self.model.name
 
     @property
@@ -287,6 +293,7 @@ class Continued:
         return self.leaning.rate
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share that lives longer than each of `hours`."""
         hours = np.asarray(hours)
         later = np.exp(-self.rate * np.maximum(hours - self.watched, 0.0))
         return self.model.survival(np.minimum(hours, self.watched)) * later
@@ -294,17 +301,17 @@ class Continued:
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         found = self.model.quantile(share, np.minimum(age, self.watched))
         last = float(self.model.survival(np.array(self.watched)))
         if self.rate > 0 and last > 0:
             late = np.log(last / (share * self.survival(np.asarray(age)))) / self.rate
             found = np.where(np.isinf(found), self.watched + late, found)
-        return np.maximum(
-            found, np.nextafter(age, np.inf)
-        )  # where all that were watched are gone, at once
+        # Where all observed VMs are gone, the lifetime ends immediately after `age`.
+        return np.maximum(found, np.nextafter(age, np.inf))
 
     def resampled(self, seed: int) -> Resampled:
-        """See `resampling`; the rate is drawn from its posterior distribution."""
+        """Return the model with resampled VMs, and a rate from its posterior distribution."""
         observed = self.model.observed
         every, counts, random = weighted(observed, seed)
         ages, shares = KaplanMeier(every, self.model.end).falling(counts)
@@ -317,8 +324,9 @@ class Continued:
 
 
 def continued(model: KaplanMeier, watched: float, kind: Observations | None = None) -> Continued:
-    """The model beyond the age `watched` in hours; `kind`: more VMs of its kind, the same among
-    them, to lean on.
+    """Return the model, continued beyond the age `watched` in hours.
+
+    `kind` has more VMs of the kind, those of the model included, for the rate.
     """
 
     def tail(observed: Observations) -> Tail:
@@ -328,16 +336,16 @@ def continued(model: KaplanMeier, watched: float, kind: Observations | None = No
     return Continued(model, watched, seen, seen if kind is None else seen.among(tail(kind)))
 
 
-# Lifetimes as uncertain as the VMs they were learned from are few.
+# Uncertainty of lifetimes that were learned from few VMs.
 #
-# The Bayesian bootstrap (Rubin 1981, doi 10.1214/aos/1176345338; of censored lifetimes Lo 1993, doi
-# 10.1214/aos/1176349016): every VM counts with a random weight of mean 1, which gives another survival that fits the
-# observations as well. Where waves take several VMs at once the weights vary as much as if there
-# were fewer. Of few VMs that is too sure of itself: what none of them did would never happen. So
-# one VM more counts among them that nobody saw, as Jeffreys' prior has one trial more (the prior is
-# a Dirichlet process, Ferguson 1973, doi
-# 10.1214/aos/1176342360): in each block another one, of minutes to days. Simulated courses are cut into blocks, each
-# of which takes place with survival of its own.
+# The Bayesian bootstrap (Rubin 1981, doi 10.1214/aos/1176345338; for censored lifetimes Lo 1993,
+# doi 10.1214/aos/1176349016): every VM has a random weight of mean 1, which gives another survival
+# that fits the observations as well. Where waves take several VMs simultaneously, the weights vary
+# as much as if there were fewer VMs. With few VMs the bootstrap is overconfident: an event that
+# none of them had would never happen. So one unobserved VM is added, as Jeffreys' prior has one
+# more trial (the prior is a Dirichlet process, Ferguson 1973, doi 10.1214/aos/1176342360). It
+# differs by block, with a lifetime from minutes to days. Simulated courses are cut into blocks,
+# each with a survival of its own.
 
 
 @runtime_checkable
@@ -345,22 +353,23 @@ class Learned(LifetimeModel, Protocol):
     """A model that was learned from VMs."""
 
     def resampled(self, seed: int) -> LifetimeModel:
-        """The same as it might be as well: another one for each block of courses."""
+        """Return a model that is as likely as this one, with a different survival in each block."""
         ...
 
 
 @lru_cache(maxsize=256)
 def resampled(model: LifetimeModel, seed: int) -> LifetimeModel:
-    """`Learned.resampled`; models that were not learned are what they are. Asked again, the same."""
+    """Return `Learned.resampled`, or the model itself if it was not learned. Results are cached."""
     if isinstance(model, Learned):
         return model.resampled(seed)
     return model
 
 
 def weighted(observed: Observations, seed: int) -> tuple[Observations, _Array, np.random.Generator]:
-    """The observations with one VM more, another one in each block; how often each row counts, one
-    column per block; and what draws what is to be drawn with it. The same observations get the
-    same, others independent ones.
+    """Return the observations with one more VM for each block, their weights, and the generator.
+
+    The weights have a column for each block. The generator is the source of further draws. Equal
+    observations get equal results, others get independent ones.
     """
     content = zlib.crc32(observed.upper.tobytes(), zlib.crc32(observed.lower.tobytes()))
     random = np.random.default_rng((seed, content))
@@ -380,8 +389,9 @@ def weighted(observed: Observations, seed: int) -> tuple[Observations, _Array, n
 
 
 def _unseen(observed: Observations, random: np.random.Generator) -> Observations:
-    """A VM for each block, of lifetimes whose mean is that of the observed, told as exactly and
-    watched as long.
+    """Return a VM for each block, with lifetimes around the observed mean.
+
+    They are as exact as the observed ones, and watched for as long.
     """
     mean = observed.watched_hours / max(observed.events, 0.5)
     lived = Weibull(mean / math.gamma(1 + 1 / _VAGUE), _VAGUE).quantile(1 - random.random(BLOCKS))
@@ -393,9 +403,10 @@ def _unseen(observed: Observations, random: np.random.Generator) -> Observations
 
 @dataclass(frozen=True, eq=False)
 class Resampled:
-    """Survival of each block, falling in straight lines through `shares` (a column per block) at
-    `ages`; beyond them at `rates` per hour, or not at all. Of arrays the first axis is that of
-    courses, which the blocks divide evenly.
+    """Survival of each block, in straight lines through `shares` at `ages`.
+
+    `shares` has a column for each block. Beyond the ages survival falls at `rates` per hour, or not
+    at all. The first axis of arrays is that of courses, which the blocks divide evenly.
     """
 
     name: str
@@ -404,13 +415,14 @@ class Resampled:
     rates: _Array
 
     def survival(self, hours: _Array) -> _Array:
-        """On average over the blocks."""
+        """Return survival, averaged over the blocks."""
         flat = np.asarray(hours, float)
         return np.mean(
             [self._alive(np.full(flat.shape, block), flat) for block in range(BLOCKS)], axis=0
         )
 
     def quantile(self, share: _Array, age: float | _Array = 0.0) -> _Array:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         block = np.arange(len(share)) * BLOCKS // len(share)
         block = np.broadcast_to(block.reshape(-1, *[1] * (share.ndim - 1)), share.shape)
         reached = np.broadcast_to(np.asarray(age, float), share.shape)
@@ -432,36 +444,39 @@ class Resampled:
 
     @cached_property
     def _forward(self) -> tuple[_Array, _Array]:
-        """All blocks in one line, one after the other: ages and shares."""
+        """Ages and shares of all blocks, one block after the other."""
         starts = 2 * self.ages[-1] * np.arange(BLOCKS)
         return (starts[:, np.newaxis] + self.ages).ravel(), self.shares.T.ravel()
 
     @cached_property
     def _inverse(self) -> tuple[_Array, _Array]:
-        """The same with shares that were lost, and ages."""
+        """Lost shares (1 - share) and ages of all blocks, one block after the other."""
         starts = 2.0 * np.arange(BLOCKS)
         return (starts[:, np.newaxis] + 1 - self.shares.T).ravel(), np.tile(self.ages, BLOCKS)
 
 
-# Whether new lifetimes still agree with a model: a one-sample log-rank test (Breslow 1975, doi 10.2307/1402659).
+# Agreement of new lifetimes with a model: a one-sample log-rank test (Breslow 1975, doi
+# 10.2307/1402659).
 #
-# Under the model each VM is expected to be revoked as often as its cumulative hazard up to the age at which it was
-# last seen says. What that was learned from is as uncertain as its revocations at those ages are few: their number,
-# weighted by how much each tells (`_expected`), and the new one are binomial (Przyborowski and Wilenski 1940, doi
-# 10.1093/biomet/31.3-4.313). Of VMs that began together waves take several, so that fewer count.
+# Under the model, the expected revocations of each VM are its cumulative hazard up to the age at
+# which it was last seen. The hazard is as uncertain as the number of earlier revocations at those
+# ages is small. Their effective number (`_expected`) and the number of new ones are binomial
+# (Przyborowski and Wilenski 1940, doi 10.1093/biomet/31.3-4.313). Waves take several of the VMs
+# that began together, so fewer of them count.
 #
-# VMs are looked at in blocks of `LATEST`, in the order of their begins, each against all before it. Nobody looks
-# once: a block is looked at again while its VMs grow older, which doubles a chance at most (revocations less their
-# expectation are a martingale, and the reflection principle holds for its limit), so each look has half of the stated
-# rate. The rate is that of a block, however often one looks: a false alarm once in `VMS_PER_FALSE_ALARM` VMs.
+# VMs are compared in blocks of `LATEST`, in the order of their starts, each with all VMs before it.
+# A block is tested repeatedly while its VMs grow older. That at most doubles a chance: revocations
+# less their expectation are a martingale, and the reflection principle holds for its limit. So each
+# test has half of the stated rate. The rate is that of a block, for any number of tests: a false
+# alarm once in `VMS_PER_FALSE_ALARM` VMs.
 
 
 @dataclass(frozen=True)
 class Change:
-    """`revoked` new VMs of `vms`, where `expected` were to be.
+    """A comparison: `revoked` new VMs of `vms`, and the `expected` number.
 
-    `chance`: how likely a block shows a difference as large, at any of the looks at it, if nothing
-    changed.
+    `chance` is the probability that a block shows a difference this large in any of its tests, if
+    nothing changed.
     """
 
     vms: int
@@ -476,23 +491,20 @@ class Change:
 
 
 def blocks(vms: int) -> tuple[int, int]:
-    """Where the latest block of so many VMs begins and ends: the last one that is full, or the
-    first.
-    """
+    """Return the start and end of the latest block of VMs: the last full one, or the first."""
     end = max(vms // LATEST * LATEST, min(vms, LATEST))
     return max(end - LATEST, 0), end
 
 
 def compare(model: KaplanMeier, new: Observations) -> Change | None:
-    """New lifetimes against what was learned from others; None where they are too few to say
-    anything.
-    """
+    """Return how new lifetimes compare with the model; None with too few of them."""
     known = model.observed
     new = new.until(known.end)
     expected, told = _expected(model, new)
     if max(expected, float(new.events)) < _LEAST_EXPECTED:
         return None
-    if not told:  # at these ages none of the known was revoked: half of one, in as many hours as they lived there
+    # No earlier VM was revoked at these ages: count half a revocation in the hours lived there.
+    if not told:
         oldest = float(np.where(new.seen, new.upper, new.lower).max())
         expected = 0.5 * new.between(0, oldest)[1] / max(known.between(0, oldest)[1], 1e-9)
         told = 0.5
@@ -509,13 +521,15 @@ def compare(model: KaplanMeier, new: Observations) -> Change | None:
 
 
 def _expected(model: KaplanMeier, new: Observations) -> tuple[float, float]:
-    """How many of the new VMs were to be revoked by the hazard of the known ones (Nelson and
-    Aalen), and as how many known revocations that is certain: the square of the one over its
-    variance.
+    """Return the expected revocations of the new VMs, and their precision as a number.
+
+    The expectation is from the hazard of the earlier VMs (Nelson and Aalen). The precision is the
+    equivalent number of earlier revocations: the squared expectation over its variance.
     """
     (ages, ended, at_risk), known = model.risks, model.observed
     hazard = ended / at_risk
-    if known.grouped:  # within an hour fewer and fewer are left
+    # Within an hour the number of VMs falls.
+    if known.grouped:
         hazard = -np.log(np.maximum(1 - hazard, 0.5 / at_risk))
     if known.grouped:
         began = np.append(0.0, ages[:-1])

@@ -1,10 +1,9 @@
-"""What was seen of VMs' lives: each lasted somewhere between two ages, or at least to the age at
-which one looked last.
+"""Observed lifetimes of VMs: each between two ages, or at least the age of the last observation.
 
-A revocation that was watched has one age. One that is known by the hour only lies within that hour
-(interval-censored). A VM that its user deleted, or that still runs, lived at least so long
-(right-censored): leaving it out, as published fits did, makes VMs look as if they died earlier than
-they do.
+A watched revocation has one age. A revocation that is known by the hour only lies within that hour
+(interval-censored). A VM that its user deleted, or that still runs, lived at least until then
+(right-censored). Published fits leave such VMs out, so that VMs appear to live shorter than they
+do.
 """
 
 from __future__ import annotations
@@ -20,28 +19,28 @@ from ...catalog.published import WAVES
 from ...errors import PlanError
 
 LEAST_EVENTS = 30
-"""Revocations below which nothing is fitted: of 30, a share of one half is known to within 15 of
-100 only.
-"""
+"""Smallest number of revocations for a fit: 30 determine a share of one half to within 0.15."""
 _SHORTEST = (
-    1e-3  # some seconds: below that nobody measures, and densities that are infinite at 0 run away
+    # Some seconds: nothing is measured below that, and densities that are infinite at 0 diverge.
+    1e-3
 )
 CAP_HOURS = 24.0
-"""Compute Engine ends preemptible VMs at this age; Spot VMs it does not."""
+"""The age at which Compute Engine ends preemptible VMs; it does not end Spot VMs."""
 CAPPED_BY = 25.0
-"""The age in hours by which preemptible VMs are gone: ending them takes a while, 24.83 hours is the
-most published.
+"""The age in hours by which preemptible VMs are gone.
+
+Ending them takes a while: 24.83 hours is the longest published lifetime.
 """
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Lifetimes in hours: `count` VMs each ended above `lower` and not above `upper`, or at `lower`
-    where both agree.
+    """Lifetimes in hours: `count` VMs ended above `lower` and not above `upper`.
 
-    `upper` is infinite for VMs that nobody saw being revoked. All three are one-dimensional, of the
-    same length. `design_effect`: as many VMs tell as much as one that is revoked by itself, because
-    waves take several at once (Kish, "Survey Sampling", 1965, section 8.2; see `in_cohorts`).
+    Where both are equal, they ended at exactly that age. `upper` is infinite for VMs that were not
+    revoked. All three are one-dimensional, of the same length. `design_effect` is the number of VMs
+    that have as much information as one independent revocation, because waves take several
+    simultaneously (Kish, "Survey Sampling", 1965, section 8.2; see `in_cohorts`).
     """
 
     lower: NDArray[np.float64]
@@ -55,13 +54,13 @@ class Observations:
         hours: Sequence[float] | NDArray[np.float64],
         revoked: Sequence[bool] | NDArray[np.bool_],
     ) -> Observations:
-        """From ages at which VMs ended, or were seen last where they were not `revoked`."""
+        """Return observations from ages of revocation, or last observed ages if not `revoked`."""
         age = np.maximum(np.asarray(hours, float), _SHORTEST)
         return cls(age, np.where(np.asarray(revoked, bool), age, np.inf), np.ones_like(age))
 
     @classmethod
     def hourly(cls, launched: int, revoked: Sequence[int]) -> Observations:
-        """From how many of those `launched` together had been revoked by the end of hour 1, 2, ..."""
+        """Return observations of VMs launched together, from those `revoked` in hours 1, 2, ..."""
         ended = np.diff(revoked, prepend=0).astype(float)
         hour = np.arange(1.0, len(revoked) + 1)
         lower = np.append(hour - 1, hour[-1])
@@ -71,7 +70,7 @@ class Observations:
 
     @classmethod
     def together(cls, parts: Sequence[Observations]) -> Observations:
-        """All VMs of several sets."""
+        """Return all VMs of several sets."""
 
         def all_of(name: str) -> NDArray[np.float64]:
             return np.concatenate([getattr(part, name) for part in parts])
@@ -84,8 +83,9 @@ class Observations:
         return cls(all_of("lower"), all_of("upper"), all_of("count"), effect)
 
     def in_cohorts(self, sizes: Sequence[int]) -> Observations:
-        """As of VMs that began in cohorts of these sizes, each of one GPU and zone: waves take
-        several of one.
+        """Return the observations of VMs that began in cohorts of these sizes.
+
+        A cohort has one GPU and zone, and a wave takes several of its VMs.
         """
         together = sum(size * size for size in sizes) / max(sum(sizes), 1)
         return replace(self, design_effect=1 + max(together - 1, 0.0) * WAVES**2)
@@ -95,12 +95,12 @@ class Observations:
 
     @property
     def seen(self) -> NDArray[np.bool_]:
-        """Which of them were revoked."""
+        """Mask of the VMs that were revoked."""
         return np.isfinite(self.upper)
 
     @property
     def exact(self) -> NDArray[np.bool_]:
-        """Which of them were revoked at a known age."""
+        """Mask of the VMs that were revoked at a known age."""
         return self.lower == self.upper
 
     @cached_property
@@ -110,54 +110,56 @@ class Observations:
 
     @property
     def vms(self) -> int:
-        """How many VMs."""
+        """The number of VMs."""
         return round(float(self.count.sum()))
 
     @property
     def events(self) -> int:
-        """How many of them were revoked."""
+        """The number of revoked VMs."""
         return round(float(self.count[self.seen].sum()))
 
     @property
     def end(self) -> float:
-        """The last age that anybody watched, in hours."""
+        """The last observed age, in hours."""
         return float(np.where(self.seen, self.upper, self.lower).max(initial=0.0))
 
     @property
     def watched_hours(self) -> float:
-        """Hours of all VMs together; of a revocation within an hour, half of it."""
+        """Observed hours of all VMs together; for a revocation within an hour, half of it."""
         last = np.where(
             self.seen, (self.lower + np.where(self.seen, self.upper, 0)) / 2, self.lower
         )
         return float(last @ self.count)
 
     def between(self, low: float, high: float) -> tuple[float, float]:
-        """Revocations between two ages, and the hours that all VMs together lived between them."""
+        """Return the revocations between two ages, and the hours that all VMs lived in between."""
         last = np.where(self.seen, self.upper, self.lower)
-        began = np.where(
-            self.seen, self.lower, last
-        )  # of a revocation within an hour half of it was lived
+        # Of an hour with a revocation, half was lived.
+        began = np.where(self.seen, self.lower, last)
         lived = (np.clip(last, low, high) + np.clip(began, low, high)) / 2 - low
         here = self.seen & (last > low) & (last <= high)
         return float(self.count[here].sum()), float(np.clip(lived, 0, None) @ self.count)
 
     def until(self, age: float) -> Observations:
-        """As if nobody had watched beyond an age in hours. An hour that it lies within counts as
-        not watched.
+        """Return the observations without anything beyond an age in hours.
+
+        An hour that contains the age counts as not observed.
         """
         beyond = (self.lower >= age) | (self.seen & (self.upper > age))
         lower = np.where(beyond, np.minimum(self.lower, age), self.lower)
         return replace(self, lower=lower, upper=np.where(beyond, np.inf, self.upper))
 
     def without_cap(self) -> Observations:
-        """As if nobody had watched beyond 24 hours: what ended preemptible VMs there says nothing
-        about Spot VMs.
+        """Return the observations without anything beyond 24 hours.
+
+        Ends of preemptible VMs at that age do not apply to Spot VMs.
         """
         return self.until(CAP_HOURS)
 
     def with_cap(self) -> Observations:
-        """With what the contract says of preemptible VMs that nobody watched beyond 24 hours: they
-        ended soon after.
+        """Return the observations with the contractual end of preemptible VMs soon after 24 hours.
+
+        It is added for VMs that were not observed beyond that age.
         """
         beyond = (self.lower >= CAP_HOURS) & ~self.seen
         lower = np.where(beyond, CAP_HOURS, self.lower)
@@ -165,20 +167,20 @@ class Observations:
         return replace(self, lower=lower, upper=upper)
 
     def some(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Observations:
-        """Those chosen, by a mask or by their places."""
+        """Return the chosen rows, by a mask or by indices."""
         return replace(
             self, lower=self.lower[chosen], upper=self.upper[chosen], count=self.count[chosen]
         )
 
     def each(self) -> Observations:
-        """The same with a row for each VM."""
+        """Return the observations with a row for each VM."""
         times = self.count.astype(int)
         lower, upper = (np.repeat(values, times) for values in (self.lower, self.upper))
         return replace(self, lower=lower, upper=upper, count=np.ones_like(lower))
 
 
 def enough(observed: Observations, about: str, fix: str = "") -> Observations:
-    """The observations, if they have revocations to learn from. Raises PlanError below 30."""
+    """Return the observations. Raises PlanError with fewer than 30 revocations."""
     if observed.events < LEAST_EVENTS:
         seen = f"{observed.events} revocation{'' if observed.events == 1 else 's'} of {observed.vms} VMs"
         what = f"{seen} say too little about how long VMs live: it takes {LEAST_EVENTS}"

@@ -1,12 +1,12 @@
-"""Formulas for how long VMs live. All times in hours.
+"""Formulas for lifetimes of VMs. All times in hours.
 
-`Weibull` includes the exponential, the memoryless one. `EarlyThenSteady` is a mixture: some VMs go
-early, and all of them are exposed to a steady hazard. `Bathtub` is that of Kadupitiya, Jadhao and
-Sharma ("Modeling the Temporally Constrained Preemptions of Transient Cloud VMs", HPDC 2020, arXiv
-1911.05160, equation 1): early revocations, a quiet middle, and a wall near 24 hours; with `steady`
-it has a fifth parameter, because their four leave almost no hazard in the middle. The wall belongs
-to preemptible VMs: Spot VMs have none. Fitted here (`fitting`), it is what revocations before 24
-hours show of it, not the contract's end.
+`Weibull` includes the memoryless exponential. `EarlyThenSteady` is a mixture: some VMs end early,
+and all of them have a steady hazard. `Bathtub` is that of Kadupitiya, Jadhao and Sharma ("Modeling
+the Temporally Constrained Preemptions of Transient Cloud VMs", HPDC 2020, arXiv 1911.05160,
+equation 1): early revocations, a quiet middle, and a wall near 24 hours. With `steady` it has a
+fifth parameter, because the published four leave almost no hazard in the middle. Only preemptible
+VMs have the wall, Spot VMs do not. Fitted here (`study.fit`), the wall comes from revocations
+before 24 hours, not from the contract's end.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROWS = 4001
-_EARLY_OVER = 30.0  # time constants, after which nothing of e^-t is left
+# In time constants; after that, e^-t is negligible.
+_EARLY_OVER = 30.0
 
 
-# What every model of a VM's lifetime can tell, whatever it was fitted from.
+# The interface of all models of a VM's lifetime, whatever they were fitted from.
 
 
 class LifetimeModel(Protocol):
-    """How long VMs live, counted in hours from the moment they run."""
+    """The lifetime distribution of VMs, in hours from the moment they run."""
 
     @property
     def name(self) -> str:
-        """What people call it, as `Weibull`."""
+        """The name of the model, such as `Weibull`."""
         ...
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability that a VM lives longer than `hours`: 1 at 0, never rising."""
+        """Return the probability that a VM lives longer than `hours`: 1 at 0, never rising."""
         ...
 
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
-        """Total lifetimes in hours, all above `age`: of the VMs that have reached it, `share`
-        (above 0, up to 1) live longer. Infinite: never revoked within the model's support.
+        """Return total lifetimes in hours, all above `age`.
+
+        Of the VMs that have reached `age`, `share` (above 0, up to 1) live longer. Infinite values
+        mean that they are never revoked within the model's support.
         """
         ...
 
@@ -53,7 +56,7 @@ def drawn(
     shape: int | tuple[int, ...],
     age: float | NDArray[np.float64] = 0.0,
 ) -> NDArray[np.float64]:
-    """Total lifetimes in hours of VMs that have reached `age`, drawn by chance."""
+    """Return random total lifetimes in hours of VMs that have reached `age`."""
     return model.quantile(1 - random.random(shape), age)
 
 
@@ -64,11 +67,10 @@ def from_table(
     shares: NDArray[np.float64],
     survival: Callable[[NDArray[np.float64]], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Total lifetimes in hours that `share` of those who reached `age` exceed; infinite where no
-    share is so low.
+    """Return total lifetimes in hours that `share` of the VMs that reached `age` exceed.
 
-    `ages` rise and `shares` fall, from (0, 1) on; between them survival is straight. `survival`
-    tells the share at any age.
+    They are infinite where no share is as low. `ages` rise and `shares` fall, from (0, 1) on;
+    between them survival is linear. `survival` returns the share at any age.
     """
     reached = np.asarray(age, float)
     found = np.interp(-share * survival(reached), -shares, ages, right=np.inf)
@@ -80,41 +82,49 @@ class ParametricModel(LifetimeModel, Protocol):
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """By name, in the formula's units."""
+        """The parameters by name, in the formula's units."""
         ...
 
     def density(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability per hour of ending at an age: minus the slope of `survival`."""
+        """Return the probability per hour of ending at an age: minus the slope of `survival`."""
         ...
 
 
 @dataclass(frozen=True)
 class Weibull:
-    """survival(t) = exp(-(t / scale)^shape); a hazard that falls with age where `shape` is below 1."""
+    """survival(t) = exp(-(t / scale)^shape).
+
+    The hazard falls with age where `shape` is below 1.
+    """
 
     scale: float
     shape: float = 1.0
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return "exponential" if self.shape == 1 else "Weibull"
 
     @property
     def parameters(self) -> Mapping[str, float]:
+        """The parameters by name."""
         if self.shape == 1:
             return {"mean": self.scale}
         return {"scale": self.scale, "shape": self.shape}
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share that lives longer than each of `hours`."""
         return np.exp(-((np.asarray(hours) / self.scale) ** self.shape))
 
     def density(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probability per hour of ending at each of `hours`."""
         relative = np.asarray(hours) / self.scale
         return self.shape / self.scale * relative ** (self.shape - 1) * self.survival(hours)
 
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         so_far = (np.asarray(age) / self.scale) ** self.shape
         found = self.scale * (so_far - np.log(share)) ** (1 / self.shape)
         return np.maximum(found, np.nextafter(age, np.inf))
@@ -124,7 +134,7 @@ class Weibull:
 class EarlyThenSteady:
     """survival(t) = (1 - early + early * exp(-t / tau)) * exp(-steady * t).
 
-    `early`: the share of VMs that are exposed to going with the time constant `tau`; `steady`: a
+    `early` is the share of VMs with an early end, whose time constant is `tau`. `steady` is a
     hazard per hour.
     """
 
@@ -134,19 +144,23 @@ class EarlyThenSteady:
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return "early, then steady"
 
     @property
     def parameters(self) -> Mapping[str, float]:
+        """The parameters by name."""
         return {"early": self.early, "tau": self.tau, "steady": self.steady}
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share that lives longer than each of `hours`."""
         hours = np.asarray(hours)
         return (1 - self.early + self.early * np.exp(-hours / self.tau)) * np.exp(
             -self.steady * hours
         )
 
     def density(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probability per hour of ending at each of `hours`."""
         hours = np.asarray(hours)
         going = self.early / self.tau * np.exp(-hours / self.tau) * np.exp(-self.steady * hours)
         return going + self.steady * self.survival(hours)
@@ -154,9 +168,11 @@ class EarlyThenSteady:
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         ages, logarithms = self._table
         wanted = -np.log(share) - np.log(self.survival(np.asarray(age)))
-        beyond = np.maximum(wanted - logarithms[-1], 0.0)  # the early ones are gone by then
+        # The early ones are gone by then.
+        beyond = np.maximum(wanted - logarithms[-1], 0.0)
         late = np.divide(
             beyond, self.steady, out=np.where(beyond > 0, np.inf, 0.0), where=self.steady > 0
         )
@@ -170,11 +186,11 @@ class EarlyThenSteady:
 
 @dataclass(frozen=True)
 class Bathtub:
-    """survival(t) = 1 - A * (1 - exp(-t / tau1) + exp((t - b) / tau2)) - c * t up to `end`, nothing
-    from there on.
+    """survival(t) = 1 - A * (1 - exp(-t / tau1) + exp((t - b) / tau2)) - c * t up to `end`.
 
-    A: the share of early revocations, tau1: their time constant; b and tau2: where the wall stands
-    and how sharp it is; c: revocations per hour in between, 0 in the published formula.
+    From `end` on it is 0. A is the share of early revocations, tau1 their time constant; b and tau2
+    are the position and the sharpness of the wall; c is the revocations per hour in between, 0 in
+    the published formula.
     """
 
     a: float
@@ -186,10 +202,12 @@ class Bathtub:
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return f"bathtub, {5 if self.c else 4} parameters"
 
     @property
     def parameters(self) -> Mapping[str, float]:
+        """The parameters by name."""
         return {
             "A": self.a,
             "b": self.b,
@@ -199,18 +217,20 @@ class Bathtub:
         }
 
     def ended(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The formula as published, F(t): not quite 0 at 0, and not held below 1."""
+        """Return the published formula F(t): not quite 0 at 0, and not limited to 1."""
         hours = np.asarray(hours)
         wall = np.exp((hours - self.b) / self.tau2)
         return self.a * (1 - np.exp(-hours / self.tau1) + wall) + self.c * hours
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share that lives longer than each of `hours`."""
         hours = np.asarray(hours)
         inside = hours < self.end
         left = np.clip(1 - self.ended(np.where(inside, hours, 0.0)), 0.0, 1.0)
         return np.where(hours <= 0, 1.0, np.where(inside, left, 0.0))
 
     def density(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the probability per hour of ending at each of `hours`."""
         hours = np.asarray(hours)
         wall = np.exp((hours - self.b) / self.tau2) / self.tau2
         return self.a * (np.exp(-hours / self.tau1) / self.tau1 + wall) + self.c
@@ -218,6 +238,7 @@ class Bathtub:
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         return from_table(share, age, *self._table, self.survival)
 
     @cached_property

@@ -1,13 +1,12 @@
-"""Where lifetimes come from: the user's own journals, the published tables, or a file. Each says
-what it is worth.
+"""Sources of lifetimes: the user's own journals, the published tables, or a file.
 
 The user's own lifetimes are those of VMs in the journals of all clusters of this machine. Every
 transient VM that ran is one: revoked, or not revoked when it was deleted or when its journal ends.
 Hours count on the cluster's clock, from RUNNING to the preemption notice, because after the notice
-time passes as ever. A revocation that came without a notice happened between the journal's previous
-line and its discovery: half-way is assumed. One that the user asked for, or of a VM that the
-cluster chose itself, says nothing about how long VMs live: it counts as not revoked. Of one that
-was stopped and started again the life since its last start is taken.
+time passes at its normal rate. A revocation without a notice happened between the journal's
+previous line and its discovery: half-way is assumed. A revocation that the user requested, or of a
+VM that the cluster chose, is unrelated to natural lifetimes, so the VM counts as not revoked. For a
+VM that was stopped and started again, its life since the last start counts.
 """
 
 from __future__ import annotations
@@ -336,8 +335,9 @@ _SAME_ROUND_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Life:
-    """One VM's life. `started`: seconds since 1970; `hours` on the cluster's clock, which runs at
-    `rate`.
+    """The life of a VM: its start in seconds since 1970, and its `hours` on the cluster's clock.
+
+    The clock runs at `rate`.
     """
 
     gpu: str
@@ -350,7 +350,7 @@ class Life:
     rate: float = 1.0
 
     def of(self, gpu: str | None, place: str | None, provisioning_model: str) -> bool:
-        """Whether it had this GPU, in this region, rented like this."""
+        """Return whether it had this GPU, in this region, with this provisioning model."""
         return (
             (gpu is None or self.gpu == gpu)
             and (place is None or region(self.zone) == place)
@@ -359,19 +359,20 @@ class Life:
 
 
 def own_lives() -> list[Life]:
-    """Of every cluster of this machine, the deleted ones too, in the order of their starts."""
+    """Return the lives of VMs of all clusters of this machine, deleted ones too, by start."""
     found: list[Life] = []
     for folder in (places.clusters(), places.past()):
         for journal in folder.glob(f"[a-z]*/{layout.JOURNAL}"):
             try:
                 found += lives(read(journal))
-            except JournalError:  # of one that cannot be read nothing is learned
+            # Unreadable journals are skipped.
+            except JournalError:
                 continue
     return sorted(found, key=lambda life: life.started)
 
 
 def lives(history: Iterable[Event]) -> Iterator[Life]:
-    """Of the transient VMs of one journal."""
+    """Yield the lives of the transient VMs of one journal."""
     told = list(history)
     state = replay(told)
     if state.spec is None or not told:
@@ -402,11 +403,12 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
             end, revoked = ended.get(
                 name, (noticed.get(name, moments[-1]), name in noticed and name not in asked)
             )
-            # Compute Engine's own times, if known
+            # Compute Engine's own times, if known.
             begin = vm.ran.since
             end = vm.stopping_at or end
             last = vm.stretches[-1]
-            if not last.runs:  # it was stopped by us
+            # The controller stopped it.
+            if not last.runs:
                 end = last.since
                 revoked = False
             hours = state.clock.between(begin, max(end, begin)) / SECONDS_PER_HOUR
@@ -422,21 +424,20 @@ def lives(history: Iterable[Event]) -> Iterator[Life]:
             )
 
 
-# Lifetimes as they were published, to plan with where nothing better is known.
+# Published lifetimes, for plans without better data.
 #
-# They are of preemptible VMs in 2018 and 2019, which ended after 24 hours in any case. Spot VMs have no such wall:
-# beyond the last hour that was watched, the mean rate of hours 12 to 24 goes on, which leans on the GPU's other
-# regions.
+# They are of preemptible VMs in 2018 and 2019, which ended after 24 hours in any case. Spot VMs
+# have no such wall: beyond the last observed hour, the mean rate of hours 12 to 24 continues,
+# combined with that of the GPU's other regions.
 
 
 @dataclass(frozen=True, eq=False)
 class Pooled:
-    """Lifetimes where none were published: those of all VMs of the tables that stand in.
+    """Lifetimes without a published table: those of all VMs of the tables that stand in.
 
-    The tables differ by more than chance, so that the one that holds may be any of them. Simulated
-    courses are cut into blocks, each of which takes place with the lifetimes of one table. Where
-    one table alone stands in, the hazard is as far from it as the hazards of all tables with a GPU
-    are from each other.
+    The tables differ by more than chance, so any of them may apply. Simulated courses are cut into
+    blocks, each with the lifetimes of one table. If a single table stands in, the hazard differs
+    from it as much as the hazards of all tables with a GPU differ from each other.
     """
 
     words: str
@@ -444,29 +445,33 @@ class Pooled:
     tables: tuple[Continued, ...]
     together: Continued
     clause: str = ""
-    """The short form of them."""
+    """Their short form."""
 
     @classmethod
     def of(cls, used: Sequence[Lifetimes], words: str = "", clause: str = "") -> Self:
-        """Pool the VMs of the tables `used`."""
+        """Return the pooled VMs of the tables `used`."""
         together = continued(KaplanMeier(_every(used)), LAST_HOUR)
         return cls(words, tuple(_continued(table, used) for table in used), together, clause)
 
     @property
     def name(self) -> str:
+        """The name of the model."""
         return self.together.name
 
     def survival(self, hours: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the share that lives longer than each of `hours`."""
         return self.together.survival(hours)
 
     def quantile(
         self, share: NDArray[np.float64], age: float | NDArray[np.float64] = 0.0
     ) -> NDArray[np.float64]:
+        """Return total lifetimes that `share` of the VMs that reached `age` exceed."""
         return self.together.quantile(share, age)
 
     def resampled(self, seed: int) -> Resampled:
-        """See `resampling`. No bootstrap within a table: what few VMs tell is in the differences
-        between tables.
+        """Return the model with the lifetimes of one table in each block.
+
+        Tables are not bootstrapped: the differences between them cover the uncertainty of few VMs.
         """
         random = np.random.default_rng(seed)
         chosen = random.permutation(np.arange(BLOCKS) % len(self.tables))
@@ -481,7 +486,7 @@ class Pooled:
 
 @cache
 def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
-    """Return how VMs with a GPU lived in a region, `Pooled` where that was not published."""
+    """Return the lifetimes of VMs with a GPU in a region, `Pooled` if they were not published."""
     used = stand_in_tables(gpu, region)
     if used:
         return Pooled.of(used, stand_in_words(gpu, region), stand_in_words(gpu, region, short=True))
@@ -490,16 +495,19 @@ def published_lifetimes(gpu: str, region: str) -> LifetimeModel:
 
 @cache
 def emulated_lifetimes(gpu: str, region: str) -> LifetimeModel:
-    """Return how VMs live on an emulator whose weather has published revocations: by one table,
-    that of another GPU or region where none was published (`catalog.published.lifetimes`).
+    """Return the lifetimes of VMs on an emulator whose weather has published revocations.
+
+    They are those of one table, of another GPU or region if none was published
+    (`catalog.published.lifetimes`).
     """
     used = lifetimes(gpu, region)
     return _continued(used, [table for table in tables() if table.gpu == used.gpu])
 
 
 def stand_in(model: LifetimeModel | None, *, short: bool = False) -> str:
-    """Return sentences on what stands in for unpublished lifetimes, or the `short` form; empty
-    where nothing does.
+    """Return sentences on what stands in for unpublished lifetimes; empty if nothing does.
+
+    With `short`, return their short form.
     """
     inner = model.model if isinstance(model, Capped) else model
     if not isinstance(inner, Pooled):
@@ -508,7 +516,7 @@ def stand_in(model: LifetimeModel | None, *, short: bool = False) -> str:
 
 
 def _continued(table: Lifetimes, kind: Sequence[Lifetimes]) -> Continued:
-    """Return the lifetimes of a table, which lean on those of its `kind` beyond what was watched."""
+    """Return the lifetimes of a table, continued with those of its `kind` beyond observed ages."""
     return continued(KaplanMeier(counts(table)), LAST_HOUR, _every(kind))
 
 
@@ -518,9 +526,7 @@ def _every(used: Sequence[Lifetimes]) -> Observations:
 
 @cache
 def _between_tables() -> float:
-    """Return the standard deviation of the logarithm of the cumulative hazard at 24 hours among
-    tables with a GPU.
-    """
+    """Return the standard deviation of log cumulative hazards at 24 hours among GPU tables."""
     lost = np.array(
         [table.revoked[-1] / table.launched for table in tables() if table.gpu != "cpu"]
     )
@@ -528,7 +534,7 @@ def _between_tables() -> float:
 
 
 def counts(table: Lifetimes) -> Observations:
-    """What a table tells: hourly counts, of VMs of which several were launched together."""
+    """Return the hourly counts of a table, whose VMs were launched several at a time."""
     if table.gpu == "cpu":
         together = CPUS_LAUNCHED_TOGETHER
     else:

@@ -1,13 +1,12 @@
-"""All that observed lifetimes tell about the VMs in question: survival as seen, formulas, hazard,
-and a change.
+"""A study of observed lifetimes: survival as observed, formulas, hazard, and changes.
 
-Formulas are fitted by maximum likelihood: a revocation at a known age counts with the density
-there, one that is known by the hour with the probability of that hour, and a VM that was not
-revoked with the probability of living at least so long. A preemptible VM that reached 24 hours was
-not revoked but ended by contract, which tells nothing about revocations: it counts as one that
-lived at least so long, whatever the formula, so that formulas with a wall and without can be
-compared. Beside it, for comparison with what others published, least squares on the distribution of
-the revoked alone (`as_published`).
+Formulas are fitted by maximum likelihood. A revocation at a known age counts with the density
+there. One that is known by the hour counts with the probability of that hour, and a VM that was not
+revoked with the probability of living at least as long. A preemptible VM that reached 24 hours was
+ended by contract, not revoked, which does not inform about revocations. It counts as one that lived
+at least as long, for every formula, so that formulas with and without a wall can be compared. For
+comparison with published results there is also least squares on the distribution of the revoked VMs
+only (`as_published`).
 """
 
 from __future__ import annotations
@@ -32,8 +31,10 @@ _EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 12.0, 18.0, 24.0, 48.0, 96.0, 192.0, 384.0, 7
 
 @dataclass(frozen=True)
 class Study:
-    """What a source tells. `fits`: the formulas, the likeliest by Akaike's criterion first;
-    `change`: how newer VMs compare, where there are some.
+    """The results of a source.
+
+    `fits` has the formulas, the likeliest by Akaike's criterion first. `change` compares newer VMs,
+    if there are any.
     """
 
     question: Question
@@ -44,35 +45,32 @@ class Study:
 
     @property
     def model(self) -> LifetimeModel:
-        """What to plan with: survival as it was observed, and beyond that a steady hazard where no
-        contract ends it.
-        """
+        """The model for plans: observed survival, then a steady hazard if no contract ends VMs."""
         if self.question.capped:
             return self.observed
         return continued(self.observed, self.watched, self.source.kind)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many VMs were observed, and how many of them were revoked; an end at the 24-hour
-        limit is none.
-        """
+        """The numbers of observed and revoked VMs; an end at the 24-hour limit does not count."""
         seen = self.question.counted(self.source.observed)
         return seen.vms, seen.events
 
     @property
     def watched(self) -> float:
-        """Up to which age in hours VMs were watched."""
+        """The last observed age, in hours."""
         return self.observed.observed.end
 
     @property
     def late_events(self) -> int:
-        """On how many revocations the hazard beyond what was watched rests: those in the second
-        half of it.
+        """The number of revocations in the second half of the observed ages.
+
+        The hazard beyond these ages is based on them.
         """
         return round(self.observed.observed.between(self.watched / 2, self.watched)[0])
 
     def hazard(self) -> list[tuple[float, float, float]]:
-        """Revocations per hour of a VM's life, between two ages each: (from age, to age, hazard)."""
+        """Return revocations per hour of a VM's life as (from age, to age, hazard)."""
         if self.question.capped:
             end = min(self.watched, CAP_HOURS)
         else:
@@ -88,13 +86,12 @@ class Study:
 
 
 def study(question: Question, source: str | None = None, chosen: Sequence[str] = ()) -> Study:
-    """Learn from a source, with the `chosen` formulas (all that make sense).
+    """Return the study of a source, with the `chosen` formulas (default: all that apply).
 
-    The source: `own`, `emulated`, `published` or a CSV file; by default the user's own VMs on
-    Compute Engine where they are enough, else the published ones.
+    The source is `own`, `emulated`, `published` or a CSV file. The default is the user's own VMs on
+    Compute Engine if there are enough, else the published ones.
 
-    Raises PlanError where there are fewer than 30 revocations, DeclarationError for what cannot be
-    meant.
+    Raises PlanError with fewer than 30 revocations, and DeclarationError for invalid arguments.
     """
     sensible = formulas(capped=question.capped)
     for name in chosen:
@@ -132,7 +129,7 @@ def _own_or_published(question: Question) -> Source:
 
 
 def _change(told: Source, question: Question) -> Change | None:
-    """The latest VMs against what was learned without them."""
+    """Return the comparison of the latest VMs with the model of the earlier ones."""
     if told.latest is None or told.earlier is None:
         return None
     known = question.counted(told.earlier)
@@ -143,16 +140,17 @@ def _change(told: Source, question: Question) -> Change | None:
 
 _IMPOSSIBLE = 1e12
 _AGAIN = 2
-_FARTHEST = 30.0  # of the search's numbers, which are logarithms or log-odds
+# Limit of the search's free numbers, which are logarithms or log-odds.
+_FARTHEST = 30.0
 _Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A formula with the parameters that make the observations most likely.
+    """A formula with the parameters of maximum likelihood.
 
-    `aic`: Akaike's criterion, smaller is better (1974, doi 10.1109/TAC.1974.1100705). `distance`:
-    the largest difference to the observed survival (Kolmogorov and Smirnov's statistic, against
+    `aic` is Akaike's criterion, smaller is better (1974, doi 10.1109/TAC.1974.1100705). `distance`
+    is the largest difference to the observed survival (Kolmogorov and Smirnov's statistic, against
     Kaplan-Meier).
     """
 
@@ -163,17 +161,18 @@ class Fit:
 
     @property
     def name(self) -> str:
-        """What people call the formula."""
+        """The name of the formula."""
         return self.model.name
 
     @property
     def aic(self) -> float:
+        """Akaike's criterion; smaller is better."""
         return 2 * len(self.parameters) - 2 * self.log_likelihood
 
 
 @dataclass(frozen=True)
 class _Family:
-    """How the search's free numbers become a model, and where it starts: mean hours are given."""
+    """A family: its model from the free numbers of the search, and start values from mean hours."""
 
     build: Callable[[_Vector], ParametricModel]
     starts: Callable[[float], Sequence[Sequence[float]]]
@@ -189,8 +188,9 @@ def _bathtub(free: _Vector) -> Bathtub:
 
 
 _BOUNDS = ((0.0, 1.0), (20.0, 28.0), (0.01, 20.0), (0.05, 5.0))
-"""Of A, b, tau1 and tau2: without them the wall may be put to other uses than standing near 24
-hours.
+"""Bounds of A, b, tau1 and tau2.
+
+Without them the fit may use the wall for other purposes than an end near 24 hours.
 """
 _TUBS = [[-0.5, b, tau1, tau2] for b, tau2 in ((0.2, -2.0), (0.4, -4.0)) for tau1 in (-3.0, -1.5)]
 
@@ -217,19 +217,19 @@ _FAMILIES: Mapping[str, _Family] = {
     ),
 }
 FORMULAS = tuple(_FAMILIES)
-"""Names of what can be fitted; those with a wall only to preemptible VMs."""
+"""Names of the formulas; those with a wall are for preemptible VMs only."""
 
 
 def formulas(*, capped: bool) -> tuple[str, ...]:
-    """Those that make sense of VMs that end at 24 hours (`capped`), or of VMs that do not."""
+    """Return the formulas for VMs that end at 24 hours (`capped`), or for others."""
     return tuple(name for name, family in _FAMILIES.items() if capped or not family.wall)
 
 
 def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
-    """The most likely parameters of a formula. `capped`: of preemptible VMs, none of which lives
-    beyond 25 hours; what ended them from 24 hours on is not fitted.
+    """Return the fit of a formula with maximum likelihood.
 
-    Raises PlanError where the formula cannot describe the observations at all.
+    `capped` VMs are preemptible, so none of them lives beyond 25 hours, and ends from 24 hours on
+    are not fitted. Raises PlanError if the formula cannot describe the observations at all.
     """
     family = _FAMILIES[formula]
     if capped:
@@ -253,7 +253,8 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
         )
 
     best = min((search(start) for start in family.starts(mean)), key=lambda each: each.fun)
-    for _ in range(_AGAIN):  # a simplex that has collapsed at an edge is spread out anew
+    # Restart with a new simplex, because one may have collapsed at an edge.
+    for _ in range(_AGAIN):
         best = search(best.x)
     if best.fun >= _IMPOSSIBLE:
         raise PlanError(
@@ -271,9 +272,7 @@ def fit(formula: str, observed: Observations, *, capped: bool) -> Fit:
 
 
 def log_likelihood(model: ParametricModel, observed: Observations) -> float:
-    """How likely the observations are under the model; minus infinite where it rules one of them
-    out.
-    """
+    """Return the log likelihood of the observations; minus infinity if one is impossible."""
     exact = observed.exact
     seen = observed.seen
     lived = model.survival(observed.lower)
@@ -282,7 +281,7 @@ def log_likelihood(model: ParametricModel, observed: Observations) -> float:
         model.density(observed.lower),
         lived - np.where(seen, model.survival(np.where(seen, observed.upper, 0)), 0),
     )
-    # A density where nothing is left to die is none: the bathtub's formula does not stop at 1.
+    # A density where no VM is left is invalid: the bathtub's formula does not stop at 1.
     possible = (chance > 0) & ((lived > 0) | ~exact)
     if not possible.all():
         return -np.inf
@@ -290,8 +289,10 @@ def log_likelihood(model: ParametricModel, observed: Observations) -> float:
 
 
 def distance(model: LifetimeModel, observed: KaplanMeier) -> float:
-    """The largest difference between a model's survival and the observed, at the ages where that
-    changes: to the share that lived longer, and, where ages are exact, to the one just before.
+    """Return the largest difference between a model's survival and the observed one.
+
+    It is taken at the ages where the observed one changes: to the share that lived longer, and,
+    where ages are exact, to the one just before.
     """
     ages, shares = observed.steps
     expected = model.survival(ages)
@@ -305,11 +306,10 @@ def distance(model: LifetimeModel, observed: KaplanMeier) -> float:
 
 
 def as_published(revoked_hours: _Vector) -> tuple[Bathtub, float]:
-    """Least squares of the four-parameter bathtub on the distribution of the revoked alone, as in
-    HPDC 2020; and R².
+    """Return the least-squares bathtub of the revoked VMs only, as in HPDC 2020, and its R².
 
-    VMs that were not revoked are left out, so that VMs seem to die earlier than they do: to
-    compare, not to plan with.
+    VMs that were not revoked are left out, so VMs appear to live shorter than they do. Use it for
+    comparison, not for plans.
     """
     hours = np.sort(np.asarray(revoked_hours, float))
     share = np.linspace(0, 1, len(hours))
@@ -333,8 +333,9 @@ def as_published(revoked_hours: _Vector) -> tuple[Bathtub, float]:
 
 
 def risk(model: LifetimeModel, age: float, hours: float = 1.0) -> float:
-    """The probability that a VM which has reached `age` (in hours) is revoked within the next
-    `hours`; 1 where none lives on.
+    """Return the probability that a VM at `age` is revoked within `hours`; 1 if none lives on.
+
+    Both are in hours.
     """
     now, then = map(float, model.survival(np.array([age, age + hours])))
     if now > 0:
@@ -343,8 +344,9 @@ def risk(model: LifetimeModel, age: float, hours: float = 1.0) -> float:
 
 
 def best_known(provisioning_model: str, *, emulated: bool) -> Callable[[str, str], LifetimeModel]:
-    """What is known of the lifetimes of VMs with a GPU in a region: from the user's own VMs where
-    they are enough, else as published.
+    """Return a function for the lifetimes of VMs with a GPU in a region.
+
+    They are those of the user's own VMs if there are enough, else the published ones.
     """
 
     @cache

@@ -1,3 +1,3 @@
-"""How fast workers are, alone and together: published, learned, and between the two."""
+"""Speeds of workers, alone and together: published, learned, and combined."""
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""A workload's numbers from measured speeds of clusters: each GPU's seconds, the servers' part, how
-servers add up.
+"""Fits of a workload to measured speeds of clusters: GPUs, the servers' part, and scaling.
 
-Cells go in (which workers, how many parameter servers, steps per second, of which run), a fit of
-the law in `speed` comes out, with the errors that it leaves. The run is the unit: runs differ from
-each other by more than the stretches of one run do, so that no number of stretches tells how far
-the next run is off. The model is linear in logs, with random effects of runs:
+The input is cells (the workers, the number of parameter servers, steps per second, the run). The
+output is a fit of the law in `throughput`, with its errors. The run is the unit: runs differ from
+each other by more than the stretches of one run do, so the number of stretches does not determine
+the error of the next run. The model is linear in logs, with random effects of runs:
 
     log speed = log law(parameters; cluster) + run + stretch
 
-What cells cannot separate is held by priors: GPUs by their peak speeds, the servers' part by the
-size of the model's variables. So the parameters are not known one by one, but together: `Fit.draws`
-has joint draws of them. In every draw a cluster that was measured is as fast as it was measured to
-be.
+Priors hold what cells cannot separate: GPUs by their peak speeds, the servers' part by the size of
+the model's variables. So the parameters are known jointly, not one by one: `Fit.draws` has joint
+draws of them. In every draw a measured cluster has its measured speed.
 """
 
 from __future__ import annotations
@@ -39,29 +37,27 @@ from .throughput import (
 Array = NDArray[np.float64]
 
 BY_PEAK_ERROR = 0.3
-"""From a K80 to a P100 peak speeds mislead by 33 %, from there to a V100 by 16 % (ResNet-32)."""
+"""Error of a step by peak speeds: 33 % from K80 to P100, 16 % from there to V100 (ResNet-32)."""
 _UNKNOWN_RATIO_ERROR = 1.0
 _UNKNOWN_SERVICE_ERROR = 2.0
-"""Of the log of the servers' part where neither its size nor a clear limit tells it: so wide that
-it only keeps draws finite.
+"""Error of the log of the servers' part without a known size or a clear limit.
+
+It only keeps draws finite.
 """
 _SCALING_ERROR = 0.2
 _REST_ERROR = 0.03
 _REST_FREEDOM = 2.0
-"""How far the speed of one run deviates from its mean in a moment, relatively, before any was
-measured.
-"""
+"""Prior relative deviation of a run's momentary speed from its mean, and degrees of freedom."""
 _CORRELATED_SECONDS = 2500.0
-"""The mean of a run's speed over so long varies half as much as it does in a moment: between what a
-correlation over seconds and one over two hours would make of it.
+"""Seconds over which the variance of a run's mean speed is half of the momentary one.
+
+The value is between those for correlations over seconds and over two hours.
 """
 YOUNG_SECONDS = 60.0
-"""Who was measured for less has not trained for long."""
+"""Seconds of measurement below which a run is young."""
 _USUAL_ERROR = 0.05
 _USUAL_WEIGHT = 2.0
-"""How far measurements of another kind differ, relatively, before anything was measured, and the
-degrees of freedom of that.
-"""
+"""Prior relative deviation of other measurements, and its degrees of freedom."""
 _DRAWS = 2000
 
 
@@ -70,8 +66,10 @@ _LONG_SECONDS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cluster's measured speed in steps per second: `workers` by GPU, `servers`, the `seconds`
-    for which it was measured, and the `run` (empty: a run of its own).
+    """A cluster's measured speed in steps per second.
+
+    It has the `workers` by GPU, `servers`, the `seconds` of measurement, and the `run` (empty: a
+    separate run).
     """
 
     workers: Mapping[str, int]
@@ -83,11 +81,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """Joint draws of a workload's parameters, as uncertain as measured runs leave them. Shape
-    (draws,) each.
+    """Joint draws of a workload's parameters with the uncertainty of measured runs. Shape (draws,).
 
-    `factors` of the seconds of a step by kind of worker, `service` seconds of a parameter server,
-    and `scaling`.
+    They are `factors` of the seconds of a step by kind of worker, `service` seconds of a parameter
+    server, and `scaling`.
     """
 
     factors: Mapping[str, Array]
@@ -97,15 +94,14 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """`compute_seconds` by GPU, `service_seconds`, `scaling`; `errors`: predicted over measured
-    minus 1, per cell.
+    """A fit: `compute_seconds` by GPU, `service_seconds` and `scaling`.
 
-    `between`: how far runs of one cluster differ, relatively; `error`: how far off the speed of one
-    more run may be in the mean over the clusters, with what the parameters leave open. Both are
-    deviations of the normal distribution that has the same middle 90 % as Student's. `guessed`:
-    measured for less than a minute. `apart`: the GPUs were in so different clusters that each one's
-    seconds are known, and not only the sum of their speeds. `limited`: some cluster was held back
-    by its servers, so that their part is fitted.
+    `errors` has predicted over measured minus 1, per cell. `between` is the relative difference of
+    runs of one cluster. `error` is the relative error of the speed of one more run, averaged over
+    the clusters, with that of the parameters. Both are deviations of the normal distribution with
+    the same middle 90 % as Student's. `guessed` GPUs were measured for less than a minute. `apart`
+    is True if the clusters differ enough to separate the GPUs' seconds, and not only the sum of
+    their speeds. `limited` is True if servers limited some cluster, so that their part is fitted.
     """
 
     compute_seconds: dict[str, float]
@@ -121,7 +117,7 @@ class Fit:
     draws: Draws | None = field(default=None, compare=False, repr=False)
 
     def predict(self, cell: Cell) -> float:
-        """Steps per second of the cell's cluster."""
+        """Return steps per second of the cell's cluster."""
         offered = sum(
             count
             * float(worker_speed(self.compute_seconds[gpu], self.service_seconds, cell.servers))
@@ -141,10 +137,10 @@ def fit(
     cells
         At least one.
     service_seconds
-        What a parameter server is estimated to need for a step, known within `SERVICE_ERROR`; 0:
-        not known, and fitted where some cluster was held back.
+        The estimated seconds of a parameter server for a step, known within `SERVICE_ERROR`; 0:
+        unknown, and fitted if servers limited some cluster.
     sharpness
-        Of the law's bend; None fits it.
+        Sharpness of the law's bend; None fits it.
     """
     return _Fitting(cells, service_seconds, sharpness).fit()
 
@@ -172,7 +168,7 @@ class _Fitting:
         self._merge()
 
     def _merge(self) -> None:
-        """Stretches of one run with the same workers are one, by the lengths that they count for."""
+        """Merge stretches of one run with the same workers, weighted by their effective lengths."""
         together = dict[tuple[str, int, tuple[tuple[str, int], ...]], list[Cell]]()
         for place, cell in enumerate(self._cells):
             run = cell.run or f"{place}"
@@ -202,13 +198,15 @@ class _Fitting:
         ]
 
     def fit(self) -> Fit:
-        """The parameters, how far runs differ, and joint draws."""
-        from scipy.optimize import least_squares  # what plans of published workloads do without
+        """Return the parameters, the difference of runs, and joint draws."""
+        # Imported here, because plans of published workloads do not need it.
+        from scipy.optimize import least_squares
 
         values = self._start()
         scale = student(BETWEEN_ERROR, BETWEEN_FREEDOM)
         covariance = np.zeros((len(values), len(values)))
-        for _ in range(2):  # how far runs differ decides how much priors count
+        # The difference of runs determines the weight of the priors.
+        for _ in range(2):
             found = least_squares(self._rows, values, args=(scale,))
             values = np.asarray(found.x)
             jacobian = np.asarray(found.jac)
@@ -241,8 +239,9 @@ class _Fitting:
         return np.array(start)
 
     def _parts(self, values: Array) -> tuple[Array, Array, Array, Array]:
-        """Seconds by GPU (the last axis), service seconds, scaling and sharpness; of one or of many
-        values.
+        """Return seconds by GPU (the last axis), service seconds, scaling and sharpness.
+
+        `values` may be one vector or many.
         """
         many = len(self._gpus)
         seconds = np.exp(values[..., :many])
@@ -268,7 +267,7 @@ class _Fitting:
         return Fit(by_gpu, float(service), float(scaling), float(sharpness), np.zeros(0))
 
     def _logs(self, values: Array) -> Array:
-        """Log speeds of the merged cells: shape (..., cells)."""
+        """Return log speeds of the merged cells: shape (..., cells)."""
         seconds, service, scaling, sharpness = self._parts(values)
         service, scaling, sharpness = (
             each[..., np.newaxis] for each in (service, scaling, sharpness)
@@ -280,7 +279,7 @@ class _Fitting:
         return np.log(cluster_speed(offered, limit, sharpness))
 
     def _rows(self, values: Array, scale: float) -> Array:
-        """The residuals: whitened log errors of runs, and the distances to priors."""
+        """Return the residuals: whitened log errors of runs, and the distances to priors."""
         missed = self._logs(values) - self._measured
         runs = [
             (missed[..., run] @ white.T) / scale
@@ -305,13 +304,14 @@ class _Fitting:
         return np.zeros((*values.shape[:-1], 0))
 
     def _slopes(self, values: Array) -> Array:
-        """The derivatives of the log speeds: shape (cells, parameters)."""
+        """Return the derivatives of the log speeds: shape (cells, parameters)."""
         step = 1e-5 * np.eye(len(values))
         return ((self._logs(values + step) - self._logs(values - step)) / 2e-5).T
 
     def _between(self, values: Array, covariance: Array, scale: float) -> float:
-        """How far runs differ. Its degrees of freedom are those of the runs, less what was fitted
-        to them.
+        """Return the difference of runs.
+
+        Its degrees of freedom are those of the runs, less the parameters fitted to them.
         """
         missed = self._logs(values) - self._measured
         slopes = self._slopes(values)
@@ -327,8 +327,9 @@ class _Fitting:
         return student(math.sqrt((BETWEEN_FREEDOM * BETWEEN_ERROR**2 + squares) / freedom), freedom)
 
     def _draws(self, values: Array, covariance: Array, scale: float) -> Draws:
-        """Draws of the normal approximation, drawn again by how likely they are: the law is not
-        linear.
+        """Return draws of the normal approximation, resampled by likelihood.
+
+        The law is not linear, so the approximation alone is too coarse.
         """
         random = np.random.default_rng(0)
         tried = random.multivariate_normal(values, covariance, size=2 * _DRAWS, method="eigh")
@@ -351,20 +352,20 @@ class _Fitting:
 
 
 def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: float) -> float:
-    """How far off, relatively, the speed of the rest of a run may be, by its stretches so far.
+    """Return the relative error of the speed of the rest of a run, from its stretches so far.
 
-    The run is the same, so how far others differ does not matter. Its speed is correlated in time,
-    so the mean over a time t has the share 1 / (1 + t / `_CORRELATED_SECONDS`) of the variance, and
-    stretches that are shorter than a block count as parts of one measurement.
+    The run is the same, so the difference of runs is irrelevant. Its speed is correlated in time,
+    so the mean over a time t has the share 1 / (1 + t / `_CORRELATED_SECONDS`) of the variance.
+    Stretches that are shorter than a block count as parts of one measurement.
 
     Parameters
     ----------
     errors, seconds
-        Of each stretch: predicted over measured speed minus 1, and for how long it was measured.
+        For each stretch: predicted over measured speed minus 1, and the seconds of measurement.
     parameters
-        Fitted to the stretches.
+        Number of parameters fitted to the stretches.
     left
-        Seconds that the rest takes.
+        Seconds of the rest.
     """
     length = np.asarray(seconds, float)
     counts = np.minimum(length / BLOCK_SECONDS, 1.0)
@@ -375,7 +376,7 @@ def rest_error(errors: ArrayLike, seconds: ArrayLike, parameters: int, left: flo
 
 
 def _averaged(seconds: Any) -> Any:
-    """The variance of the mean over that time, relative to that of a moment."""
+    """Return the variance of the mean over that time, relative to the momentary one."""
     return _CORRELATED_SECONDS / (_CORRELATED_SECONDS + seconds)
 
 
@@ -386,12 +387,12 @@ def spread(
     usual: float = _USUAL_ERROR,
     prior: float = _USUAL_WEIGHT,
 ) -> float:
-    """The relative standard deviation of one more measurement about a fit of so many parameters
-    that left `errors`.
+    """Return the relative standard deviation of one more measurement about a fit.
 
-    The variance has its degrees of freedom, the `prior` ones of what is `usual` among them, and the
-    error of the fit itself adds to it. So few of them make a t distribution; told is the normal one
-    with the same middle 90 %.
+    `errors` are those of a fit with `parameters` parameters. The variance has its degrees of
+    freedom, including `prior` ones of the `usual` deviation, and the error of the fit is added to
+    it. With few of them the distribution is Student's; the result is for the normal one with the
+    same middle 90 %.
     """
     left = np.asarray(errors, float)
     weight = np.asarray(weights, float)
@@ -402,14 +403,15 @@ def spread(
 
 
 def _many(weights: ArrayLike) -> float:
-    """As how many measurements of equal weight these count."""
+    """Return the equivalent number of measurements of equal weight."""
     weight = np.asarray(weights, float)
     return float(weight.sum() ** 2 / (weight**2).sum())
 
 
 def _single(cells: Sequence[Cell], gpu: str) -> float:
-    """Seconds of a step of one worker, from the smallest cluster that has this GPU; the others in
-    it are as much faster as their peak is.
+    """Return the seconds of a step of one worker, from the smallest cluster with this GPU.
+
+    The other GPUs in it are faster in proportion to their peaks.
     """
     least = min(
         (cell for cell in cells if gpu in cell.workers), key=lambda cell: sum(cell.workers.values())
@@ -421,7 +423,7 @@ def _single(cells: Sequence[Cell], gpu: str) -> float:
 
 
 def _peak_ratio(one: str, other: str) -> tuple[float, float]:
-    """The seconds of the other GPU over the one's by their peaks, and how far off their log may be."""
+    """Return the ratio of the seconds on two GPUs by their peaks, and the error of its log."""
     gpus = (gpu_of(one), gpu_of(other))
     peaks = [accelerator(gpu).teraflops if gpu in ACCELERATORS else 0.0 for gpu in gpus]
     if all(peaks):
@@ -430,8 +432,9 @@ def _peak_ratio(one: str, other: str) -> tuple[float, float]:
 
 
 def _bent(cells: Sequence[Cell], singles: Mapping[str, float]) -> bool:
-    """Whether some cluster is clearly slower than the sum of what its workers reach in the
-    smallest.
+    """Return whether some cluster is clearly slower than the sum of its workers' speeds.
+
+    Their speeds are those in the smallest clusters.
     """
     if len(cells) < len(singles) + 2:
         return False

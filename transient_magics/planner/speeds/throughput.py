@@ -1,35 +1,34 @@
-"""How fast a cluster trains: steps per second from what one worker needs and what parameter servers
-can take.
+"""The training speed of a cluster: steps per second of workers within the limit of its servers.
 
-A step of a worker is its own computing (`compute_seconds`) and what a parameter server does for it
-(`service_seconds`: pull, push, update), which n servers share. Workers' speeds add up until the
-servers are busy: n servers take n**scaling / service_seconds steps per second, and near that the
+A step of a worker is its own computing (`compute_seconds`) and the work of a parameter server for
+it (`service_seconds`: pull, push, update), which n servers share. Workers' speeds add up until the
+servers are busy. n servers take n**scaling / service_seconds steps per second, and near that the
 sum bends smoothly,
 
     speed = offered * (1 + (offered / capacity)**sharpness) ** (-1 / sharpness)
 
-CM-DARE (Li et al., ICDCS'20, section 4) found the sum; the bend, and the servers' part of a step
-being the same number as limits their capacity, are ours, fitted to its and ICAC'19's cells. Speeds
-in steps per second, of all workers together where a cluster is meant; any of them may be an array.
+CM-DARE (Li et al., ICDCS'20, section 4) found the sum. The bend is ours, and so is the use of one
+number for the servers' part of a step and for the limit of their capacity. Both are fitted to the
+cells of CM-DARE and ICAC'19. Speeds are in steps per second, of all workers together for a cluster;
+any of them may be an array.
 
-Where the parameter servers are in another region, a step takes longer. A step pulls the variables
-and pushes their gradients. Each way takes round trips, and the bytes go through one TCP connection
-to each server, which carries no more than its window in a round trip. Windows and round trips were
-fitted to CM-DARE's steps at 0.3 and 30.3 ms (Li et al., ICDCS'20, `speed_data_supertable`: four
-networks on the K80 and the P100, one worker and one server), which they meet within 8 % in the mean
-and 17 % at worst.
+With parameter servers in another region, a step takes longer. A step pulls the variables and pushes
+their gradients. Each way takes round trips, and the bytes go through one TCP connection to each
+server, which carries at most its window in a round trip. Windows and round trips were fitted to
+CM-DARE's steps at 0.3 and 30.3 ms (Li et al., ICDCS'20, `speed_data_supertable`: four networks on
+the K80 and the P100, one worker and one server), with errors of 8 % on average and 17 % at worst.
 
-Workers of clusters take longer. Between us-east1 and us-central1 what was added to a step of
-ResNet-32 was about 1.3 times what follows from CM-DARE for ICAC'19's K80s, and 6 times for its
-P100s (Li et al., ICAC'19; the mean hours of its clusters `3e1c` and `2e2c`). The geometric mean of
-these two is 2.8 times what `alone` computes (`_IN_CLUSTERS`), and the standard deviation of the
-logarithm is 1.1 (`ADDED_ERROR`). CM-DARE's own steps do not count here: they were taken by one
-worker without others, and `alone` is fitted to them. Nothing tells which of the two another
-distance is like, so each is an estimate.
+Workers of clusters take longer. Between us-east1 and us-central1 the additional time of a step of
+ResNet-32 was about 1.3 times CM-DARE's prediction for ICAC'19's K80s, and 6 times for its P100s (Li
+et al., ICAC'19; the mean hours of its clusters `3e1c` and `2e2c`). The geometric mean of these two
+is 2.8 times the result of `alone` (`_IN_CLUSTERS`), and the standard deviation of the logarithm is
+1.1 (`ADDED_ERROR`). CM-DARE's own steps do not count here: they were taken by one worker without
+others, and `alone` is fitted to them. It is unknown which of the two applies to another distance,
+so each is an estimate.
 
-The same window and round trip bound the steps per second of a distant worker, whatever its GPU. No
-limit of its own is needed for that: the seconds for the bytes are part of what is added, and one
-error is drawn for them.
+The same window and round trip bound the steps per second of a distant worker, with any GPU. That
+needs no separate limit: the seconds for the bytes are part of the additional time, and one error is
+drawn for them.
 """
 
 from __future__ import annotations
@@ -47,32 +46,31 @@ from ...errors import DeclarationError
 from ...spec import BYTES_EACH_WAY
 
 SHARPNESS = 4.5
-"""How sharply the sum bends: best for CM-DARE's 96 cells of four models (2.5 % mean, 7.7 % worst
-error).
+"""Sharpness of the bend: best for CM-DARE's 96 cells of four models.
+
+The error is 2.5 % on average, 7.7 % at worst.
 """
 SCALING = 0.85
-"""The exponent for parameter servers of models whose variables spread over them: ResNets measured
-0.83 to 1.14.
+"""The exponent for parameter servers of models whose variables spread over them.
+
+ResNets measured 0.83 to 1.14.
 """
 SERVICE_ERROR = 0.3
-"""How far off, relatively, `service_by_size` may be: 22 % (root mean square) of networks left out
-of it, 38 % at worst.
+"""Relative error of `service_by_size`.
+
+Networks that were left out of the fit have 22 % (root mean square), 38 % at worst.
 """
 
-# of one MB of variables
+# Seconds for one MB of variables.
 _SERVICE_SECONDS = 0.0049
 _SERVICE_POWER = 0.765
 
 LEAST_SHARE = 0.05
-"""Of a step: who waits less for mini-batches does not wait for preparation, as far as a split
-tells.
-"""
+"""Smallest share of a step that counts as waiting for preparation, according to a split."""
 PREPARATION_ERROR = 0.2
-"""How far off, relatively, a step may be that preparation bounds on other vCPUs: not all of it is
-spread over them.
-"""
+"""Relative error of a step bound by preparation on other vCPUs: some of it is not parallel."""
 SMALLER_ERROR = 0.3
-"""The same of a step with fewer vCPUs than it was measured with, where it waited for none."""
+"""Relative error of a step on fewer vCPUs than measured, if it did not wait for preparation."""
 
 # (family, GFLOPs of the training graph at batch 1, ms on K80, ms on P100)
 _MEASURED: dict[str, tuple[str, float, float, float]] = {
@@ -98,17 +96,18 @@ _MEASURED: dict[str, tuple[str, float, float, float]] = {
     "shake-shake-big": ("shake-shake", 22.865, 1405.9, 492.7),
 }
 GPUS = ("k80", "p100")
-"""On which they were measured."""
+"""The GPUs on which they were measured."""
 ALL = "all"
-"""All families together, for a model of none of them."""
+"""All families together, for a model of another family."""
 BATCH_SIZE = 128
 
 
 def worker_speed(
     compute_seconds: ArrayLike, service_seconds: ArrayLike, servers: int
 ) -> NDArray[np.float64]:
-    """Steps per second of a worker alone with `servers` parameter servers (0: its variables are its
-    own).
+    """Return steps per second of a single worker with `servers` parameter servers.
+
+    With 0 servers, its variables are its own.
     """
     return 1.0 / (
         np.asarray(compute_seconds, dtype=float) + np.asarray(service_seconds) / max(servers, 1)
@@ -116,24 +115,24 @@ def worker_speed(
 
 
 def capacity(service_seconds: float, servers: int, scaling: float = SCALING) -> float:
-    """Steps per second that so many parameter servers take; infinite where their part is not known."""
+    """Return the steps per second of the parameter servers; infinite if their part is unknown."""
     return float(capacities(np.array(service_seconds), servers, np.array(scaling)))
 
 
 def capacities(
     service_seconds: NDArray[np.float64], servers: int, scaling: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The capacities of several laws."""
+    """Return the capacities of several laws."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.where(service_seconds > 0, max(servers, 1) ** scaling / service_seconds, np.inf)
 
 
 def service_by_size(parameters: float) -> float:
-    """A parameter server's seconds for a step of a model that never held it back; 0 where these
-    were not counted.
+    """Return a parameter server's seconds for a step of a model that never reached its limit.
 
-    A power of the size of its variables, fitted to the four networks whose limits CM-DARE and
-    ICAC'19 measured (2.6 to 100 MB): small ones spend more of it on what is no transfer.
+    Return 0 if the parameters were not counted. The law is a power of the size of the variables,
+    fitted to the four networks whose limits CM-DARE and ICAC'19 measured (2.6 to 100 MB): small
+    ones spend more of the time on work other than the transfer.
     """
     return _SERVICE_SECONDS * (4 * parameters / 2**20) ** _SERVICE_POWER
 
@@ -141,9 +140,7 @@ def service_by_size(parameters: float) -> float:
 def cluster_speed(
     offered: ArrayLike, limit: ArrayLike, sharpness: ArrayLike = SHARPNESS
 ) -> NDArray[np.float64]:
-    """Steps per second of workers whose speeds sum up to `offered`, against servers that take
-    `limit`.
-    """
+    """Return steps per second of workers with the total speed `offered`, with servers' `limit`."""
     speed = np.asarray(offered, dtype=float)
     sharp = np.asarray(sharpness, dtype=float)
     return speed * (1.0 + (speed / np.asarray(limit)) ** sharp) ** (-1.0 / sharp)
@@ -152,12 +149,12 @@ def cluster_speed(
 def synchronous_speed(
     speeds: ArrayLike, counts: ArrayLike, backup: int, limit: ArrayLike
 ) -> NDArray[np.float64]:
-    """Steps per second of workers that take their steps together; the last axis of `speeds` and
-    `counts` has the kinds of workers: what one of each reaches alone, and how many there are.
+    """Return steps per second of workers that take their steps together.
 
-    A step takes as long as the slowest worker's, not counting the `backup` slowest, and the servers
-    (`limit`) serve all of them one after the other meanwhile: 1 / slowest + (workers - 1) / limit.
-    0 where there is no worker.
+    The last axis of `speeds` and `counts` has the kinds of workers: the speed of a single one, and
+    their number. A step takes as long as the slowest worker's, without the `backup` slowest, while
+    the servers (`limit`) serve all of them one after the other: 1 / slowest + (workers - 1) /
+    limit. The speed is 0 without workers.
     """
     speeds, counts = np.broadcast_arrays(np.asarray(speeds, float), np.asarray(counts))
     workers = counts.sum(axis=-1)
@@ -171,46 +168,40 @@ def synchronous_speed(
 
 
 def bytes_per_step(parameters: float, wire: str = "fp32") -> float:
-    """Bytes between a worker and its parameter servers in one step: each parameter comes, its
-    gradient goes.
-    """
+    """Return the bytes of one step: each parameter is pulled, its gradient pushed."""
     return 2 * BYTES_EACH_WAY[wire] * parameters
 
 
-_SECONDS_PER_DEGREE = (
-    0.0017  # a round trip over 111 km in glass fibre (200 km/ms), half as long again as a crow's
-)
+# A round trip over 111 km in glass fibre (200 km/ms), 1.5 times the great circle.
+_SECONDS_PER_DEGREE = 0.0017
 
 _WITHIN_A_REGION = 0.0003
 
 _ROUND_TRIPS = 0.64
 
 _WINDOW = 3.96e6
-"""Bytes that are in flight at most: about the 4 MiB that Linux gives a sender (`tcp_wmem`,
-ip-sysctl).
-"""
+"""Most bytes in flight: about the 4 MiB of a sender on Linux (`tcp_wmem`, ip-sysctl)."""
 
 _IN_CLUSTERS = 2.8
 
 ADDED_ERROR = 1.1
-"""How far off the logarithm of `added_seconds` is (standard deviation)."""
+"""Standard deviation of the logarithm of `added_seconds`."""
 
 
 def round_trip(degrees: float) -> float:
-    """Return the seconds to a region that is so far away on the globe and back: an estimate."""
+    """Return an estimate of the round trip, in seconds, to a region at this angular distance."""
     return _WITHIN_A_REGION + _SECONDS_PER_DEGREE * degrees
 
 
 def alone(seconds: float, step_bytes: float, servers: int = 1) -> float:
-    """Return the seconds that a step takes longer where nothing but one worker trains, as CM-DARE
-    measured it.
+    """Return the additional seconds of a step of a single worker, as measured by CM-DARE.
 
     Parameters
     ----------
     seconds
         The round trip to the parameter servers.
     step_bytes
-        What a step moves, both ways together.
+        Bytes of a step, both ways together.
     servers
         The number of parameter servers, over which the bytes are spread.
     """
@@ -219,29 +210,27 @@ def alone(seconds: float, step_bytes: float, servers: int = 1) -> float:
 
 
 def added_seconds(seconds: float, step_bytes: float, servers: int = 1) -> float:
-    """Return the seconds that a step of a cluster's worker takes longer, in the median, with the
-    parameters of `alone`.
+    """Return the median additional seconds of a step of a cluster's worker.
+
+    The parameters are those of `alone`.
     """
     return _IN_CLUSTERS * alone(seconds, step_bytes, servers)
 
 
-# What preparing mini-batches takes, as far as steps were seen to wait for it, and what another
-# machine would change.
+# Time to prepare mini-batches, if steps waited for it, and the effect of another machine.
 #
-# Mini-batches are prepared beside the step, in as many calls at once as the VM has vCPUs, so that a
-# step takes the longer of the two. Where it waits for its mini-batch it takes as long as the
-# preparation, whose vCPU-seconds are then known: with n times the vCPUs it takes an n-th, until the
-# rest of the step is longer (DS-Analyzer: Mohan et al., VLDB 2021, section 3.3; what is fetched,
-# and does not need vCPUs, is taken for preparation here).
+# Mini-batches are prepared beside the step, in as many concurrent calls as the VM has vCPUs, so a
+# step takes the longer of the two. Where it waits for its mini-batch, it takes as long as the
+# preparation, whose vCPU-seconds are then known. With n times the vCPUs it takes an n-th, until the
+# rest of the step is longer (DS-Analyzer: Mohan et al., VLDB 2021, section 3.3). Fetching, which
+# does not need vCPUs, counts as preparation here.
 #
-# A kind of worker is a GPU, and its machine where that is not the catalog's: `t4`,
+# A kind of worker is a GPU, with its machine unless it is the catalog's default: `t4`,
 # `t4/n1-standard-16`.
 
 
 class Waits(NamedTuple):
-    """Of one kind of worker: seconds for which steps waited for their mini-batch, seconds of these
-    steps, how many.
-    """
+    """Waits for mini-batches of one kind of worker, the seconds of its steps, and their number."""
 
     waited: float
     seconds: float
@@ -249,7 +238,7 @@ class Waits(NamedTuple):
 
     @property
     def share(self) -> float:
-        """What of a step is waiting."""
+        """The share of a step that is waiting."""
         if self.seconds > 0:
             return self.waited / self.seconds
         return 0.0
@@ -257,12 +246,14 @@ class Waits(NamedTuple):
 
 @cache
 def kind_of(gpu: str, machine: str = "") -> str:
-    """The kind of a worker with this GPU in this machine (empty, or one that it cannot have: in the
-    catalog's).
+    """Return the kind of a worker with this GPU in this machine.
+
+    An empty or invalid machine stands for the catalog's default.
     """
     try:
         entry = worker_entry(gpu, machine)
-    except DeclarationError:  # a journal may be of a version that knew of more machines
+    # A journal may be from a version with more machines.
+    except DeclarationError:
         return gpu
     if entry.machine_type == accelerator(gpu).machine_type:
         return gpu
@@ -270,21 +261,24 @@ def kind_of(gpu: str, machine: str = "") -> str:
 
 
 def gpu_of(kind: str) -> str:
-    """The GPU of a kind of worker."""
+    """Return the GPU of a kind of worker."""
     return kind.partition("/")[0]
 
 
 def vcpus_of(kind: str) -> int:
-    """The vCPUs of a kind of worker. Raises DeclarationError for a machine that its GPU does not
-    have.
+    """Return the vCPUs of a kind of worker.
+
+    Raises DeclarationError for a machine that is not available with its GPU.
     """
     gpu, _, machine = kind.partition("/")
     return worker_entry(gpu, machine).vcpus
 
 
 def waiting(told: Iterable[Mapping[str, Waits]]) -> tuple[dict[str, float], float]:
-    """From what several runs tell: seconds of a step for which each kind that waits does, and the
-    vCPU-seconds that the preparation of a mini-batch takes (0 where nobody waits).
+    """Return waiting seconds of a step by kind of worker, and vCPU-seconds of preparation.
+
+    They combine the waits of several runs. The vCPU-seconds are those of a mini-batch, 0 where no
+    kind waits.
     """
     sums: dict[str, Waits] = {}
     for each in told:
@@ -301,19 +295,22 @@ def waiting(told: Iterable[Mapping[str, Waits]]) -> tuple[dict[str, float], floa
     }, taken / steps if steps else 0.0
 
 
-# Step times of models that were never run: a line over floating-point operations, one per family and GPU.
+# Step times of models without measurements: a line over floating-point operations, one per family
+# and GPU.
 #
-# CM-DARE (ICDCS'20) measured twenty convolutional networks on K80 and P100 (batches of 128, one worker, one parameter
-# server; `speed_data`). One line for all of them misses an unseen model by a quarter, a line per architecture family
-# by some per cent: a Shake-Shake network spends much of a step on work that is no floating-point operation. The lines
-# are fitted to relative errors, because a step of 40 ms and one of 1.4 s are to be met equally well; the error that
-# is told is that of models left out of the fit.
+# CM-DARE (ICDCS'20) measured twenty convolutional networks on K80 and P100 (batches of 128, one
+# worker, one parameter server; `speed_data`). One line for all of them misses an unseen model by a
+# quarter, a line per architecture family by some per cent: a Shake-Shake network spends much of a
+# step on work other than floating-point operations. The lines are fitted to relative errors,
+# because a step of 40 ms and one of 1.4 s have the same weight. The reported error is that of
+# models left out of the fit.
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`. `error`: relative
-    standard deviation of unseen models, as each was when it was left out.
+    """Seconds of a step of 128 examples: `fixed + per_gigaflop * GFLOPs`.
+
+    `error` is the relative standard deviation of unseen models, from leaving out each of them.
     """
 
     fixed: float
@@ -321,24 +318,24 @@ class Line:
     error: float
 
     def seconds(self, gigaflops: float, batch_size: float = BATCH_SIZE) -> float:
-        """Of a model with so many GFLOPs (training graph, batch of 1), with that batch."""
+        """Return the seconds of a model with GFLOPs (training graph, batch of 1) and a batch."""
         return self.fixed + self.per_gigaflop * gigaflops * batch_size / BATCH_SIZE
 
 
 def families() -> tuple[str, ...]:
-    """The families that were measured."""
+    """Return the measured families."""
     return tuple(dict.fromkeys(family for family, *_ in _MEASURED.values()))
 
 
 def extent(family: str) -> tuple[float, float]:
-    """The least and the most GFLOPs of a family's networks that were measured."""
+    """Return the least and the most GFLOPs of a family's measured networks."""
     found = [row[1] for row in _MEASURED.values() if family in (row[0], ALL)]
     return min(found), max(found)
 
 
 @cache
 def line(family: str, gpu: str) -> Line | None:
-    """The line of a family (or of `ALL`) on a GPU; None where nobody measured it."""
+    """Return the line of a family (or of `ALL`) on a GPU; None without measurements."""
     points = _points(family, gpu)
     if len(points) < 3:
         return None
@@ -347,7 +344,7 @@ def line(family: str, gpu: str) -> Line | None:
 
 
 def leave_one_out(family: str, gpu: str) -> list[tuple[str, float, float]]:
-    """For each measured model its name, its seconds, and those predicted from the family's others."""
+    """Return each measured model's name, its seconds, and their prediction from the others."""
     names = [name for name, row in _MEASURED.items() if family in (row[0], ALL)]
     points = _points(family, gpu)
     found = []
@@ -369,7 +366,7 @@ def _points(family: str, gpu: str) -> list[tuple[float, float]]:
 
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """The line with the least sum of squared relative errors."""
+    """Return the line with the least sum of squared relative errors."""
     x, y = np.array(points).T
     terms = np.stack([np.ones_like(x), x], axis=1) / y[:, np.newaxis]
     (fixed, slope), *_ = np.linalg.lstsq(terms, np.ones_like(y), rcond=None)

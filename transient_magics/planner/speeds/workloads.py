@@ -1,9 +1,9 @@
-"""What is trained, as far as speed, traffic and parameter servers go: published workloads, and the
-shape of your own.
+"""Workloads: what a plan needs of a model for speed, traffic and parameter servers.
 
-A workload knows the seconds of a step on the GPUs on which it was measured. For another one `step`
-estimates: from its family's line over floating-point operations, else from the ratio of the GPUs'
-peak speeds. Each estimate says how far off such estimates are.
+They are published ones, measured runs, or counted graphs. A workload has the seconds of a step on
+the GPUs on which it was measured. For other GPUs `step` estimates them, from the line of its family
+over floating-point operations, else from the ratio of the GPUs' peak speeds. Each estimate has an
+error.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ PLACES: Mapping[Source, str] = {
 
 BEYOND_ERROR = 0.35
 _MOST_ERROR = 1.0
-"""How far off, relatively, a step may be for each natural logarithm of how many times the FLOPs of
-its mini-batch are beyond what was measured: 0.1 to 0.35 where lines through half of the networks
-were asked for the rest. The second value is the largest error.
+"""Relative error of a step beyond the measured FLOPs of a mini-batch, and the largest one.
+
+`BEYOND_ERROR` is per natural logarithm of the ratio to the measured FLOPs. Lines through half of
+the networks miss the other half by 0.1 to 0.35.
 """
 
 _PER_PARAMETER_AND_TOKEN = 6
-"""FLOPs of a training step of a language model for each parameter and token, its backward pass
-included (Kaplan et al., "Scaling laws for neural language models", 2020, arXiv 2001.08361, section
-2.1).
+"""FLOPs of a training step of a language model per parameter and token, with the backward pass.
 
-Kaplan et al. leave out the parameters of vocabulary and positional embeddings. They are in the
-counted parameters, so the FLOPs of a model with a large vocabulary come out too high.
+The source is Kaplan et al., "Scaling laws for neural language models", 2020, arXiv 2001.08361,
+section 2.1.
+
+Kaplan et al. leave out the parameters of vocabulary and positional embeddings. The counted
+parameters include them, so the FLOPs of a model with a large vocabulary come out too high.
 """
 
 
@@ -57,8 +59,8 @@ counted parameters, so the FLOPs of a model with a large vocabulary come out too
 class Estimate:
     """Seconds of a step without the parameter server's part, and their source.
 
-    `kind`: the kind of worker from whose measured seconds they follow, which are uncertain as the
-    workload's draws are; `error`: their relative standard deviation beyond that.
+    `kind` is the kind of worker whose measured seconds they follow from; the draws of the workload
+    hold the uncertainty of those. `error` is the relative standard deviation beyond that.
     """
 
     seconds: float
@@ -68,7 +70,7 @@ class Estimate:
 
     @property
     def measured(self) -> bool:
-        """False where it was computed from something else."""
+        """Whether the seconds were measured; False where they were computed."""
         return self.source.startswith("measured")
 
 
@@ -76,12 +78,12 @@ class Estimate:
 class Workload:
     """One model on one problem, with a mini-batch per worker.
 
-    `compute`: estimates by kind of worker (`preparation`), at `batch_size`. `service_seconds`: what
-    a parameter server needs for a step (0: not known; speeds then add up without a limit); n
-    servers do n**`scaling` times as much. `parameters`, and `gigaflops` of the training graph at a
-    batch of one: 0 where not counted. `join_seconds`: from a usable VM to its first step.
-    `from_first_step`: hours and dollars are counted from the first step, without start-up, as the
-    papers do.
+    `compute` has estimates by kind of worker (`throughput.kind_of`), at `batch_size`. `service_seconds` is
+    the time of a parameter server for a step (0: unknown; speeds then add up without a limit); n
+    servers serve n**`scaling` times as many steps. `parameters`, and `gigaflops` of the training
+    graph at a batch of one, are 0 where not counted. `join_seconds` is from a usable VM to its
+    first step. With `from_first_step` hours and dollars are counted from the first step, without
+    start-up, as in the papers.
     """
 
     name: str
@@ -94,52 +96,44 @@ class Workload:
     family: str = ""
     join_seconds: float = 0.0
     speed_error: float = 0.0
-    """How far off, relatively, the speed of a cluster may be as a whole: workers and servers alike.
-    What is not known of one GPU is in its estimate.
+    """Relative error of a cluster's speed as a whole: workers and servers alike.
+
+    The error of one GPU is in its estimate.
     """
     limit_error: float = 0.3
-    """How far off, relatively, the limit of one server may be."""
+    """Relative error of the limit of one server."""
     scaling_error: float = 0.2
-    """How much more that is each time the servers double: `speed.SCALING` is off by up to so much.
-    """
+    """Additional error per doubling of the servers, the largest of `throughput.SCALING`."""
     limit_measured: bool = True
-    """False where the servers' part was computed from the parameters, because no run was held back
-    by it.
-    """
+    """Whether the servers limited some run; False where their part follows from the parameters."""
     steps_error: float = 0.0
-    """How far off, relatively, the steps may be that it is planned with, where they are an estimate
-    themselves.
-    """
+    """Relative error of the planned steps, where they are an estimate."""
     waits: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Seconds of a step for which workers of a kind wait for their mini-batch, of those that were
-    seen to.
-    """
+    """Seconds of a step that workers wait for their mini-batch, by observed kind of worker."""
     preparation: float = 0.0
-    """vCPU-seconds that preparing a mini-batch takes; 0 where no step was seen to wait for it."""
+    """vCPU-seconds to prepare a mini-batch; 0 where no step waited for it."""
     stalls: Mapping[str, Terms] = field(default_factory=dict[str, Terms])
-    """By kind of worker, what a measure of its stalls said."""
+    """Measured stalls by kind of worker."""
     asked: Change = field(default_factory=Change)
-    """What is to be another than it was measured with: a cache, links."""
+    """Differences from the measured conditions: a cache, links."""
     wire: str = "fp32"
     synchronous: bool = False
-    """Whether its steps are taken together, each with a mini-batch of every worker but the
-    `backup_workers` slowest.
+    """Whether workers take their steps together.
+
+    Each step has a mini-batch of every worker except the `backup_workers` slowest.
     """
     backup_workers: int = 0
     prices: PriceList = field(default_factory=PriceList)
     from_first_step: bool = False
     source: Source | None = None
-    """Where its seconds were measured; None: they were not, but follow from what was counted of its
-    graph.
-    """
+    """Where its seconds were measured; None: they follow from the counts of its graph."""
     guess: str = ""
-    """Why nothing measured tells how far off speed or steps are, so that intervals are a guess;
-    else empty.
-    """
+    """Why intervals are a guess, without a measured error of speed or steps; else empty."""
     notes: tuple[str, ...] = ()
     draws: Draws | None = field(default=None, compare=False, repr=False)
-    """Of seconds, the servers' part and scaling together, where runs of one's own were measured:
-    their errors, and not `limit_error` and `scaling_error`.
+    """Joint draws of seconds, the servers' part and scaling, from measured runs of your own.
+
+    They replace `limit_error` and `scaling_error`.
     """
 
     @property
@@ -149,21 +143,18 @@ class Workload:
 
     @property
     def bytes_per_step(self) -> float:
-        """What a worker and its parameter servers exchange in one step; 0 where the parameters were
-        not counted.
-        """
+        """Bytes that a worker and its parameter servers exchange in one step; 0 without a count."""
         return bytes_per_step(self.parameters, self.wire)
 
     @property
     def megabytes(self) -> float:
-        """The size of the variables, as checkpoints have them (with one slot of the optimizer's)."""
+        """The size of the variables in a checkpoint (with one slot of the optimizer's), in MiB."""
         return 8 * self.parameters / 2**20
 
     def step(self, gpu: str, machine: str = "", disk: str = "") -> Estimate:
-        """The seconds of a step on a GPU in a machine (empty: the catalog's) with a `disk` (as
-        `--disk` says it).
+        """Return the seconds of a step on a GPU in a machine, with a `disk` as in `--disk`.
 
-        Raises PlanError where nothing is known to estimate them from.
+        An empty `machine` is the catalog's default. Raises PlanError without data for an estimate.
         """
         kind = kind_of(gpu, machine)
         if (terms := self.terms(kind)) and (measured := self._nearest(kind)):
@@ -173,30 +164,26 @@ class Workload:
         return self._prepared(self._in_other_machine(kind) or self._unmeasured(gpu), kind)
 
     def terms(self, kind: str) -> Terms | None:
-        """What was measured of stalls on that kind of worker, else on its GPU in another machine;
-        None: nothing.
-        """
+        """Return the stalls of a kind of worker, else of its GPU in another machine, or None."""
         like = [stall for stall in self.stalls if gpu_of(stall) == gpu_of(kind)]
         if like:
             return self.stalls[_nearest(like, kind)]
         return None
 
     def change(self, terms: Terms, kind: str, disk: str = "") -> Change:
-        """From what `terms` were measured with to a worker of that kind with that disk."""
+        """Return the change from the conditions of `terms` to a kind of worker with a disk."""
         vcpus = vcpus_of(kind)
         return terms.change(Place(vcpus, disk_speed(disk, vcpus)), self.asked, self.batch_size)
 
     def _nearest(self, kind: str) -> str:
-        """The kind of worker with the same GPU whose steps are known, empty for none."""
+        """Return the measured kind of worker with the same GPU, or an empty string."""
         like = [each for each in self.compute if gpu_of(each) == gpu_of(kind)]
         if like:
             return _nearest(like, kind)
         return ""
 
     def _by_terms(self, terms: Terms, measured: str, kind: str, disk: str) -> Estimate:
-        """As long as it is known to be on the `measured` kind, and what another machine and disk
-        change of its stalls.
-        """
+        """Return the seconds on the `measured` kind, adjusted for another machine and disk."""
         known = self.compute[measured]
         before = terms.change(Place(vcpus_of(measured), terms.place.disk), None, self.batch_size)
         more, error = terms.longer(before, self.change(terms, kind, disk))
@@ -211,7 +198,7 @@ class Workload:
         return Estimate(seconds, off, source, known.kind)
 
     def _in_other_machine(self, kind: str) -> Estimate | None:
-        """From the same GPU in another machine: what of its step is not waiting is the same there."""
+        """Return the estimate of the same GPU in another machine: only waiting differs there."""
         like = [each for each in self.compute if gpu_of(each) == gpu_of(kind)]
         if not like:
             return None
@@ -231,7 +218,7 @@ class Workload:
         )
 
     def _prepared(self, estimate: Estimate, kind: str) -> Estimate:
-        """The same, no shorter than the preparation of a mini-batch takes on these vCPUs."""
+        """Return the estimate, at least as long as these vCPUs prepare a mini-batch."""
         if self.preparation:
             vcpus = vcpus_of(kind)
         else:
@@ -263,7 +250,7 @@ class Workload:
         return found
 
     def knows(self, gpu: str) -> bool:
-        """Whether `step` has an answer."""
+        """Return whether `step` has an estimate."""
         try:
             self.step(gpu)
         except PlanError:
@@ -271,8 +258,9 @@ class Workload:
         return True
 
     def with_batch(self, batch_size: int) -> Workload:
-        """The same with another mini-batch: what a step does per example grows with it, the
-        family's fixed part not.
+        """Return the workload with another mini-batch.
+
+        The seconds grow with the examples, except for the fixed part of the family's line.
         """
         if not self.batch_size or batch_size == self.batch_size:
             return self
@@ -307,14 +295,15 @@ class Workload:
 
 
 def _nearest(kinds: Iterable[str], kind: str) -> str:
-    """The one of the `kinds` whose vCPUs are most like those of `kind`."""
+    """Return the one of the `kinds` whose vCPUs are closest to those of `kind`."""
     vcpus = vcpus_of(kind)
     return min(kinds, key=lambda each: abs(math.log(vcpus_of(each) / vcpus)))
 
 
 def by_peak(known: Mapping[str, Estimate], gpu: str) -> Estimate | None:
-    """The seconds of a step on a GPU from those on the known one whose peak speed is nearest; None
-    without peaks.
+    """Return the seconds of a step on a GPU from the GPU with the nearest peak speed.
+
+    Return None where peaks are unknown.
     """
     peak = accelerator(gpu_of(gpu)).teraflops
     peaks = {kind: accelerator(gpu_of(kind)).teraflops for kind in known}
@@ -330,7 +319,7 @@ def by_peak(known: Mapping[str, Estimate], gpu: str) -> Estimate | None:
 
 
 def published(name: str) -> Workload | None:
-    """The published workload of that name, with the prices of its time; None where there is none."""
+    """Return the published workload with that name and the prices of its time, or None."""
     return PUBLISHED.get(name.strip().lower())
 
 
@@ -368,10 +357,11 @@ def _published(
     )
 
 
-# ICAC'19's: fitted to the 39 durations of its tables (K80, P100, V100, one and two parameter
-# servers). CM-DARE's: to its cluster speeds by size (12 to 24 cells a model), the V100's from its
-# single speed. Six and four parameters each; `planner.fitting` makes them and the errors, a test
-# compares. Join: CM-DARE's cold start of a replacement.
+# ICAC'19's constants are fitted to the 39 durations of its tables (K80, P100, V100, one and two
+# parameter servers). CM-DARE's are fitted to its cluster speeds by size (12 to 24 cells a model),
+# and the V100's to its single speed. They have six and four parameters. `speeds.fitting` computes
+# them and the errors, and a test compares them. The join time is CM-DARE's cold start of a
+# replacement.
 _ICAC = "ICAC'19"
 
 _CMDARE = "CM-DARE"
@@ -443,23 +433,23 @@ PUBLISHED: Mapping[str, Workload] = {
 }
 
 
-# A workload that nobody ever ran, from what was counted of its graph: parameters, and FLOPs of a
-# training step.
+# A workload without any run, from the counts of its graph: parameters, and FLOPs of a training
+# step.
 #
 # The seconds of a step on the GPUs of CM-DARE follow from the line of the model's family over
-# FLOPs, or from one line for all networks that were measured where its family was not; those on
-# other GPUs from peak speeds (`workloads.by_peak`). Beyond the FLOPs that were measured a line is
-# worth less: drawn through half of the networks it misses those of the other half by up to twice
-# what their distance says (`BEYOND_ERROR`). The FLOPs are those of a mini-batch, because the
-# seconds of a step follow from them (`families.Line`).
+# FLOPs, or from one line for all measured networks if its family was not measured. Those on other
+# GPUs follow from peak speeds (`workloads.by_peak`). Beyond the measured FLOPs a line is less
+# accurate: drawn through half of the networks it misses those of the other half by up to twice the
+# distance-dependent error (`BEYOND_ERROR`). The FLOPs are those of a mini-batch, because the
+# seconds of a step follow from them (`throughput.Line`).
 
 
 def counted_workload(name: str, counts: Mapping[str, float], family: str = "") -> Workload:
-    """Return the workload of a model of which a check counted `gigaflops`, `parameters` and its
-    `batch_size`.
+    """Return the workload of a model from the counts of a check.
 
-    Where the batch size counts `tokens`, whose texts have no fixed shape, FLOPs follow from the
-    parameters, embeddings included. Raises PlanError where FLOPs could not be counted otherwise.
+    `counts` has `gigaflops`, `parameters` and `batch_size`. Where the batch size counts `tokens`,
+    whose texts have no fixed shape, FLOPs follow from the parameters, embeddings included.
+    Raises PlanError where FLOPs could not be counted otherwise.
     """
     gigaflops = counts.get("gigaflops", 0.0)
     parameters = int(counts.get("parameters", 0))

@@ -1,5 +1,3 @@
-"""What a measure of stalls tells: each stall of a step with its interval, what taking it away would
-bring, advice.
-"""
+"""Measured stalls: each stall of a step with its interval, its removable part, and advice."""
 
 from __future__ import annotations

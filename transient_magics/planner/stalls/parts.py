@@ -1,15 +1,14 @@
-"""The parts of a step, from measures of it that were repeated: each with its interval, and whether
-it is one at all.
+"""The parts of a step from repeated measures, each with its interval and its significance.
 
-A stall is the difference between two measures of which one has one more part of what a run does
-(Stash, ICDCS 2023; DS-Analyzer, VLDB 2021). Both are of the same repeat, minutes apart, so what
-changes slowly cancels. The interval is Student's, of 90 %, over the repeats. The parts sum to the
-whole step by construction, those within the noise too.
+A stall is the difference between two measures, one of which has one more part of a run's work
+(Stash, ICDCS 2023; DS-Analyzer, VLDB 2021). Both are of the same repeat, minutes apart, so slow
+changes cancel. The interval is Student's, of 90 %, over the repeats. The parts sum to the whole
+step by construction, including those within the noise.
 
-VMs of one type may differ: Stash found one placed so that it was several times slower. Compared is
-each worker with its equals in the measures that no other worker has a part in: S0, its own
-computing, and S2 less S1, its own way to the parameter servers. Of so many comparisons some would
-be apart by chance, so each interval is wider by as much (Bonferroni).
+VMs of one type may differ: Stash found one whose placement made it several times slower. Each
+worker is compared with its equals in the measures that no other worker affects: S0, its own
+computing, and S2 less S1, its own path to the parameter servers. Among many comparisons some differ
+by chance, so each interval is widened accordingly (Bonferroni).
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ STALLS: Mapping[str, tuple[Measure, Measure]] = {
 _STEPS: tuple[Measure, ...] = ("S0", "S1", "S2", "S3", "S4", "S5")
 LEAST_REPEATS = 3
 LEAST_SHARE = 0.02
-"""Of the step: a stall that is smaller is none that anybody would pay to be rid of."""
+"""Smallest share of a step that counts as a stall: a smaller one is not worth paying for."""
 _LEVEL = 0.9
 _CLAIMED = 0.95
-"""The probability that a measure without a stall claims none."""
+"""Probability that no stall is claimed where there is none."""
 _DEVIATIONS = float(special.ndtri(0.5 + _LEVEL / 2))
 """Standard deviations from the mean to either end of the interval."""
 LEAST_SECONDS = 1e-9
-"""Of a step or a mini-batch: who tells less has measured nothing."""
+"""Smallest valid seconds of a step or a mini-batch; smaller values are not measurements."""
 _FITS = 4e9
-"""Bytes that a VM's page cache has room for, whatever VM it is."""
+"""Bytes that fit into the page cache of every VM type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and its interval; infinite where there are too few values."""
+    """A mean and its interval; infinite with too few values."""
 
     mean: float
     low: float
@@ -58,7 +57,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float], probability: float = _LEVEL) -> Estimate:
-        """Student's interval of the mean of at least one value."""
+        """Return the mean of at least one value with Student's interval."""
         mean = statistics.fmean(values)
         if len(values) < LEAST_REPEATS:
             return cls(mean, -math.inf, math.inf)
@@ -68,9 +67,7 @@ class Estimate:
 
     @classmethod
     def about(cls, mean: float, error: float) -> Estimate:
-        """Return the middle 90 % about `mean` where the logarithm has the standard deviation
-        `error`.
-        """
+        """Return the middle 90 % about `mean`; `error` is the logarithm's standard deviation."""
         if not mean:
             return cls(mean, mean, mean)
         if not math.isfinite(error):
@@ -91,8 +88,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a step, in seconds, and its `share` of the step; `surely` it takes so many seconds
-    at least, where as many parts are asked as there are stalls (Bonferroni).
+    """A part of a step, in seconds, and its `share` of the step.
+
+    `surely` is the lower bound of the seconds, corrected for as many comparisons as there are
+    stalls (Bonferroni).
     """
 
     name: str
@@ -102,21 +101,22 @@ class Part:
 
     @property
     def measured(self) -> bool:
-        """Whether it is there, and not within the noise."""
+        """Whether the part is significant, and not within the noise."""
         return self.surely > 0 and self.share >= LEAST_SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The seconds of a step by each measure, in the mean over workers of one kind; of R4 and R5, of
-    a mini-batch.
+    """Seconds of a step by measure, averaged over workers of one kind.
+
+    For R4 and R5 they are the seconds of a mini-batch.
     """
 
     seconds: Mapping[Measure, float]
 
     @classmethod
     def of(cls, seconds: Mapping[Measure, float], *, files: bool = True) -> Repeat:
-        """Without `files` S5 has nothing that S4 lacks: both are measures of the same."""
+        """Return the repeat; without `files` S4 and S5 measure the same, so their mean is used."""
         if files:
             return cls(dict(seconds))
         stepping = (seconds["S4"] + seconds["S5"]) / 2
@@ -126,10 +126,10 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """What was measured of workers of one `kind`, on VMs that are all alike.
+    """The measures of workers of one `kind`, on VMs that are all alike.
 
-    `examples` of a mini-batch; `bytes` of the files that a worker reads (0: it reads none).
-    `lasted`: seconds from the first measure to the last.
+    `examples` is of a mini-batch. `bytes` is the size of the files that a worker reads (0: none).
+    `lasted` is the seconds from the first measure to the last.
     """
 
     kind: str
@@ -141,9 +141,7 @@ class Stalls:
 
     @property
     def fits(self) -> bool:
-        """Whether what it reads fits into the page cache of any VM, so that it is fetched in the
-        first pass alone.
-        """
+        """Whether the files fit into any VM's page cache: only the first pass fetches them."""
         return self.bytes < _FITS
 
     @property
@@ -153,7 +151,7 @@ class Stalls:
 
     @property
     def compute(self) -> Part:
-        """What is no stall."""
+        """The part of a step that is not a stall."""
         found = [repeat.seconds["S0"] for repeat in self.repeats]
         return self._part(COMPUTE, found, found)
 
@@ -174,19 +172,17 @@ class Stalls:
 
     @property
     def stalled(self) -> tuple[Part, ...]:
-        """Those that are there, the longest first."""
+        """The significant stalls, the longest first."""
         return tuple(
             sorted((part for part in self.parts if part.measured), key=lambda each: -each.share)
         )
 
     def measure(self, measure: Measure) -> Estimate:
-        """One of the measures."""
+        """Return one of the measures."""
         return Estimate.of([repeat.seconds[measure] for repeat in self.repeats])
 
     def _part(self, name: str, found: Sequence[float], compared: Sequence[float]) -> Part:
-        """Take the mean of what was `found`, and the error of the mean from values that can be
-        `compared`.
-        """
+        """Return a part: the mean of `found`, with an error from the `compared` values."""
         mean = statistics.fmean(found)
         half = Estimate.of(compared).half
         surely = mean - Estimate.of(compared, 1 - (1 - _CLAIMED) / len(STALLS)).half
@@ -198,10 +194,10 @@ class Stalls:
 
     @property
     def _levels(self) -> list[float]:
-        """How long the steps of each repeat took, relative to all repeats.
+        """The duration of each repeat's steps, relative to all repeats.
 
-        A machine that is slower in one repeat is slower in all its measures, which tells nothing of
-        a stall. It is a median, because a single measure may be uneven.
+        A machine that is slower in one repeat is slower in all its measures, which does not
+        indicate a stall. It is a median, because a single measure may be uneven.
         """
         usual = {
             name: statistics.fmean(repeat.seconds[name] for repeat in self.repeats)
@@ -214,8 +210,9 @@ class Stalls:
 
 
 def straggler(measured: Sequence[TrainMeasured]) -> Estimate | None:
-    """The seconds that a step of all workers would wait for the slowest (`--mode sync`); None of a
-    single worker.
+    """Return the seconds that a step of all workers would wait for the slowest (`--mode sync`).
+
+    Return None with a single worker.
     """
     found = [each.straggler for each in measured if each.measure == "S3" and len(each.seconds) > 1]
     if found:
@@ -224,11 +221,10 @@ def straggler(measured: Sequence[TrainMeasured]) -> Estimate | None:
 
 
 def by_kind(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[Stalls]:
-    """What the workers of each kind came to; `kinds` are those of the workers. Repeats that lack a
-    measure count not.
+    """Return the stalls of each kind of worker; `kinds` maps workers to their kinds.
 
-    In a repeat only workers count that took all measures: others would differ from measure to
-    measure.
+    Repeats without all measures are skipped. In a repeat only workers with all measures count:
+    others would differ from measure to measure.
     """
     repeats: dict[int, dict[Measure, TrainMeasured]] = {}
     for each in measured:
@@ -267,14 +263,15 @@ def _means(
 
 
 LEAST_APART = 0.05
-"""Of a step: VMs that differ by less are alike."""
+"""Smallest difference, as a share of a step, at which VMs are not alike."""
 _Taken = Mapping[Measure, TrainMeasured]
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A worker whose `what` (computing or network) takes so many seconds `more` a step than that of
-    its equals; `share` of their step.
+    """A worker that is slower than its equals at `what` (computing or network).
+
+    `more` is the additional seconds of a step, and `share` their share of the step of its equals.
     """
 
     worker: str
@@ -284,7 +281,7 @@ class Apart:
 
 
 def apart(measured: Sequence[TrainMeasured], kinds: Mapping[str, str]) -> list[Apart]:
-    """Workers that are slower than their equals, the slowest first."""
+    """Return workers that are slower than their equals, the slowest first."""
     repeats: dict[int, dict[Measure, TrainMeasured]] = {}
     for each in measured:
         repeats.setdefault(each.repeat, {})[each.measure] = each

@@ -1,8 +1,8 @@
 """Values of parameters: Python literals, read from text, written as text, and as JSON.
 
 A value is True, False, None, a number, a text, or a list or tuple of values. A text without quotes
-(`relu`) stands for itself. JSON has no tuples, NaN, infinities or numbers of any size, so such
-values are written as `{"literal": "..."}`.
+(`relu`) stands for itself. JSON has no tuples, NaN, infinities or integers of unlimited size, so
+such values are written as `{"literal": "..."}`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPELLED = {
     "inf": "inf",
     "infinity": "inf",
 }
-"""How Python spells what is often written in another way."""
+"""Python's spellings of values that are often written differently."""
 _BEGIN_OF_NUMBER = re.compile(r"[+-]?\.?\d", re.ASCII)
 _EXPONENT_OF_WHOLE = re.compile(r"[+-]?[\d_]+[eE][+-]?[\d_]+", re.ASCII)
 _QUOTED_OR_BRACKETED = re.compile(r"[\[\](){}'\"]")
@@ -37,7 +37,7 @@ _KINDS = "a value is True, False, None, a number, a text, or a list or tuple of 
 
 
 def checked_value(value: object) -> Value:
-    """A check: a value of a parameter, or the JSON that `as_json` made of it. Raises ValueError."""
+    """Check a value of a parameter, or its form from `as_json`. Raises ValueError."""
     if isinstance(value, Mapping):
         return _literal(checks.text(cast("Mapping[object, object]", value).get(_LITERAL)))
     found = _of_these_kinds(value)
@@ -49,20 +49,20 @@ def checked_value(value: object) -> Value:
 
 
 CheckedValue = Annotated[Value, checks.Alone(checked_value)]
-"""Of a parameter."""
+"""The checked value of a parameter."""
 
 
 def as_json(value: Value) -> object:
-    """The value as finite JSON, which `checked_value` reads as an equal value of the same type."""
+    """Return the value as finite JSON; `checked_value` reads it back with the same type."""
     if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, int | float) and abs(value) < checks.LARGEST:  # not so for NaN
+    if isinstance(value, int | float) and abs(value) < checks.LARGEST:  # false for NaN
         return value
     return {_LITERAL: repr(value)}
 
 
 def all_as_json(values: Mapping[str, Value]) -> dict[str, object]:
-    """The values by their names, each as JSON."""
+    """Return the values by name, each as JSON."""
     return {name: as_json(value) for name, value in values.items()}
 
 
@@ -83,7 +83,7 @@ def parse_value(text: str) -> Value:
 
 
 def value_text(value: Value) -> str:
-    """The value as `parse_value` reads it."""
+    """Return the value as text that `parse_value` reads."""
     if isinstance(value, str):
         if _is_a_word(value):
             return value
@@ -98,27 +98,27 @@ def value_text(value: Value) -> str:
 
 
 def same(one: Value, other: Value) -> bool:
-    """Whether both are the same value of the same type; NaN is the same as NaN."""
+    """Return whether both are the same value of the same type; NaN is the same as NaN."""
     return type(one) is type(other) and repr(one) == repr(other)
 
 
 def as_number(value: Value) -> float:
-    """The value as a float, NaN for values that are not numbers."""
+    """Return the value as a float; NaN if it is not a number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return math.nan
 
 
 def is_whole_with_exponent(text: str) -> bool:
-    """Whether the text is a float that looks like a whole number, as 1e3."""
+    """Return whether the text is a float that looks like a whole number, such as 1e3."""
     return bool(_EXPONENT_OF_WHOLE.fullmatch(text)) and float(text).is_integer()
 
 
 def split(text: str, separator: str) -> list[str]:
-    """The parts between separators (one character) outside of quotes and brackets, without blanks
-    around them.
+    """Return the parts between separators (one character) outside of quotes and brackets.
 
-    Raises ValueError, a clause, where quotes or brackets do not match.
+    Blanks around the parts are removed. Raises ValueError, a clause, if quotes or brackets do not
+    match.
     """
     parts = list[str]()
     begin = 0
@@ -130,9 +130,9 @@ def split(text: str, separator: str) -> list[str]:
 
 
 def mask(text: str) -> str:
-    """The text with `_` for each character within quotes or brackets, and for these.
+    """Return the text with `_` for quotes, brackets, and every character inside them.
 
-    Raises ValueError, a clause, where quotes or brackets do not match.
+    Raises ValueError, a clause, if quotes or brackets do not match.
     """
     shown = list[str]()
     closing = list[str]()
@@ -164,7 +164,7 @@ def mask(text: str) -> str:
 
 
 def _is_a_word(text: str) -> bool:
-    """Whether the text stands for itself without quotes."""
+    """Return whether the text stands for itself without quotes."""
     if not text or _SEPARATES.search(text) or not text.isprintable():
         return False
     return not (
@@ -175,17 +175,16 @@ def _is_a_word(text: str) -> bool:
 
 
 def _literal(text: str) -> Value:
-    """The value of a Python literal. Raises ValueError, a clause."""
+    """Return the value of a Python literal. Raises ValueError, a clause."""
     if len(split(text, ",")) > 1:
         raise ValueError(
             f"{_shown(text)} is more than one value; write a list in brackets, as [1,2]"
         )
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python, about odd spellings
-            tree = ast.parse(
-                f"({text})", mode="eval"
-            )  # in brackets, a comment cannot hide the end of the text
+            warnings.simplefilter("ignore")  # Python warns about odd spellings.
+            # The added parentheses keep a comment from hiding the end of the text.
+            tree = ast.parse(f"({text})", mode="eval")
         value = ast.literal_eval(_Numbers().visit(tree))
     except OverflowError:
         raise ValueError(f"{_shown(text)} is too large") from None
@@ -197,8 +196,9 @@ def _literal(text: str) -> Value:
 
 
 class _Numbers(ast.NodeTransformer):
-    """Reads `nan` and `inf` as numbers. Raises OverflowError for numbers that only rounding makes
-    infinite.
+    """A transformer that reads `nan` and `inf` as numbers.
+
+    Raises OverflowError for numbers that only rounding makes infinite.
     """
 
     def visit_Name(self, node: ast.Name) -> ast.expr:

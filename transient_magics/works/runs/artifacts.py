@@ -91,7 +91,7 @@ class Results:
         folder
             The run's folder on this machine.
         last
-            The event that end the run.
+            The event that ended the run.
         """
         storage = self._storage()
         if not self.store or storage is None:
@@ -200,7 +200,7 @@ class RunSync(Sync[RunState]):
         self.home.follow(growing.what, growing, rows=True)
 
     def _note_trace(self, event: events.TrainTraced, *, again: bool) -> None:
-        """Note a trace to copy. Unless `again`, a trace of that worker that is here counts."""
+        """Note a trace to copy, unless one of that worker is here already and `again` is False."""
         made = trace(event)
         if not event.reason and (again or not (self.home.directory / made.files[0]).exists()):
             self._traces[event.run, event.worker] = made
@@ -210,9 +210,8 @@ class RunSync(Sync[RunState]):
         folder = self.folder(run.name)
         for artifact in results(run.name):
             await self.home.take(artifact, source)
-        if source is self.home.seat and _step(run.checkpoint_step) > _step(
-            run.shipped_step
-        ):  # no bucket took them
+        # The bucket does not have the last checkpoint.
+        if source is self.home.seat and _step(run.checkpoint_step) > _step(run.shipped_step):
             there = self.home.seat.path(f"{layout.RUNS}/{run.name}/{layout.CHECKPOINTS}")
             try:
                 await copy_checkpoints(await self.home.live(), there, folder / layout.CHECKPOINTS)

@@ -1,11 +1,11 @@
-"""The tokens with which a run's VMs reach the run's places in buckets, and nothing else there.
+"""Tokens for a run's VMs, limited to the run's places in buckets.
 
 VMs that run a user's code have no service account. The controller exchanges its own credentials for
-tokens that are limited to these places and to an hour. It keeps them in memory only, and sends them
-to the chief's VM over SSH, to files that only the training user reads: never to a journal, a log or
-metadata. One token is the chief's own. The other one only reads records: the chief passes it to
-workers, which read their blocks from the bucket. Tokens are renewed at half of their life. While
-the controller is away the last ones expire: checkpoints then stay on the VM until the next token,
+tokens that are limited to these places and to an hour. It keeps them in memory only. It sends them
+to the chief's VM over SSH, to files that only the training user can read: never to a journal, a log
+or metadata. One token is the chief's own. The other one can only read records: the chief passes it
+to workers, which read their blocks from the bucket. Tokens are renewed at half of their life. If
+the controller is away, the last ones expire: checkpoints then stay on the VM until the next token,
 and workers get their blocks from the chief.
 """
 
@@ -33,9 +33,8 @@ FOR_RECORDS = "records-token.json"
 Mint = Callable[[Sequence[Reach]], Awaitable[BoundedToken]]
 _FIRST_PAUSE = 2.0
 _LONGEST_PAUSE = 60.0
-_SHORTEST_LIFE = (
-    20.0  # seconds between two tokens; the metadata server gives out the same one almost to its end
-)
+# Seconds between two tokens; the metadata server returns the same one until shortly before its end.
+_SHORTEST_LIFE = 20.0
 _SOURCE = "bucket"
 
 
@@ -84,7 +83,7 @@ def only_own(store: str | None, run: RunSpec) -> RunSpec:
 def tokens(
     mint: Mint, store: str | None, run: RunSpec
 ) -> dict[str, Callable[[], Awaitable[BoundedToken]]]:
-    """Return what creates each token, by its file's name; empty for a run without a bucket."""
+    """Return the functions that create tokens, by file name; empty for a run without a bucket."""
     places = {NAME: reaches(store, run)}
     if records := run.records:
         places[FOR_RECORDS] = [Reach(f"{records.rstrip('/')}/", "objectViewer")]

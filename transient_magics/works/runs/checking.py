@@ -34,10 +34,11 @@ log = logging.getLogger(__name__)
 _SECONDS = 300.0
 _RETRY_SECONDS = 1.0
 _MODULE = "transient_magics.runtime.programs.check"
-# of an answer, and of the sentence in it
+# Limits of an answer, and of the sentence in it.
 _MOST_BYTES = 65_536
 _MOST_CHARACTERS = 2_000
-_LARGEST = 2.0**63  # of what is counted
+# Limit of counted numbers.
+_LARGEST = 2.0**63
 _TOO_LONG = f"The check did not end within {_SECONDS:.0f} s; --no-check starts without it."
 _THERE = (
     'PYTHONPATH="$HOME/{code}" TF_CPP_MIN_LOG_LEVEL=2 PYTHONHASHSEED=0 timeout -k 5 {seconds:.0f} '

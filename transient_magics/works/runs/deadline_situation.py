@@ -30,19 +30,25 @@ from ...journal.cost import charged, total
 from ...spec import WORKER, ClusterSpec
 from ...spec.image import usual_boot_seconds
 
-_LATE = 2.326  # deviations: one start in a hundred takes longer
-_ROUGH = 0.1  # of a mean start: how far starts differ at least
-_FEW = 2.0  # the next of n starts is longer than all of them once in n + 1 times: few tell little of the longest
-# of a usual start where none was seen; seconds until a worker that is ready takes steps
+# Deviations: one start in a hundred takes longer.
+_LATE = 2.326
+# Smallest deviation between starts, as a share of the mean.
+_ROUGH = 0.1
+# The next of n starts is longer than all of them once in n + 1 times, so the longest of a few is
+# multiplied.
+_FEW = 2.0
+# Start time without an observed start, as a multiple of the usual one.
 _UNSEEN = 1.5
+# Seconds until a ready worker takes steps.
 _JOIN = 15.0
-# seconds until the last step is saved, at least; of the longest save so far
+# Fewest seconds until the last step is saved.
 _LAST_SAVE = 5.0
-# what happens to Spot VMs, as changes of their number: positive for more, negative for fewer
+# Events of Spot VMs, as changes of their number: positive for more, negative for fewer.
 _STARTED = 1
 _REFUSED = 0
 _REVOKED = -1
 _DELETED = -2
+# Bound of the last save, as a multiple of the measured one.
 _SAVES_DIFFER = 2.0
 
 

@@ -73,7 +73,7 @@ def train(
     finish_by: str | float | datetime | None = None,
     **options: Any,
 ) -> Run:
-    """Declare a run of the code in `source` and return at once.
+    """Declare a run of the code in `source` and return immediately.
 
     Without `model`, `hparams_set` and `problem` the run trains what the code defines. Other runs
     train beside it on workers that are left.
@@ -189,7 +189,7 @@ def declare_stalls(
     seconds: float = SECONDS,
     **options: Any,
 ) -> Stalls:
-    """Measure where the time of a step goes, and return at once.
+    """Measure where the time of a step goes, and return immediately.
 
     Each of the eight measures is taken several times on VMs of the cluster. Like a run, the
     measurement waits until workers are free.
@@ -292,7 +292,8 @@ def _refuse_without_steps(source: str, options: Mapping[str, Any]) -> None:
     try:
         tree = ast.parse(source)
     except SyntaxError:
-        return  # the check of the run reports it with its line
+        # The check of the run reports it with its line.
+        return
     if not keras_cell.trains(tree):
         raise DeclarationError(
             "Only a cell that calls model.fit says how many steps there are",

@@ -66,7 +66,8 @@ def train_on(
     try:
         return train(**options)
     except BaseException:
-        cluster.delete()  # no run would ever use or delete it
+        # No run would ever use or delete it.
+        cluster.delete()
         raise
 
 

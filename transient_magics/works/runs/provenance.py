@@ -1,6 +1,6 @@
-"""The intentions about runs that count although a controller on a VM wrote them.
+"""Runs in a journal that a controller on a VM wrote: which events count.
 
-Those count that the files of this machine confirm.
+Events count if the files of this machine confirm them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HIGHEST_SLOT = 100_000
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
-    """Count a run as this machine has it, and no trial's that came from a VM."""
+    """Return the event with the declaration of this machine; None for a trial's run from a VM."""
     if is_brought(sieve.directory, event.work) and sieve.state.study_of(event.work):
         return None
     own = declared_run(sieve.directory, unknown_run(event.work)).spec
@@ -24,14 +24,14 @@ def declared(sieve: Sieve, event: events.WorkDeclared) -> Event | None:
 
 
 def moved(sieve: Sieve, event: events.TrainMoved) -> Event | None:
-    """Count a change of the queue that was requested from this machine."""
+    """Return a change of the queue if this machine requested it."""
     if was_asked(sieve.directory, Move(run=event.run, before=event.before)):
         return event
     return None
 
 
 def scaled(sieve: Sieve, event: events.PreparationScaled) -> Event | None:
-    """Count VMs that prepare mini-batches, as many as the run and the cluster may have."""
+    """Return the event if the run and the cluster may have that many preparers of batches."""
     run = sieve.state.of(RunState).get(event.run)
     most = min(run.spec.preparers, sieve.agreed.preparation) if run else 0
     fits = len(event.slots) <= most and max(event.slots, default=0) <= _HIGHEST_SLOT

@@ -117,7 +117,10 @@ def short_words(run: RunState) -> str:
 def status_lines(
     run: RunState, cluster: ClusterState, cost: Cost, now: float, forecast: str
 ) -> list[str]:
-    """Return the lines of a run in the status of its cluster. `forecast`: when it ends, in words."""
+    """Return the lines of a run in the status of its cluster.
+
+    `forecast` says when it ends.
+    """
     indent = " " * len(run.name) + "  "
     lines = [f"{run.name}  {work_words(run, None)}", f"{indent}this run {cost.words}"]
     lines += [indent + line for line in _deadline_details(run, cluster.name, now)]

@@ -240,7 +240,7 @@ def _has_room(study: StudyState, state: ClusterState, slots: Mapping[int, str], 
     else:
         configurations = [spec.machines(params)]
     return any(
-        # A configuration that does not fit the cluster fails at once, so it waits for no worker.
+        # A configuration that does not fit the cluster fails now, so it waits for no worker.
         not (state.spec and state.spec.holds(configuration))
         or has_room(
             state, slots, now, spec.workers_of(configuration), parse_machines(configuration)
@@ -271,7 +271,7 @@ def _reason_to_end(study: StudyState, state: ClusterState, now: float) -> str:
 def _gets_further(study: StudyState, state: ClusterState) -> bool:
     """Return whether a trial that trains has made more steps than any that has ended.
 
-    Some points of a space may diverge at once.
+    Some points of a space may diverge immediately.
     """
 
     def steps(trial: TrialState) -> int:

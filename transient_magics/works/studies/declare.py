@@ -76,7 +76,7 @@ def declare_study(
     dry_run: bool = False,
     **options: Any,
 ) -> Study | StudyPreview:
-    """Declare a study of the code in `source` and return at once.
+    """Declare a study of the code in `source` and return immediately.
 
     Configurations that the cluster holds are tried on parts of it. Each other one has a cluster of
     its own; these run one after the other.
@@ -241,9 +241,8 @@ def declare_study(
     own = [(part, its_spec) for part, its_spec in zip(found, specs, strict=True) if part.own]
     made = list[Path]()
     try:
-        for part, its_spec in reversed(
-            own
-        ):  # so that the first one knows of none that is not there
+        # In reverse order, so that the first cluster only refers to existing ones.
+        for part, its_spec in reversed(own):
             refuse_unreachable(part.spec)
             made.append(make(part.spec, partial(write_study, its_spec=its_spec)))
         if chosen and not found[0].own:
@@ -251,7 +250,8 @@ def declare_study(
                 chosen, "study", name, record=lambda _: specs[0].to_dict(), fill=payload.fill
             )
     except TransientError:
-        for directory in made:  # no controller was started on them
+        # Their controllers were not started.
+        for directory in made:
             shutil.rmtree(directory, ignore_errors=True)
         raise
     if chosen and not found[0].own:

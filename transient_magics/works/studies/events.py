@@ -12,8 +12,9 @@ from ...protocol.literals import CheckedValue, all_as_json
 
 @event("study.asked", INTENTION)
 class StudyAsked(Event):
-    """The study's next trial: its number, from 0 on, the values of its parameters, and the runs
-    that train it.
+    """The study's next trial: its number, its parameters, and its runs.
+
+    The number counts from 0. The parameters have their values, and the runs train the trial.
     """
 
     study: Name
@@ -23,16 +24,17 @@ class StudyAsked(Event):
 
     @property
     def values(self) -> Mapping[str, object]:
+        """Return the values of the parameters."""
         return {**super().values, "params": all_as_json(self.params)}
 
 
 @event("study.told", FACT)
 class StudyTold(Event):
-    """How a trial ended. `value` is that of the study's objective, of several runs their mean;
-    None: there is none.
+    """The end of a trial.
 
-    A trial whose runs were stopped by the user is `stopped`, one that the pruner ended `pruned`.
-    `reason`: why it has no value, a clause.
+    `value` is that of the study's objective, the mean of several runs; None without one. A trial is
+    `stopped` if the user stopped its runs, and `pruned` if the pruner ended it. `reason` is a
+    clause on why it has no value.
     """
 
     study: Name
@@ -44,7 +46,10 @@ class StudyTold(Event):
 
 @event("study.extended", INTENTION)
 class StudyExtended(Event):
-    """The user wants so many `trials` more, also of a study that had ended; asked for by `request`."""
+    """The user's request for `trials` more, also in a study that has ended.
+
+    `request` identifies it.
+    """
 
     study: Name
     trials: Annotated[int, at_least(1)]

@@ -1,7 +1,6 @@
 """A study as one of Optuna's, for its plots, importances and dashboard.
 
-It is a copy of the journal: changes to it have no effect. Optuna is imported only when it is asked
-for.
+It is a copy of the journal: changes to it have no effect. Optuna is imported only on request.
 """
 
 from __future__ import annotations

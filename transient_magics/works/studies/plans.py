@@ -1,4 +1,4 @@
-"""What the runs of a study take before any has begun: the hours and dollars in its dry run."""
+"""Hours and dollars of the runs of a study before any has begun, for its dry run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the runs of one configuration take: `hours` until all are trained, the range from `low`
-    to `high` of simulated courses, and `dollars` of the whole cluster for that time, from `least`
-    to `most`.
+    """The expected time and cost of the runs of one configuration.
+
+    `hours` is the time until all are trained, `low` to `high` its range over simulated courses.
+    `dollars` is the cost of the whole cluster for that time, `least` to `most` its range.
     """
 
     hours: float
@@ -38,8 +39,9 @@ class Expected:
 
 
 class Expectations:
-    """By what runs of the same model were measured at on this machine, and lifetimes as published;
-    the end of a run, and the start of the next one, take no time.
+    """Expectations from earlier runs of the same model on this machine, and published lifetimes.
+
+    The end of a run and the start of the next one take no time.
     """
 
     def __init__(self, spec: StudySpec, cell: str) -> None:
@@ -47,13 +49,14 @@ class Expectations:
         self._cell = cell
         self._workloads: dict[Source, Workload | None] = {}
         self.unread = ""
-        """Why what was measured cannot be read, once it was needed; empty where it can."""
+        """Why stored measurements cannot be read; empty if they can, or were not needed."""
 
     def of(
         self, cluster: ClusterSpec, machines: str | None, workers: int, runs: int, at_once: int
     ) -> Expected | None:
-        """Of so many runs with so many workers, or on these `machines`; None where no run of the
-        model tells it.
+        """Return the expectation for runs with these workers, or on these `machines`.
+
+        Return None if no run of the model was measured.
         """
         workload = self._workload(cluster)
         if workload is None or not at_once:
@@ -81,17 +84,17 @@ class Expectations:
                 workload, self._spec.run.train_steps, lifetimes, replace=cluster.replace
             )
             simulated = hours_until_trained(course, runs, at_once)
-        except (
-            TransientError
-        ):  # as the price of such a VM there is not known, or it is revoked before it trains
+        # For example, the price of such a VM is unknown, or it is revoked before it trains.
+        except TransientError:
             return None
         hours, (low, high) = float(simulated.mean()), middle(simulated)
         dollars, least, most = (each * cluster.hourly for each in (hours, low, high))
         return Expected(hours, low, high, dollars, least, most)
 
     def _workload(self, cluster: ClusterSpec) -> Workload | None:
-        """The study's model as it was measured on VMs like the cluster's; None where it was not, or
-        what plans need is not installed.
+        """Return the study's model as measured on VMs like the cluster's.
+
+        Return None if it was not measured, or if the packages for plans are not installed.
         """
         if cluster.source not in self._workloads:
             self._workloads[cluster.source] = None
@@ -108,21 +111,21 @@ def hours_until_trained(
     """Simulate the hours until all runs of a study are trained, one entry per simulated study.
 
     The workers of a place train one run after the other. Runs differ from the usual one, so the
-    mean over the runs of a place differs less; by their VMs they differ alike, since these stay.
-    How much of it that is was not measured: a VM is taken to differ as far from others as a run
-    does. What is not known of the model's speed is the same for all.
+    mean over the runs of a place differs less. The differences of VMs are the same for all runs of
+    a place, because the VMs stay. Their share was not measured: a VM is assumed to differ from
+    others as much as a run does. The uncertainty of the model's speed is the same for all.
 
     Parameters
     ----------
     course
-        One run, with what is not known of its speed.
+        One run, with the uncertainty of its speed.
     runs, at_once
         At least one each.
 
     Raises
     ------
     PlanError
-        Where the workers are revoked before they train.
+        If the workers are revoked before they train.
     """
     import numpy as np
 
@@ -130,7 +133,8 @@ def hours_until_trained(
     from ...planner.simulate import simulate
 
     each = math.ceil(runs / at_once)
-    last = runs - at_once * (each - 1)  # places that train so many
+    # The number of places that train this many runs.
+    last = runs - at_once * (each - 1)
     of_vms = 1 / (1 + sum(group.count for group in course.groups))
     shared = math.sqrt(of_vms + (1 - of_vms) / each)
     place = replace(course, steps=each * course.steps, work_error=shared * course.work_error)
@@ -154,7 +158,7 @@ def hours_until_trained(
 
 
 def _exact(course: Course) -> Course:
-    """The same course as if all was known of its model's speed."""
+    """Return the course without the uncertainty of its model's speed."""
     groups = tuple(replace(group, error=0.0, added_error=0.0) for group in course.groups)
     return replace(course, groups=groups, draws=None, limit_error=0.0)
 

@@ -1,6 +1,6 @@
-"""The intentions about studies that count although a controller on a VM wrote them.
+"""Studies in a journal that a controller on a VM wrote: which events count.
 
-Those count that the files of this machine confirm.
+Events count if the files of this machine confirm them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .state import StudyState
 
 
 def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
-    """Count a study as this machine has it."""
+    """Return the event with the declaration of this machine."""
     return replace(
         event,
         spec=read_declaration(sieve.directory, "study", event.work, StudySpec.from_dict).to_dict(),
@@ -27,7 +27,10 @@ def declared(sieve: Sieve, event: events.WorkDeclared) -> Event:
 
 
 def asked(sieve: Sieve, event: StudyAsked) -> Event | None:
-    """Count a trial if it is the next one, in the space, and at the point of its number, if any."""
+    """Return the event if its trial is the next one, with the right runs and parameters.
+
+    The parameters are in the space, and those of the point with its number, if they follow from it.
+    """
     study = sieve.state.of(StudyState).get(event.study)
     if study is None or event.trial != len(study.trials) or event.trial >= study.wanted:
         return None
@@ -40,7 +43,7 @@ def asked(sieve: Sieve, event: StudyAsked) -> Event | None:
 
 
 def extended(sieve: Sieve, event: StudyExtended) -> Event | None:
-    """Count further trials that were requested from this machine, once."""
+    """Return the event if this machine requested the further trials, and it is the first one."""
     study = sieve.state.of(StudyState).get(event.study)
     command = ExtendStudy(study=event.study, trials=event.trials, request=event.request)
     invalid = study is None or (event.request and event.request in study.requests)

@@ -1,4 +1,4 @@
-"""Whether a further trial of a study would have a place on a VM that its trials share. Pure."""
+"""Free places for further trials of a study on VMs that its trials share. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from .state import StudyState
 
 
 def has_place(study: StudyState, state: ClusterState, now: float) -> bool:
-    """Whether a further trial of the study would have a place on a VM that its trials share."""
+    """Return whether a further trial of the study has a place on a VM that its trials share."""
     return _has_seat(study, state, lasting(state.claims, now))
 
 
 def _has_seat(study: StudyState, state: ClusterState, lasting: Sequence[Claim]) -> bool:
-    """Whether a further trial of the study would be a guest beside the claims that are `lasting`.
+    """Return whether a further trial of the study would share a VM with the `lasting` claims.
 
-    It is none while somebody waits for a worker, or another study that asks for trials has no VM,
-    or two fewer than this one: the study's VMs would never come free.
+    It does not while other work waits for a worker. It also does not while another study with
+    further trials has no VM, or at least two fewer than this one: the study's VMs would never
+    become free.
     """
     seats = guests(lasting, state)
     if any(not state.has_begun(each) and each.name not in seats for each in lasting):

@@ -1,9 +1,8 @@
-"""What is declared of a study: which values are tried (`--over`), how many times, and how the next
-ones are chosen.
+"""The declaration of a study: the values to try (`--over`), their number, and the sampler.
 
-One record for whoever declares it and for the controller that carries it out, as JSON in
-`study.json`. The text of a space is read here and has one written form, which `str` gives and is
-read again.
+One record serves the client that declares it and the controller that carries it out, as JSON in
+`study.json`. The text of a space is parsed here and has one written form, which `str` returns and
+which can be parsed again.
 """
 
 from __future__ import annotations
@@ -27,29 +26,28 @@ MOST_TRIALS = 1000
 MOST_REPEATS = 100
 BATCH = "batch_size"
 ON = "on"
-"""What the configuration of a trial is called among its parameters."""
+"""The name of a trial's configuration among its parameters."""
 LONGEST_STUDY = LONGEST_NAME - len("-999-99")
-"""Of a study's name: its runs are called after it."""
+"""Longest name of a study; the names of its runs start with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudySpec:
     """A declared study: `trials` points of the `space`, each trained by `repeat` runs like `run`.
 
-    `run` is the declaration of its runs, but for what says which trial they are of (`run_of`); its
-    name is the study's. `sampler` chooses the points (none: there is one, without parameters),
-    `pruner` ends trials that will not be the best. The trials are judged by `objective`. From
-    `seed` follow the points and the seeds of the runs. A run has `workers` of any GPU; with `on` it
-    has exactly the machines of one of these configurations (`k80x4`), which is one more dimension
-    of the space, the first. So many runs train on one VM at a time (`per_vm`), and share its GPU.
+    `run` is the declaration of its runs, without the fields of the trial (`run_of`); its name is
+    the study's. `sampler` chooses the points (none: there is one, without parameters). `pruner`
+    ends trials that will not be the best. `objective` rates the trials. The points and the seeds of
+    the runs follow from `seed`. A run has `workers` of any GPU. With `on` it has exactly the
+    machines of one of these configurations (`k80x4`), which is one more dimension of the space, the
+    first. `per_vm` runs train on one VM at a time and share its GPU.
 
-    A grid whose configurations are on several clusters (`parts`, in the order in which they have
-    their turns) has the same declaration on each, but for the points that are tried there: `trials`
-    of them from the `first` on.
+    A grid with configurations on several clusters (`parts`, in the order of their turns) has the
+    same declaration on each, except for its points: `trials` of them from the `first` on.
 
-    Limits: `max_cost` in US dollars, `max_hours` (on the emulated clock, where that is faster), and
-    the seconds without a step after which a trial counts as one that hangs (`give_up_seconds`).
-    `name` has 33 characters at most.
+    The limits are `max_cost` in US dollars, `max_hours` (on the emulated clock, if that is faster),
+    and the seconds without a step after which a trial counts as hanging (`give_up_seconds`). `name`
+    has 33 characters at most.
     """
 
     name: Name
@@ -77,28 +75,28 @@ class StudySpec:
 
     @property
     def goal(self) -> Objective:
-        """By what the trials are judged."""
+        """The objective that rates the trials."""
         return Objective.parse(self.objective)
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """What the trials differ in: the configuration, where there are any, and the space."""
+        """The dimensions of the trials: the configuration, if there are any, and the space."""
         return (*((Dimension(ON, "choice", self.on),) if self.on else ()), *self.space)
 
     @property
     def points(self) -> int:
-        """How many different points there are; 0: more than can be counted."""
+        """The number of different points; 0: infinite."""
         return count_points(self.dimensions)
 
     def bounded(self, trials: int) -> int:
-        """So many trials, but of a grid no more than it has points."""
+        """Return the number of trials, limited to the points of a grid."""
         most = self.trials if self.parts else self.points
         if self.sampler == "grid":
             return min(trials, most)
         return trials
 
     def run_name(self, trial: Count, repeat: Count = 0) -> str:
-        """What the run of a trial is called, of several its `repeat`-th."""
+        """Return the name of the run of a trial, or of its `repeat`-th run."""
         number = self.first + trial
         if self.repeat > 1:
             return f"{self.name}-{number}-{repeat}"
@@ -114,37 +112,36 @@ class StudySpec:
 
     @property
     def alone(self) -> bool:
-        """Whether this cluster is the study's own, and goes with it."""
+        """Whether this cluster is the study's own, and is deleted with it."""
         return bool(self.parts) and self.run.when_done == "cluster"
 
     def run_names(self, trial: Count) -> tuple[str, ...]:
-        """What all runs of a trial are called, by repeat."""
+        """Return the names of all runs of a trial, by repeat."""
         return tuple(self.run_name(trial, repeat) for repeat in range(self.repeat))
 
     def tries(self, params: Mapping[str, Value]) -> bool:
-        """Whether these are values of its space, and all of them."""
+        """Return whether these are all values of its space, and no others."""
         return {*params} == {dimension.name for dimension in self.dimensions} and all(
             each.has(params[each.name]) for each in self.dimensions
         )
 
     def machines(self, params: Mapping[str, Value]) -> str:
-        """On which machines a run of the point with these values trains; empty: on any."""
+        """Return the machines for a run of the point with these values; empty: any."""
         if self.on:
             return str(params[ON])
         return ""
 
     def workers_of(self, machines: str) -> int:
-        """How many workers a run takes, on these machines or any."""
+        """Return the number of workers of a run on these machines, or on any."""
         if machines:
             return sum(parse_machines(machines).values())
         return self.workers
 
     def run_of(self, trial: Count, repeat: Count, params: Mapping[str, Value]) -> RunSpec:
-        """The declaration of a run of a trial, with its own seed; its token is the controller's to
-        give.
+        """Return the declaration of a run of a trial, with its own seed and without a token.
 
-        A model of Tensor2Tensor has the parameters as overrides of its hyper-parameters, behind
-        those that the run has; a cell reads them by name.
+        The controller adds the token. A model of Tensor2Tensor has the parameters as overrides of
+        its hyper-parameters, after those of the run; a cell reads them by name.
         """
         machines = self.machines(params)
         workers = self.workers_of(machines)
@@ -172,34 +169,38 @@ class StudySpec:
             machines=machines,
             seed=self._seed(trial, repeat),
             per_vm=self.per_vm,
-            alarm_below=self.run.alarm_below
-            if self.per_vm == 1
-            else 0.0,  # slower with each that joins it
+            # Each run that joins a shared VM slows it, so its alarm is off.
+            alarm_below=self.run.alarm_below if self.per_vm == 1 else 0.0,
         )
 
     def _seed(self, trial: int, repeat: int) -> int | None:
-        """Repeats differ in their seeds alone, which are the same in each trial."""
+        """Return the seed of a repeat, which is the same in each trial.
+
+        Repeats differ only in their seeds.
+        """
         if self.repeat > 1:
             return (self.seed + repeat) % 2**31
         return self.run.seed
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values, without the token of a run; `from_dict` reads them back as an equal
-        spec.
+        """Return plain JSON values, without the token of a run.
+
+        `from_dict` returns an equal spec for them.
         """
         space = [each.to_dict() for each in self.space]
         return {**asdict(self), "run": self.run.without_token(), "space": space}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
-        that is wrong.
+        """Return the spec of the values of `to_dict`, without unknown fields.
+
+        Raises ValueError with the name of an invalid field.
         """
         return checks.built(cls, values)
 
 
 def contradiction(spec: StudySpec) -> str:
-    """What of a study excludes each other, in a clause with what to do; else nothing."""
+    """Return a clause on options that exclude each other, and the remedy; else an empty string."""
     if len(spec.name) > LONGEST_STUDY:
         return f"name: '{spec.name}' is longer than {LONGEST_STUDY} characters, and its runs are called after it"
     if not spec.objective:

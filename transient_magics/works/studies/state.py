@@ -1,6 +1,4 @@
-"""What the events of a journal add up to, of studies: their trials, how each ended, and which one
-is the best.
-"""
+"""The state of studies from the events of a journal: trials, their ends, and the best one."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ from .spec import StudySpec
 
 @dataclass(frozen=True, slots=True)
 class TrialState:
-    """One trial. `state`: running (asked, not told), complete, pruned, failed, stopped. Times in
-    seconds since 1970.
+    """One trial, with times in seconds since 1970.
+
+    `state` is running (asked, without a result), complete, pruned, failed, or stopped.
     """
 
     number: int
@@ -25,22 +24,22 @@ class TrialState:
     asked_at: float = 0.0
     state: str = "running"
     value: float | None = None
-    """Of the study's objective; of one that was pruned its last one."""
+    """The value of the study's objective; for a pruned trial its last one."""
     reason: str = ""
-    """Why it has no value, or was ended, a clause."""
+    """Why it has no value, or was ended: a clause."""
     told_at: float = 0.0
 
     @property
     def told(self) -> bool:
-        """Whether it has ended."""
+        """Whether the trial has ended."""
         return self.state != "running"
 
 
 @dataclass(frozen=True, slots=True)
 class StudyState(Work[StudySpec]):
-    """One study. `wanted`: the number of its trials, with those by which it was extended.
+    """One study. `wanted` is the number of its trials, including extensions.
 
-    It is stopped where it ended before all of them.
+    A study that ends before all of them is stopped.
     """
 
     kind = "study"
@@ -50,7 +49,7 @@ class StudyState(Work[StudySpec]):
     wanted: int = field(kw_only=True)
     trials: Mapping[int, TrialState] = field(default_factory=dict[int, TrialState])
     requests: frozenset[str] = frozenset()
-    """By which it was extended."""
+    """The requests that extended the study."""
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -59,12 +58,12 @@ class StudyState(Work[StudySpec]):
 
     @property
     def has_cluster_alone(self) -> bool:
-        """Whether its cluster was made for it alone, and ends with it."""
+        """Whether its cluster was made only for it, and ends with it."""
         return self.spec.alone
 
     @property
     def stopping(self) -> bool:
-        """Whether it asks for no further trial. It is over once its trials have ended, too."""
+        """Whether it starts no further trial; it is over once running trials have ended, too."""
         return self.stopping_at > 0
 
     @property
@@ -74,7 +73,7 @@ class StudyState(Work[StudySpec]):
 
     @property
     def best(self) -> TrialState | None:
-        """The first of the complete trials that no other is better than."""
+        """The first of the best complete trials."""
         found = None
         for trial in self.trials.values():
             if trial.state != "complete" or trial.value is None or math.isnan(trial.value):

@@ -231,7 +231,7 @@ class Configurations(list[Configuration]):
 
     @property
     def cells(self) -> list[tuple[str, ...]]:
-        """A row of text for configuration configuration."""
+        """Rows of text, one for each configuration."""
         return [
             (
                 *(text.value_words(configuration.params[name]) for name in self.names),
@@ -245,14 +245,16 @@ class Configurations(list[Configuration]):
         ]
 
     def frame(self) -> pandas.DataFrame:
-        """Return a DataFrame with a row for configuration configuration.
+        """Return a DataFrame with a row for each configuration.
 
         Returns
         -------
         pandas.DataFrame
-            A column for configuration parameter (`params_NAME` if another column has its name), `n`, and for
-            configuration metric, `hours`, `dollars` and `revocations` a column with the mean and one, with
-            the ending `_sd`, with the standard deviation (NaN for n = 1).
+            A column for each parameter (`params_NAME` if another column has its name), and `n`. For
+            each
+            metric, `hours`, `dollars` and `revocations` there is a column with the mean and one,
+            with the
+            ending `_sd`, with the standard deviation (NaN for n = 1).
         """
         names = [
             f"{name}{end}"
