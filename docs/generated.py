@@ -139,8 +139,10 @@ def _commands(verbs: tuple[str, ...], guide: str) -> Iterator[str]:
 
 def _option(option: Option) -> Iterator[str]:
     value = f" {option.metavar}" if option.takes_value and option.metavar and not option.is_position else ""
-    spelled = ", ".join(f"{flag}{value}" for flag in option.spellings) if value else ", ".join(option.spellings)
-    text = f"{option.metavar or option.name}: {option.help}" if option.is_position else option.help
+    spelled = ", ".join(f"{flag}{value}" for flag in option.spellings)
+    text = option.help
+    if option.is_position:
+        text = f"{option.metavar or option.name}: {option.help}"
     text = f"{text[:1].upper()}{text[1:].rstrip('.')}."
     if option.required:
         text += " Required."

@@ -173,7 +173,7 @@ def test_what_does_not_come_from_the_vm_of_the_controller_is_no_older_state_inst
                 "the newest that is here"
             )
             journal.append(events.WorkEnded(work="job-1", of="job", state="finished"))
-        with pytest.raises(ClusterError, match=r"The last of what job-1 kept is on controller-0 .*/1\.tar"):
+        with pytest.raises(ClusterError, match=r"The last archive of job-1 is still on controller-0 .*/1\.tar"):
             job.fetch(tmp_path / "got")
         assert not (tmp_path / "got").exists()
 

@@ -68,7 +68,7 @@ async def test_what_never_ends_is_waited_for_so_long_and_no_longer(api: Api, eng
     api.on("POST", WAIT, operation(status="PENDING"))
     with pytest.raises(CloudError, match=r"c1-worker-1 did not become n1-standard-2 within 0\.5 s"):
         await engine.power.set_machine_type(ZONE, "c1-worker-1", "n1-standard-2", timeout=0.5)
-    with pytest.raises(CloudError, match=r"c1-worker-1 did not take its end within 0\.5 s"):
+    with pytest.raises(CloudError, match=r"The end of c1-worker-1 was not set within 0\.5 s"):
         await engine.power.set_end(ZONE, "c1-worker-1", END, timeout=0.5)
 
 

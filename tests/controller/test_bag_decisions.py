@@ -392,7 +392,7 @@ async def test_no_other_driver_begins_and_no_bag_ends_while_what_the_last_one_to
 
         since = time.monotonic()
         await looks(lambda: time.monotonic() - since > 1)
-        assert "no room for what bag-1 returns" in recorder.trouble
+        assert "disk has no room for results of bag-1" in recorder.trouble
         assert bag().dasks == ("bag-1-1",)
         assert not bag().over
         free = 2**40

@@ -60,7 +60,7 @@ def test_plans_and_searches_show_it_where_it_is_known(tmp_path: Path) -> None:
     asked: dict[str, Any] = {**model, "train_steps": round(examples(64) / 32) + 2, "revocations": "none"}
     two, four = tm.plan("k80x2", **asked), tm.plan("k80x4", **asked)
     assert isinstance(two, Plan)
-    said = "Accuracy 100.0% (one run), as a run with as many workers and steps had: how others differ it does not tell."
+    said = "Accuracy 100.0% (one run), as a run with as many workers and steps had; how others differ is unknown."
     assert said in str(two).splitlines()
     assert said in panels.plan_html(two)
     assert "Accuracy" not in str(four)

@@ -164,7 +164,7 @@ async def test_what_an_agent_started_when_it_died_is_found_and_not_started_twice
         """The process, which has just been started, has not said anything yet."""
 
     monkeypatch.setattr(supervise, "spawn", dying)
-    monkeypatch.setattr(RoleProcess, "_there", nobody)
+    monkeypatch.setattr(RoleProcess, "_find_running", nobody)
     for _ in range(2):
         supervised.role.start()
         assert supervised.role._supervision is not None

@@ -1,15 +1,20 @@
 """Per-second metrics of a run: one JSON line per worker and second in the run's own file.
 
-A line contains `time` (ns, UTC), `worker`, `step` (global), `steps` and `samples` in this interval,
-`loss`, `batch_size` (for uneven mini-batches of text in tokens), `compute_seconds`, `wait_seconds`,
-`gap_seconds` (the longest between two steps), `staleness`, `learning_rate_divisor` (of the last
-step), `split` (the parts of its steps' seconds: protocol/step_parts.py) and `server_share` (the CPU
-share of the busiest parameter server, 0 to 1). If a step was traced, it also contains
-`traced_seconds`, which are excluded from the other fields.
+A line contains these fields:
+
+- `time`: ns, UTC.
+- `worker`, and its global `step`.
+- `steps` and `samples` in this interval.
+- `loss`, and `batch_size` (for uneven mini-batches of text in tokens).
+- `compute_seconds`, `wait_seconds`, and `gap_seconds` (the longest between two steps).
+- `staleness`, and `learning_rate_divisor` (of the last step).
+- `split`: the parts of its steps' seconds (protocol/step_parts.py).
+- `server_share`: the CPU share of the busiest parameter server, 0 to 1.
+- `traced_seconds`, if a step was traced. The other fields exclude them.
 
 Occasionally it contains the GRADIENTS fields: the mean squared norm of the worker's gradients, and
-its two parts, the squared norm of the gradient of all data and the variance of one example's
-gradient. Both parts are unbiased, so the first one may be negative.
+its two parts. These are the squared norm of the gradient of all data, and the variance of one
+example's gradient. Both parts are unbiased, so the first one may be negative.
 
 A worker writes about 25 MB of metrics a day. When the run is over, `compact` merges all but the
 last hour into a line per worker and minute.

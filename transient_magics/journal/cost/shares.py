@@ -12,15 +12,15 @@ Each run, job and Dask cluster costs
 A study costs the sum of its trials' runs, a bag the sum of its Dask clusters. Events after the end
 of work do not change its cost. Everything else on a cluster's bill has separate lines: start-up
 (until VMs respond, with the rest of a first minute), idle (VMs without work), VMs after a
-preemption notice, and corrections. Corrections are negative. They occur if Compute Engine reports
-after the end of work that a VM of that work had stopped earlier, or preempts a VM of it within the
-VM's first minute, which is free. All lines sum to the bill.
+preemption notice, and corrections. Corrections are negative, and have two causes after the end of
+work. Compute Engine reports that a VM of the work had stopped earlier, or it preempts a VM of the
+work within the VM's first minute, which is free. All lines sum to the bill.
 
 On-demand prices cover the same VM time. A `Meter` divides the life of a VM into spans with a price:
 starting, usable, or under notice. Pure.
 
-Google bills a VM by the second from RUNNING on, with a minimum of one minute for each start, and
-nothing if it is preempted within its first minute. "Instance uptime is measured as the number of
+Google bills a VM by the second from RUNNING on, with a minimum of one minute for each start. A VM
+that is preempted within its first minute is free. "Instance uptime is measured as the number of
 seconds between when you start an instance and when you stop an instance, the latter being when the
 instance state is STOPPING" ("VM instance pricing", a copy of late 2025 or after: it lists N4A
 machines; copies of 2017 said TERMINATED). A preempted VM is STOPPING during the usual 30 seconds of

@@ -5,9 +5,9 @@ all of them. An event that was folded already changes nothing: events carry thei
 ignores older ones.
 
 Each kind of event has one rule, a function of the state and the event. The rules for the cluster,
-for VMs and for runs are in the modules of these names.
-`works` has the rules for events of work of every kind, and the module `fold` of each kind of work
-has those for its own events, as `rules`, and in `FREQUENT` the events that `recent` leaves out.
+for VMs and for runs are in the modules of these names. `works` has the rules for events of work of
+every kind. The module `fold` of each kind of work has the `rules` for its own events. Its
+`FREQUENT` names the events that `recent` leaves out.
 """
 
 from __future__ import annotations
