@@ -58,10 +58,14 @@ class WithPackages(Protocol):
     """Part of a declaration with the packages that the work needs."""
 
     @property
-    def pip(self) -> Sequence[str]: ...
+    def pip(self) -> Sequence[str]:
+        """Requirements of the packages, as pip reads them."""
+        ...
 
     @property
-    def pip_build(self) -> bool: ...
+    def pip_build(self) -> bool:
+        """Whether packages without a wheel may be built."""
+        ...
 
 
 @dataclass(frozen=True)

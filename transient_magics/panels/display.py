@@ -63,9 +63,14 @@ class Followed(ActionCluster, Protocol):
     name: str
 
     @property
-    def identity(self) -> Identity: ...
+    def identity(self) -> Identity:
+        """The identity of the cluster."""
+        ...
+
     @property
-    def directory(self) -> Path: ...
+    def directory(self) -> Path:
+        """The folder of the cluster."""
+        ...
 
 
 class Feed(Protocol):
@@ -73,13 +78,27 @@ class Feed(Protocol):
 
     def subscribe(
         self, cluster: Identity | str, callback: Callable[[ClusterState, list[Event]], None]
-    ) -> Callable[[], None]: ...
+    ) -> Callable[[], None]:
+        """Call `callback` with new states and events of a cluster; return a function to stop."""
+        ...
+
     def rows(
         self, path: Path, callback: Callable[[list[dict[str, Any]]], None]
-    ) -> Callable[[], None]: ...
-    def call(self, function: Callable[..., Any], *arguments: Any) -> None: ...
-    def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
-    def at_end(self, function: Callable[[], Any]) -> Callable[[], None]: ...
+    ) -> Callable[[], None]:
+        """Call `callback` with new rows of a metrics file; return a function to stop."""
+        ...
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function with the arguments on the follower's thread."""
+        ...
+
+    def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]:
+        """Call a function every `seconds` seconds; return a function to stop."""
+        ...
+
+    def at_end(self, function: Callable[[], Any]) -> Callable[[], None]:
+        """Call a function when the process ends; return a function to cancel that."""
+        ...
 
 
 def latest_state(cluster: Followed) -> ClusterState:

@@ -39,6 +39,7 @@ class CellFreeComm(BaseComm):
     """
 
     def handle_msg(self, msg: Any) -> None:
+        """Handle a message of the page; keep a request for a state while it is answered."""
         asks = msg["content"]["data"].get("method") == "request_state"
         token = _ASKED.set(msg if asks else {})
         try:
@@ -54,6 +55,7 @@ class CellFreeComm(BaseComm):
         buffers: Any = None,
         **keys: Any,
     ) -> None:
+        """Send a message to the page, as the answer to its request or of no cell."""
         kernel = _kernel()
         kernel.session.send(
             kernel.iopub_socket,
