@@ -1,4 +1,4 @@
-"""The actions that a page may ask for: each is noted on the panel and carried out by a thread.
+"""Actions that a page may request: the panel shows a notice, and a thread carries each one out.
 
 Messages of a page are not trusted: they choose among these actions, and their texts are checked
 where they are used.
@@ -66,7 +66,7 @@ class ActionCluster(Protocol):
         ...
 
     def revoke(self, worker: str, seconds: float = 0.0) -> None:
-        """Revoke a worker, `seconds` from now."""
+        """Revoke a worker, with its notice in `seconds` seconds."""
         ...
 
     def resize(self, spec: str) -> None:
@@ -105,7 +105,7 @@ class Action:
 def find_action(
     cluster: ActionCluster, run: str | None, message: Mapping[str, Any]
 ) -> Action | None:
-    """Return the action that a page asks for on a cluster or its `run`; None for other messages."""
+    """Return the action that a page requests for a cluster or its `run`, or None."""
     target = str(message.get("worker") or "")
     match message.get("do"):
         case "delete":

@@ -1,4 +1,4 @@
-"""Showing handles: a live panel in a notebook, HTML without a front end, text in a terminal."""
+"""Show handles: a live panel in a notebook, HTML without a front end, text in a terminal."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from . import assets
 from .sections import Sections
 from .snapshot.curves import tail
 
-_ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - nobody changes it
+_ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - read-only
 """The page's request for a state that is being answered; empty otherwise."""
 
 
@@ -55,7 +55,7 @@ class CellFreeComm(BaseComm):
         buffers: Any = None,
         **keys: Any,
     ) -> None:
-        """Send a message to the page, as the answer to its request or of no cell."""
+        """Send a message to the page, as a reply to its request or outside of any cell."""
         kernel = _kernel()
         kernel.session.send(
             kernel.iopub_socket,

@@ -129,7 +129,7 @@ class Transfer:
                 await sftp.remove(path)
 
     async def rename(self, path: str, target: str) -> None:
-        """Rename a file or folder; replace a file called `target`."""
+        """Rename a file, replacing `target`, or a folder, to a missing or empty `target`."""
         async with self._sftp(f"renaming {path}") as sftp:
             await sftp.posix_rename(path, target)
 

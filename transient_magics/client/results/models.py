@@ -198,7 +198,7 @@ def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) ->
 
 
 def _step_of(run: RecordedRun, checkpoint: str | int) -> int | None:
-    """Return the step of a checkpoint; None: the last one, whichever it is."""
+    """Return the step of a checkpoint; None for the last one."""
     if checkpoint == "last":
         return None
     if checkpoint == "best":

@@ -27,7 +27,7 @@ from .lanes import lanes
 
 MOST_EVENTS = 40
 MOST_LINES = 12
-"""The most lines of each kind of work."""
+"""Maximum number of lines for each kind of work."""
 _TONES = {
     events.VmPreemptionNotice: "warn",
     events.VmRevoked: "bad",

@@ -23,7 +23,7 @@ _COLOURS = (COLOURS["busy"], COLOURS["warn"], COLOURS["good"], COLOURS["bad"], "
 _DASHES = ("", "6 3")
 _MOST_ROWS = 24
 _FEW = 6
-"""The most points that are drawn one by one."""
+"""Maximum number of points that are drawn individually."""
 STYLES = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
 """The colours and dashes of lines that are told apart."""
 OTHER = COLOURS["quiet"], ""
@@ -35,7 +35,7 @@ SPARKLINE_WIDTH = 300
 SPARKLINE_HEIGHT = 40
 
 Named = Iterable[tuple[float, str]]
-"""Places on an axis, from 0 to 1, and what stands there."""
+"""Places on an axis, from 0 to 1, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _best(line: Line, place: Callable[[Point], Point]) -> str:
 
 # Small charts as SVG paths: values over time go in, a path and the places of revocations come out.
 #
-# Coordinates lie in a box of WIDTH by HEIGHT that whoever draws it stretches to the room there is.
+# Coordinates lie in a box of WIDTH by HEIGHT, which callers stretch to the available space.
 
 
 def sparkline(
@@ -291,11 +291,11 @@ class Box:
     height: float
 
     def x(self, at: float) -> float:
-        """Across, of a place from 0 (left) to 1."""
+        """Return the horizontal position, in pixels, of a place from 0 (left) to 1."""
         return self.left + at * self.width
 
     def y(self, at: float) -> float:
-        """Down, of a place from 0 (at the bottom) to 1."""
+        """Return the vertical position, in pixels, of a place from 0 (bottom) to 1."""
         return self.top + (1 - at) * self.height
 
 
