@@ -223,7 +223,7 @@ def show_handle(handle: Cluster | Handle[Any, Any]) -> None:
 
 
 def _show_on_cluster(work: Handle[Any, Any]) -> None:
-    """Show the panel of the cluster; for work that is not on it any more, a picture."""
+    """Show the panel of the cluster; for work that is no longer on it, a picture."""
     state = work.cluster.state
     shell = current_shell()
     view = find(work.kind, "view")

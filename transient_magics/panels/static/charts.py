@@ -25,7 +25,7 @@ _MOST_ROWS = 24
 _FEW = 6
 """Maximum number of points that are drawn individually."""
 STYLES = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
-"""The colours and dashes of lines that are told apart."""
+"""The colours and dashes of lines that a reader can distinguish."""
 OTHER = COLOURS["quiet"], ""
 """The style of all other lines."""
 
@@ -120,9 +120,9 @@ def figure(
 
 
 def values(across: str, lines: Sequence[Line]) -> str:
-    """Return the points of the lines as a table that opens, with a column for each line.
+    """Return the points of the lines as a collapsible table, with a column for each line.
 
-    Of many places some have a row.
+    If there are many places, only some have a row.
     """
     places = sorted({place for line in lines for place, _ in line.points})
     if not places:
@@ -283,7 +283,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a picture is, in pixels."""
+    """Position and size of a picture, in pixels."""
 
     left: float
     top: float
@@ -304,8 +304,8 @@ def frame(
 ) -> str:
     """Return the axes of a box.
 
-    `name` stands below the right end of the one, `over` above the upper end of the other. `lines`:
-    at the height of each named value.
+    `name` stands below the right end of the horizontal axis, `over` above the upper end of the
+    vertical one. With `lines`, a line crosses the box at the height of each named value.
     """
     bottom = box.top + box.height
     right = box.left + box.width
