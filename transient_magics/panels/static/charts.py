@@ -278,7 +278,7 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-# Axes around a picture of points or cells, as SVG: where a place from 0 to 1 is, round values, names.
+# Axes around a picture of points or cells, as SVG: positions of places from 0 to 1, values, names.
 
 
 @dataclass(frozen=True, slots=True)
