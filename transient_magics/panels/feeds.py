@@ -145,7 +145,7 @@ class Outlook:
         return ""
 
     def follow(self, run: RunState | None) -> None:
-        """Make another forecast if it is time: now and then, and soon after the workers changed."""
+        """Start a forecast if one is due: periodically, and soon after the workers changed."""
         if run is None or run.phase != "running" or self._asking:
             return
         now = time.monotonic()

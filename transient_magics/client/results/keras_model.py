@@ -35,7 +35,7 @@ _SUFFIX = ".keras"
 
 
 def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> Any:
-    """Return the compiled model, also written to `file`.
+    """Return the compiled model; write it to `file` if that is given.
 
     Raises TrainingError, CellError or DeclarationError.
     """
