@@ -1,6 +1,4 @@
-"""What a driver decides: which job begins on which VM, when further points are chosen, when the bag
-is over. Pure.
-"""
+"""Decisions of a driver: job placement, further points, and the end of the bag. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +27,10 @@ _LONGER = 2.0
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """What a driver is told of VMs. `survival`: None where nobody revokes them. `hours_per_second`:
-    how fast time passes for them (1/3600 but where the emulator's is faster); `boot_hours`: until a
-    fresh VM takes a job.
+    """Lifetimes of VMs, as the controller sends them to a driver.
+
+    `survival` is None for VMs that are not revoked. `hours_per_second` is how fast time passes for
+    VMs (1/3600, more in the emulator). `boot_hours` is the time until a new VM accepts a job.
     """
 
     survival: Survival | None = None
@@ -50,8 +49,9 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Start:
-    """Begin the job on the VM; `saves`: after which seconds it is saved (empty: nobody has planned
-    that).
+    """The start of a job on a VM.
+
+    `saves` are the planned checkpoints, in seconds of computing (empty: none are planned).
     """
 
     job: int
@@ -78,11 +78,10 @@ class Core:
         self._there: dict[str, float] = {}
 
     def moves(self, state: BagState, free: Sequence[Free]) -> Moves:
-        """Which waiting jobs begin on which VMs without a job (ages in hours), and which of these
-        VMs are given up.
+        """Return which waiting jobs start on which free VMs, and which VMs are given up.
 
-        One that was given up and is there all the same (it could not be replaced) has a job
-        whatever its age.
+        Ages are in hours. A VM that was given up but could not be replaced receives jobs at any
+        age.
         """
         for vm in free:
             (self._arrived if vm.fresh else self._there).setdefault(vm.vm, vm.age)
@@ -152,13 +151,13 @@ class Core:
                 self._expected = Expectations(
                     survival, _LONGER * hours, restart=self._lifetimes.boot_hours, save=save
                 )
-            except PlanError:  # no VM lives so long: any is as good
+            except PlanError:  # no VM lives long enough, so all are equal
                 return None
         return self._expected
 
 
 def job_seconds(state: BagState) -> float | None:
-    """What a job takes, as declared, else as most have taken; None where nobody knows yet."""
+    """Return the declared duration of a job, else the typical one; None if it is unknown."""
     if state.spec.job_seconds:
         return state.spec.job_seconds
     taken = [found.seconds for number in state.results if (found := state.jobs[number].result)]
@@ -168,9 +167,10 @@ def job_seconds(state: BagState) -> float | None:
 
 
 def batch(state: BagState, workers: int) -> int:
-    """How many further jobs are to be chosen now: all at once where nothing is learnt from their
-    results; else as soon as a VM would have none, so many that they can be judged, and each VM has
-    one.
+    """Return how many further jobs to choose now.
+
+    Without a surrogate, all jobs are chosen together. With one, a batch is chosen as soon as a VM
+    would be idle; it is large enough to be judged and to occupy every VM.
     """
     if not state.to_propose or state.waiting:
         return 0
@@ -205,7 +205,7 @@ def end(state: BagState) -> BagStopped | None:
 
 
 def age_hours(born: float, now: float, lifetimes: Lifetimes) -> float:
-    """Of a VM that runs since `born`, seconds since 1970; 0 where that was not told."""
+    """Return the age of a VM that started at `born` (seconds since 1970); 0 if unknown."""
     if born and math.isfinite(born):
         return max(now - born, 0.0) * lifetimes.hours_per_second
     return 0.0
