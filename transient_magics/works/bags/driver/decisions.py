@@ -61,20 +61,23 @@ class Start:
 
 @dataclass(frozen=True)
 class Moves:
-    """Jobs that begin, and VMs without one that are given up: for fresh ones, as far as jobs wait."""
+    """Jobs to start, and free VMs to give up.
+
+    VMs that were given up are replaced as far as jobs wait.
+    """
 
     starts: tuple[Start, ...] = ()
     given_up: tuple[str, ...] = ()
 
 
 class Core:
-    """Decides by what is known of the bag. `lifetimes`: of its VMs."""
+    """The decisions for a bag from its state and the `lifetimes` of its VMs."""
 
     def __init__(self, lifetimes: Lifetimes) -> None:
         self._lifetimes = lifetimes
         self._expected: Expectations | None = None
         self._arrived: dict[str, float] = {}
-        """Ages at which fresh VMs were first seen, and others in `_there`."""
+        """Ages at which new VMs were first seen; those of other VMs are in `_there`."""
         self._there: dict[str, float] = {}
 
     def moves(self, state: BagState, free: Sequence[Free]) -> Moves:
@@ -129,9 +132,9 @@ class Core:
 
     @property
     def _boot(self) -> float:
-        """Hours until a fresh VM takes a job: as measured, else as told, else the age of the
-        youngest when it was first seen. For one that comes as old as the one that went is, none
-        would ever stay.
+        """Hours until a new VM accepts a job: measured, else as received, else the least age seen.
+
+        With a shorter time, VMs would be replaced by VMs of the same age, and none would be kept.
         """
         if self._arrived:
             return statistics.median(self._arrived.values())
@@ -182,7 +185,7 @@ def batch(state: BagState, workers: int) -> int:
 
 
 def end(state: BagState) -> BagStopped | None:
-    """Whether the bag is over, and why."""
+    """Return the event that ends the bag, or None."""
     name = state.spec.name
     if state.enough:
         return BagStopped(bag=name, why="counted")
