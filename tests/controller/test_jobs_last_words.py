@@ -108,7 +108,7 @@ def conducted(tmp_path: Path) -> Conducted:
 
     async def conducted(sftp: type[asyncssh.SFTPServer], noticed: bool) -> str:
         home, key, directory = tmp_path / "vm", tmp_path / "key", tmp_path / "here"
-        there = home / layout.job_on_vm("job-1")
+        there = home / layout.work_on_vm("job", "job-1")
         (there / layout.OUTPUT).mkdir(parents=True)
         here = directory / layout.JOBS / "job-1"
         here.mkdir(parents=True)
@@ -197,7 +197,7 @@ async def told_to_the_vm(tmp_path: Path, journal: Journal, enough: Callable[[lis
 async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Jobs, "most_event_bytes", 1000)
     home, directory, journal = tmp_path / "vm", tmp_path / "here", Journal()
-    there = home / layout.job_on_vm("job-1")
+    there = home / layout.work_on_vm("job", "job-1")
     there.mkdir(parents=True)
     (directory / layout.JOBS / "job-1" / layout.OUTPUT).mkdir(parents=True)
     (there / layout.job_events(1)).write_text("what nobody reads\n" * 100, encoding="utf-8")
@@ -212,12 +212,12 @@ async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_wri
 ) -> None:
     output = Path(layout.OUTPUT) / "1-0.log"
     home, here = tmp_path / "vm", tmp_path / "here" / layout.JOBS / "job-1" / output
-    there = home / layout.job_on_vm("job-1") / output
+    there = home / layout.work_on_vm("job", "job-1") / output
     for folder in (there.parent, here.parent):
         folder.mkdir(parents=True)
     flood = b"y\n" * 50_000 + b"\n" * 50_000
     there.write_bytes(flood)
-    (home / layout.job_on_vm("job-1") / layout.job_events(1)).write_text("", encoding="utf-8")
+    (home / layout.work_on_vm("job", "job-1") / layout.job_events(1)).write_text("", encoding="utf-8")
     turn, lines_of_turn, sizes = 0, Counter[int](), list[int]()
     append = jsonl.append_lines
 
@@ -253,7 +253,7 @@ async def test_an_attempt_goes_on_from_what_is_here_and_numbers_behind_what_was_
     journal.record(JobInterrupted(job="job-1", attempt=1, reason="worker-0 was revoked"))
     journal.record(JobBegan(job="job-1", attempt=2, vms=("worker-0",)))
     told = await told_to_the_vm(tmp_path, journal, bool)
-    there = home / layout.job_on_vm("job-1") / layout.KEPT
+    there = home / layout.work_on_vm("job", "job-1") / layout.KEPT
     assert [path.name for path in there.iterdir()] == [layout.archive(2)]
     [begin] = told
     assert isinstance(begin, Begin)
@@ -267,7 +267,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conduct, "_ROOM_SECONDS", 0.1)
-    there, kept = tmp_path / "vm" / layout.job_on_vm("job-1"), tmp_path / "kept"
+    there, kept = tmp_path / "vm" / layout.work_on_vm("job", "job-1"), tmp_path / "kept"
     (there / layout.KEPT).mkdir(parents=True)
     kept.mkdir()
     (kept / "state").write_text("step 7", encoding="utf-8")
@@ -298,7 +298,7 @@ async def test_what_is_kept_waits_for_room_here_and_is_there_before_the_end_is_t
 async def test_an_archive_that_is_here_is_not_brought_again_when_the_lines_of_its_vm_are_read_again(
     tmp_path: Path,
 ) -> None:
-    there = tmp_path / "vm" / layout.job_on_vm("job-1")
+    there = tmp_path / "vm" / layout.work_on_vm("job", "job-1")
     here = tmp_path / "here" / layout.JOBS / "job-1"
     kept = tmp_path / "kept"
     for folder in (there / layout.KEPT, here / layout.KEPT, here / layout.OUTPUT, kept):
@@ -342,7 +342,7 @@ async def kept_of(tmp_path: Path, ranks: list[Rank]) -> dict[str, str]:
     (here / layout.KEPT).mkdir()
     homes: dict[str, Path] = {}
     for rank, wrote in enumerate(ranks):
-        there = tmp_path / f"vm-{rank}" / layout.job_on_vm("job-1")
+        there = tmp_path / f"vm-{rank}" / layout.work_on_vm("job", "job-1")
         homes[f"worker-{rank}"] = tmp_path / f"vm-{rank}"
         (there / layout.KEPT).mkdir(parents=True)
         folder = tmp_path / f"folder-{rank}"

@@ -158,3 +158,20 @@ def test_from_the_emulator(monkeypatch: pytest.MonkeyPatch, error: TransientErro
     with pytest.raises(TransientError) as found:
         emulator_api.ask("http://127.0.0.1:9", "PATCH", "/weather", {})
     assert same(found.value, error)
+
+
+def test_a_command_that_another_controller_has_to_answer_is_sent_again(tmp_path: Path) -> None:
+    """As in the moment in which a controller hands over to another machine's."""
+
+    async def handed_over(command: Command) -> dict[str, Any]:
+        raise ConnectionAbortedError("another machine runs the controller")
+
+    async def answer() -> bytes:
+        async with serve(tmp_path / "s", handed_over):
+            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+            writer.write(Ping().encoded)
+            received = await reader.readline()
+            writer.close()
+            return received
+
+    assert asyncio.run(answer()) == b"", "the client connects again after this"

@@ -17,7 +17,9 @@ import pytest
 from vms import Vm
 
 from tests.processes import until
+from transient_magics import kinds
 from transient_magics.errors import CommandError, RemoteError
+from transient_magics.kinds import KINDS
 from transient_magics.remote import Connection, bundle, push_bundle
 
 
@@ -205,7 +207,10 @@ def test_the_agent_and_the_parts_of_all_kinds_are_imported_from_the_bundle_alone
     bare = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
     command = [sys.executable, "-S", "-c", program]  # -S: without installed packages, as on a VM
     done = subprocess.run(command, env=bare, cwd="/", capture_output=True, text=True, encoding="utf-8", check=True)
-    assert done.stdout.split() == ["job", "dask"]
+    works = Path(kinds.__file__).parent / "works"
+    with_part = {path.parents[1].name for path in works.glob("*/on_vm/agent.py")}
+    assert with_part == {KINDS[kind].package.rpartition(".")[2] for kind in done.stdout.split()}
+    assert {"jobs", "dask"} <= with_part
 
 
 def test_the_room_is_light_to_import() -> None:

@@ -30,7 +30,8 @@ PATIENCE = 10.0
 async def serve(path: Path, handle: Handler) -> AsyncGenerator[None]:
     """Answer commands at `path` while the context lasts.
 
-    A TransientError becomes `{"ok": false}` and its parts, and an OSError a ClusterError.
+    A TransientError becomes `{"ok": false}` and its parts, and an OSError a ClusterError. After a
+    ConnectionAbortedError the connection is closed without an answer: the client connects again.
     """
     open_connections: set[asyncio.StreamWriter] = set()
 
@@ -70,6 +71,8 @@ async def _answer(handle: Handler, line: bytes) -> dict[str, Any]:
         return {"ok": True, **await handle(_read(line))}
     except TransientError as error:
         return {"ok": False, **errors.to_message(error)}
+    except ConnectionAbortedError:
+        raise
     except OSError as error:
         # For example a full disk. Without an answer the client would send the command again.
         log.warning("a command failed: %s", error)

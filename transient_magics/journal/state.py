@@ -596,6 +596,26 @@ class ClusterState:
             self.leases.get(place) == name for place in places(vm.slot)
         )
 
+    def ready_for(self, name: str) -> list[VmState]:
+        """Return the ready VMs in the slots that work has, by slot."""
+        ready = [vm for vm in self.serving if vm.state == "ready" and not vm.failure]
+        by_slot = {vm.slot: vm for vm in ready if self.has(name, vm)}
+        return [by_slot[slot] for slot in sorted(by_slot)]
+
+    def lives(self, vm: str) -> bool:
+        """Return whether the cluster has a VM of this name that is not gone."""
+        found = self.vms.get(vm)
+        return found is not None and found.living
+
+    def loss_of(self, vm: str) -> str:
+        """Return how work lost a VM, a clause such as `worker-1 was revoked`."""
+        found = self.vms.get(vm)
+        if found is None or found.state in ("revoked", "leaving"):
+            return f"{vm} was revoked"
+        if found.reason:
+            return f"{vm} was deleted: {found.reason}"
+        return f"{vm} is gone"
+
     def slots_of(self, name: str) -> set[int]:
         """Return the slots in which work has places."""
         return {slot_of(place) for place, owner in self.leases.items() if owner == name}

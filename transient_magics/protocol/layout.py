@@ -125,14 +125,9 @@ def trace_of(worker: str) -> str:
     return f"{TRACES}/{worker}.json.gz"
 
 
-def job_on_vm(job: str) -> str:
-    """Return the folder of a job on a VM, relative to the home of its user."""
-    return f"{ON_VM}/{JOBS}/{job}"
-
-
-def dask_on_vm(dask: str) -> str:
-    """Return the folder of a Dask cluster on a VM, relative to the home of its user."""
-    return f"{ON_VM}/{DASKS}/{dask}"
+def work_on_vm(kind: str, name: str) -> str:
+    """Return the folder of work on a VM, relative to the home of its user."""
+    return f"{ON_VM}/{KINDS[kind].folder}/{name}"
 
 
 def archive(number: int) -> str:

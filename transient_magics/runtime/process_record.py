@@ -107,6 +107,17 @@ def claim(folder: Path, attempt: int) -> bool:
     return True
 
 
+def claim_requested(folder: Path) -> Begin | None:
+    """Become the process of the requested attempt, and return its request.
+
+    None: nothing is requested, the attempt has ended, or another process is its process.
+    """
+    begin = requested(folder)
+    if begin is None or has_ended(folder, begin.attempt) or not claim(folder, begin.attempt):
+        return None
+    return begin
+
+
 def running(folder: Path) -> Running | None:
     """Return the process of the work; None if none lives."""
     try:

@@ -207,7 +207,7 @@ class _Follower(OnVm):
         super().__init__(bag, vm, bags.link, partial(bags.note, bag))
         self._bags = bags
         self._dask = dask
-        self._folder_on_vm = layout.dask_on_vm(dask)
+        self._folder_on_vm = layout.work_on_vm("dask", dask)
         self._source = VmFolder(self.connection, self._folder_on_vm, f"{layout.BAGS}/{bag}")
         self._earliest_ns = int(now() * 1e9) - 30 * 86_400 * 10**9
         self._learnt = -1

@@ -157,7 +157,7 @@ class _Part(OnVm):
         self._dasks = dasks
         self._dask = dask
         self._state = vm
-        self._folder_on_vm = layout.dask_on_vm(dask.name)
+        self._folder_on_vm = layout.work_on_vm(dasks.kind, dask.name)
         self._schedules = vm.name == dask.vm
         self._declared_ns = int(dask.declared_at * 1e9)
 

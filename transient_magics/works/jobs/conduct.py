@@ -167,7 +167,7 @@ class _Rank(OnVm):
         self._rank = rank
         self._addresses = jobs.addresses(job)
         self._folder = jobs.folder(job.name)
-        self._folder_on_vm = layout.job_on_vm(job.name)
+        self._folder_on_vm = layout.work_on_vm(jobs.kind, job.name)
         self._source = VmFolder(self.connection, self._folder_on_vm, f"{layout.JOBS}/{job.name}")
         self._output = artifacts.output(job.name, job.attempt, rank)
         self._following_output: asyncio.Task[None] | None = None

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...journal import ClusterState, VmState
+from ...journal import ClusterState
 from ...spec import ClusterSpec, render_duration
 from .events import JobExited
 from .state import JobState
@@ -111,7 +111,7 @@ def decide(job: JobState, state: ClusterState, now: float) -> Sequence[Decision]
             return [stopping]
     if not job.vms:
         return _between_attempts(job, state)
-    running = [vm for vm in job.vms if vm not in job.exits and _lives(vm, state)]
+    running = [vm for vm in job.vms if vm not in job.exits and state.lives(vm)]
     if running:
         return _during_attempt(job, running, state, now)
     return _after_attempt(job, state, now)
@@ -141,20 +141,10 @@ def _seconds_ahead(spec: ClusterSpec, rate: float) -> float:
     return min(END_AHEAD_SECONDS, lifetime / 4)
 
 
-def ready_vms(job: JobState, state: ClusterState) -> list[VmState]:
-    """Return the ready VMs in the slots that are leased to a job, by slot: the order of ranks."""
-    by_slot = {
-        vm.slot: vm
-        for vm in state.serving
-        if vm.state == "ready" and not vm.failure and state.has(job.name, vm)
-    }
-    return [by_slot[slot] for slot in sorted(by_slot)]
-
-
 def _between_attempts(job: JobState, state: ClusterState) -> Sequence[Decision]:
     if job.stop:
         return [_end_of_stopped(job)]
-    vms = ready_vms(job, state)
+    vms = state.ready_for(job.name)
     if len(vms) < job.spec.workers:
         return []
     return [Begin(tuple(vm.name for vm in vms))]
@@ -183,12 +173,12 @@ def _after_attempt(job: JobState, state: ClusterState, now: float) -> Sequence[D
     if job.stop and (lost or failures or noticed):
         return [_end_of_stopped(job)]
     if lost:
-        return [Interrupt(_fate(lost[0], state))]
+        return [Interrupt(state.loss_of(lost[0]))]
     # One rank had finished on a VM that leaves now, and the others ended at the warning before they
     # had finished: the attempt is interrupted, although no rank is lost.
-    leaving = [vm for vm in job.vms if not _lives(vm, state) or state.vms[vm].state == "leaving"]
+    leaving = [vm for vm in job.vms if not state.lives(vm) or state.vms[vm].state == "leaving"]
     if noticed and leaving:
-        return [Interrupt(_fate(leaving[0], state))]
+        return [Interrupt(state.loss_of(leaving[0]))]
     if failures:
         if _awaits_preemption(job, now):
             return []
@@ -219,11 +209,6 @@ def _warnings(
     return [Warn(vm, seconds) for vm in running]
 
 
-def _lives(vm: str, state: ClusterState) -> bool:
-    found = state.vms.get(vm)
-    return found is not None and found.living
-
-
 def _lost_ranks(job: JobState, state: ClusterState) -> list[str]:
     """Return the VMs that took a rank with them before its command had done its work."""
     return [vm for vm in job.vms if _is_lost(vm, job, state)]
@@ -232,7 +217,7 @@ def _lost_ranks(job: JobState, state: ClusterState) -> list[str]:
 def _is_lost(vm: str, job: JobState, state: ClusterState) -> bool:
     exit = job.exits.get(vm)
     unfinished = exit is None or exit.noticed or exit.code != 0
-    if not _lives(vm, state):
+    if not state.lives(vm):
         return unfinished
     # A command that still runs on a leaving VM keeps the rest of its notice.
     return state.vms[vm].state == "leaving" and exit is not None and unfinished
@@ -279,13 +264,3 @@ def failure_words(exit: JobExited) -> str:
 def _end_of_stopped(job: JobState) -> End:
     assert job.stop
     return End(job.stop.state, job.stop.reason)
-
-
-def _fate(vm: str, state: ClusterState) -> str:
-    """Return what happened to a VM, a clause."""
-    found = state.vms.get(vm)
-    if found is None or found.state in ("revoked", "leaving"):
-        return f"{vm} was revoked"
-    if found.reason:
-        return f"{vm} was deleted: {found.reason}"
-    return f"{vm} is gone"

@@ -22,8 +22,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--crashed", default="[]", help="of workers; a driver has none")
     folder: Path = parser.parse_args().folder.absolute()
-    begin = process_record.requested(folder)
-    if begin is None or not process_record.claim(folder, begin.attempt):
+    begin = process_record.claim_requested(folder)
+    if begin is None:
         return
     from . import driver
 

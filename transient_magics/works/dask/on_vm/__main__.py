@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--crashed", default="[]", help="how earlier workers on this VM ended")
     given = parser.parse_args()
     folder: Path = given.folder.absolute()
-    begin = process_record.requested(folder)
-    if begin is None or not process_record.claim(folder, begin.attempt):
+    begin = process_record.claim_requested(folder)
+    if begin is None:
         return
     task = DaskTask.from_dict(begin.task)
     from . import scheduler, worker

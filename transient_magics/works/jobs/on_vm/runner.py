@@ -521,11 +521,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run a job's command; started by the agent.")
     parser.add_argument("--folder", type=Path, required=True)
     folder: Path = parser.parse_args().folder.absolute()
-    begin = process_record.requested(folder)
-    if (
-        begin is None
-        or process_record.has_ended(folder, begin.attempt)
-        or not process_record.claim(folder, begin.attempt)
-    ):
+    begin = process_record.claim_requested(folder)
+    if begin is None:
         return
     asyncio.run(Runner(folder, begin).run())

@@ -1,0 +1,2 @@
+from .handle import Sleep as Sleep
+from .handle import declare_sleep as declare_sleep

@@ -1,0 +1,1 @@
+"""The process of a sleep on a VM."""
