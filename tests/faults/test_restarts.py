@@ -115,7 +115,7 @@ def test_a_killed_controllers_successor_goes_on_and_tries_a_start_without_capaci
     patient.ends_at_once("worker-0")
 
     mark = patient.mark()
-    assert "made n1-standard-16 and started again" in said("deflate goes-on worker-0 --restore")
+    assert "restarted as n1-standard-16" in said("deflate goes-on worker-0 --restore")
     has_become(patient, mark, RENTED, "worker-0")
     vm = cluster.state.vms["worker-0"]
     assert vm.hourly == vm.stretches[0].hourly

@@ -29,7 +29,7 @@ def declare(declared: Declaration | str | None = None, **options: Any) -> Cluste
     ----------
     declared : Declaration or str, optional
         A declaration, or a SPEC such as `"k80x4"`.
-    **options
+    options
         Other fields of Declaration, with a SPEC.
 
     Returns

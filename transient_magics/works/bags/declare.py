@@ -77,7 +77,7 @@ def declare_bag(
         Names that are defined in the notebook alone.
     line_offset
         The number of lines above the code.
-    **options
+    options
         Other fields of `BagSpec`.
 
     Raises

@@ -179,11 +179,11 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
 
         Parameters
         ----------
-        *outputs
+        outputs
             The outputs (default: all).
         over
             The parameters of the axes, one or two (default: those without a value).
-        **values
+        values
             The values of the other parameters.
 
         Raises

@@ -52,7 +52,7 @@ def declare_job(
         Variables of its environment.
     pip
         Packages that it needs.
-    **options
+    options
         Fields of `JobSpec`: `keep`, `keep_seconds`, `at_notice_seconds`, `workers`, `retries`,
         `timeout_seconds`, `memory_bytes`.
 

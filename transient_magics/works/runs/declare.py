@@ -99,7 +99,7 @@ def train(
     finish_by : str, float or datetime, optional
         The deadline: hours, `"6h"`, the next `"18:00"`, or a moment. The cluster's workers change
         for it, and nothing else begins on the cluster meanwhile.
-    **options
+    options
         Other fields of RunSpec.
 
     Returns
@@ -208,7 +208,7 @@ def declare_stalls(
         How often each measure is taken.
     seconds : float
         The duration of a measure, in seconds.
-    **options
+    options
         Options of a run that say what is trained: `model`, `hparams_set`, `problem`, `hparams`,
         `data_dir`, `params`, `include`, `pip`, `wire`, `workers`.
 

@@ -109,7 +109,7 @@ def declare_study(
         Files and folders to send along.
     dry_run : bool
         Return a preview with clusters and prices, and declare nothing.
-    **options
+    options
         `max_cost` in US dollars, `max_hours`, `give_up_seconds`, and options of a run (`train`),
         which apply to all runs of the study.
 
