@@ -1,9 +1,8 @@
-"""The standard error of the mean of a series whose values depend on those before, by block
-averages.
+"""Standard error of the mean of a correlated series, by block averages.
 
-Flyvbjerg and Petersen (1989, doi 10.1063/1.457480): neighbours are averaged again and again; the
-error that the blocks show grows until they are independent. The level is chosen as by Jonsson
-(2018, doi 10.1103/PhysRevE.98.043304): the first from which on nothing speaks against independence.
+Flyvbjerg and Petersen (1989, doi 10.1063/1.457480) average neighbours repeatedly; the error
+estimated from the blocks grows until the blocks are independent. The level is chosen as in Jonsson
+(2018, doi 10.1103/PhysRevE.98.043304): the first from which independence is not rejected.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _LEAST_BLOCKS = 8
 
 @dataclass(frozen=True, slots=True)
 class BlockMean:
-    """The mean of a series and its standard error; `block`: how many values count as one (1: all
-    are independent).
+    """The mean of a series and its standard error.
 
-    `enough`: whether the series is long enough to say so. Where it is not, the error is too small.
+    `block` is the number of values per independent block (1: all values are independent).
+    `enough` is whether the series is long enough; if it is not, the error is too small.
     """
 
     mean: float
@@ -35,8 +34,12 @@ class BlockMean:
 
 
 def block_mean(series: Sequence[float] | NDArray[np.float64]) -> BlockMean:
-    """The mean of an equilibrated series. Raises PlanError for fewer than 64 values, or some that
-    are no numbers.
+    """Return the mean of an equilibrated series and its standard error.
+
+    Raises
+    ------
+    PlanError
+        If there are fewer than 64 values, or values that are not numbers.
     """
     values = np.asarray(series, float)
     if values.ndim != 1 or len(values) < LEAST_VALUES or not np.isfinite(values).all():

@@ -59,8 +59,10 @@ Decision = Begin | Stop | EndDask | End
 def decide(
     bag: DeclaredBag, state: ClusterState, cost: float, now: float, *, arriving: bool = False
 ) -> Decision | None:
-    """What is to be done now. `cost`: what it has cost so far, in US dollars. `arriving`: what its
-    last driver told before its end still comes.
+    """Return the next action for a bag, or None.
+
+    `cost` is what the bag has cost so far, in US dollars. `arriving` is whether events of its last
+    driver may still arrive.
     """
     if bag.over:
         return None
@@ -70,7 +72,7 @@ def decide(
         dask = None
     working = None if dask is None or dask.over else dask
     if told := bag.state.stopped:
-        if working:  # the scheduler ends by itself; where it does not, it is told to
+        if working:  # the scheduler ends automatically; this is the fallback
             if working.closed or now - told.at < END_SECONDS:
                 return None
             return EndDask(working.name, "its bag is over")
@@ -95,7 +97,7 @@ def decide(
 
 
 END_SECONDS = 10.0
-"""After its driver has said that it is over: until its Dask cluster is told to end."""
+"""Time from the driver's report that the bag is over until its Dask cluster is ended."""
 
 
 def _again(bag: DeclaredBag, dask: DaskState, state: ClusterState, now: float) -> Decision | None:
@@ -134,8 +136,10 @@ def _said(bag: DeclaredBag) -> str:
 
 
 def _free_name(bag: DeclaredBag, state: ClusterState) -> str:
-    """What its next Dask cluster is called: leases know work by its name alone. One that was
-    written down and not declared, for its controller was killed in between, is meant again.
+    """Return the name of the next Dask cluster, which is unique because leases refer to names.
+
+    A name that was logged but not declared, because the controller was killed in between, is used
+    again.
     """
     further = (dask_name(bag.name, number) for number in count(len(bag.dasks) + 1))
     names = chain(bag.dasks[-1:], further)

@@ -1,9 +1,7 @@
-"""What the driver of a bag tells: which job began where, was lost, gave which result, and what was
-learnt from them.
+"""Events that the driver of a bag reports: starts, losses and results of jobs, and surrogates.
 
-The driver runs on a VM, so its lines are foreign: these classes are all that is taken of it
-(`from_driver`), and what follows from them is one fold. A key is (job, attempt):
-whatever comes twice counts once.
+The driver runs on a VM, so its lines are untrusted. `from_driver` accepts these classes only, and
+one fold derives the state from them. The key is (job, attempt): duplicates count once.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from ...protocol.outputs import MOST_ARRAY_BYTES, MOST_OUTPUTS, MOST_SAID, Value
 from ...protocol.run import parameter_name
 
 MOST_POINT = 64
-"""Parameters of a point."""
+"""Limit on the parameters of a point."""
 _AtLeastOne = Annotated[int, at_least(1)]
 
 
@@ -72,11 +70,10 @@ OWN_FAULTS = ("crashed", "memory", "raised", "invalid", "timeout")
 
 @event("bag.proposed", FACT)
 class BagProposed(Event):
-    """A job was chosen: its number is never used twice. `filling`: to fill the space, not because
-    it tells most.
+    """A job was chosen; its number is never used twice.
 
-    `predicted`: by output what the surrogate said of it before, mean and standard deviation, where
-    there was one.
+    `filling` is whether it was chosen to fill the space, not for its information. `predicted` is
+    the surrogate's prediction by output, as mean and standard deviation, if there was one.
     """
 
     bag: Name
@@ -93,8 +90,9 @@ class BagProposed(Event):
 
 @event("bag.started", FACT)
 class BagStarted(Event):
-    """An attempt of a job began on a VM that had run for `age` seconds, from what was saved `done`
-    seconds into it.
+    """An attempt of a job started on a VM that had run for `age` seconds.
+
+    It continues from the checkpoint after `done` seconds of computing.
     """
 
     bag: Name
@@ -107,7 +105,7 @@ class BagStarted(Event):
 
 @event("bag.saved", FACT)
 class BagSaved(Event):
-    """What the job has made in `done` seconds of computing is safe; saving it took `seconds`."""
+    """A checkpoint of a job after `done` seconds of computing; saving it took `seconds`."""
 
     bag: Name
     job: Count
@@ -118,10 +116,9 @@ class BagSaved(Event):
 
 @event("bag.lost", FACT)
 class BagLost(Event):
-    """An attempt ended without a result. `why`: its VM was revoked or lost, or a fault of the job's
-    own.
+    """An attempt ended without a result.
 
-    `said`: the last that it printed, where that is known.
+    `why` is the loss of its VM or a failure of the job. `said` is its last output, if available.
     """
 
     bag: Name
@@ -134,10 +131,10 @@ class BagLost(Event):
 
 @event("bag.result", FACT)
 class BagResult(Event):
-    """An attempt gave a result, after `seconds` of computing over all attempts that it continues.
+    """An attempt returned a result, after `seconds` of computing over all attempts it continues.
 
-    `said`: the last that it printed. `arrays`: the file with what else it returned (empty:
-    nothing), of so many `bytes` with this SHA-256 `digest`.
+    `said` is its last output. `arrays` is the file of the arrays that it returned (empty: none),
+    `bytes` the size of the file and `digest` its SHA-256.
     """
 
     bag: Name
@@ -153,8 +150,9 @@ class BagResult(Event):
 
 @event("bag.gave_up", FACT)
 class BagGaveUp(Event):
-    """A VM without a job, which had run for `age` seconds, is worth none any more by the policy of
-    reuse: it is to go, and a fresh one to come in its place as soon as a job waits for one.
+    """A free VM that had run for `age` seconds receives no further job, by the reuse policy.
+
+    It is deleted, and a new VM replaces it as soon as a job waits for one.
     """
 
     bag: Name
@@ -164,12 +162,11 @@ class BagGaveUp(Event):
 
 @event("bag.learnt", FACT)
 class BagLearnt(Event):
-    """A surrogate was learnt from so many `results`.
+    """A surrogate was learnt from `results` results.
 
-    Of the `judged` results that came since the one before, and before they were learnt from, by
-    output: the share inside the 90 % intervals (`coverage`) and the median residual in its own
-    standard deviations (`residual`); and the largest standard deviation anywhere in the space
-    (`largest`).
+    The `judged` results since the previous surrogate are compared with its predictions. By output,
+    `coverage` is the share inside the 90 % intervals, `residual` the median residual in its own
+    standard deviations, and `largest` the largest standard deviation in the space.
     """
 
     bag: Name
@@ -184,9 +181,9 @@ class BagLearnt(Event):
 
 @event("bag.stopped", FACT)
 class BagStopped(Event):
-    """No further job begins, and none that runs is waited for.
+    """No further job starts, and running jobs are not waited for.
 
-    `why`: all results are there (counted), the surrogate is good enough (converged), a limit, the
+    `why`: all results are available (counted), the surrogate is good enough (converged), a limit, the
     user (asked), or jobs that fail.
     """
 

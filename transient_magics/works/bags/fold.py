@@ -31,7 +31,10 @@ from .spec import BagSpec
 from .state import BagJobState, BagState, DeclaredBag
 
 _MOST_SAID = 32
-"""Attempts of a job, its last ones, whose output is kept: a VM may be taken any number of times."""
+"""Number of last attempts of a job whose output is kept.
+
+Any number of its VMs may be revoked.
+"""
 
 
 rules = Rules()
@@ -75,8 +78,12 @@ def _(state: ClusterState, event: BagEvent) -> ClusterState:
 
 
 def fold(state: BagState, event: BagEvent) -> BagState:
-    """The state after an event. Raises ValueError, a clause, for one that cannot follow; what comes
-    twice, or late, changes nothing.
+    """Return the state after an event; duplicate and late events change nothing.
+
+    Raises
+    ------
+    ValueError
+        If the event cannot follow. The message is a clause.
     """
     if event.bag != state.spec.name:
         raise ValueError(f"a {event.kind} event of another bag")
@@ -96,7 +103,7 @@ def fold(state: BagState, event: BagEvent) -> BagState:
 
 
 def replay(spec: BagSpec, events: Iterable[BagEvent]) -> BagState:
-    """The state after all of them. Raises ValueError as `fold` does."""
+    """Return the state after all events. Raises ValueError as `fold` does."""
     state = BagState(spec)
     for event in events:
         state = fold(state, event)
@@ -222,7 +229,7 @@ def _learnt(state: BagState, event: BagLearnt) -> BagState:
         before = -1
     if event.results < before:
         raise ValueError(f"it was learnt from {before} results before")
-    if event.results == before:  # the same again, as by a driver that begins anew
+    if event.results == before:  # repeated by a driver that started again
         return state
     return replace(state, learnt=(*state.learnt, event))
 

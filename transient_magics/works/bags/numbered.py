@@ -27,8 +27,9 @@ class Numbered(Mapping[int, _Value]):
         self._size = len(every)
 
     def with_value(self, number: int, value: _Value) -> Self:
-        """The same with this value under the number, which is there or the next one. Raises
-        KeyError for another.
+        """Return a copy with this value under an existing number or the next one.
+
+        Raises KeyError for other numbers.
         """
         if not 0 <= number <= self._size:
             raise KeyError(number)

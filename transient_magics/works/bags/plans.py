@@ -84,9 +84,7 @@ class BagRow:
 
 @dataclass(frozen=True, repr=False)
 class BagPlan:
-    """What a bag of `jobs` would take, a row for each type of VM and policy; the `best` costs
-    least.
-    """
+    """The plan for a bag of `jobs`: a row for each VM type and policy; `best` is the cheapest."""
 
     jobs: int
     rows: tuple[BagRow, ...]
@@ -102,13 +100,13 @@ class BagPlan:
 
     @property
     def title(self) -> str:
-        """What is planned, and by what."""
+        """The planned bag and the basis of the plan."""
         lasts = if_capacity_lasts(self.provisioning)
         return f"A bag of {self.jobs} jobs{lasts}, {self.risk}."
 
     @property
     def spread(self) -> str:
-        """What an interval behind a mean is."""
+        """The meaning of the interval after a mean."""
         return f"where 90% of {COURSES} simulated bags lie"
 
     @property
@@ -178,15 +176,14 @@ def bag_plan(
     ps_cores: int | None = None,
     seed: int = 0,
 ) -> BagPlan:
-    """What a bag would take on each group of SPEC by itself, by both policies or the one that is
-    named.
+    """Return the plan for a bag on each group of SPEC alone, by both policies or the named one.
 
-    It costs what a cluster for jobs alone does, with the machine that this has for the scheduler
-    unless `ps_cores` says another.
+    Costs are those of a cluster for jobs only, with its default machine for the scheduler unless
+    `ps_cores` is given.
 
-    `job_time`: of one job, as `2h`, `1h:3h` or `cpu=2h,k80=20m` (a number: hours); `save_time`:
-    seconds that a checkpoint of a job takes (None: it cannot be saved). The other options are those
-    of `plan`. Raises DeclarationError or PlanError.
+    `job_time` is the duration of one job, as `2h`, `1h:3h` or `cpu=2h,k80=20m` (a number: hours).
+    `save_time` is the duration of a checkpoint in seconds (None: jobs cannot be saved). The other
+    options are those of `plan`. Raises DeclarationError or PlanError.
     """
     if spec:
         groups = parse_groups(spec, ACCELERATORS, ZONES)

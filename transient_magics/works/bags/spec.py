@@ -1,9 +1,8 @@
-"""What is declared of a bag: one function, many points at which it is computed, and when enough of
-them are done.
+"""The declaration of a bag: one function, the points at which it is computed, and when it ends.
 
-No job of a bag is special: `jobs` results are wanted, some more jobs are begun, and none is waited
-for. One record for whoever declares it, for the driver that carries it out and for plans, as JSON
-in `bag.json`. The space is a study's.
+No job of a bag is special: `jobs` results are required, some spare jobs are started, and no single
+job is waited for. Clients, the driver and plans share one record, which is JSON in `bag.json`. The
+space has the form of a study's space.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ...protocol.space import Dimension
 
 MOST_RETRIES = 100
 GIVEN = ("seed", "checkpoint")
-"""What a job's function is given beside the parameters, where it has arguments of that name."""
+"""Arguments that a job's function receives beside the parameters, if it accepts them."""
 
 
 def _output_or_none(text: str) -> str:
@@ -41,19 +40,19 @@ def _above_zero(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BagSpec:
-    """A declared bag: the `jobs` first results at points of the `space` are its results.
+    """A declared bag: the first `jobs` results at points of the `space` are its results.
 
-    `spare`: so many more jobs are begun, as a share. `surrogate` is learnt from the results and
-    chooses further points; the bag ends before its last job where the surrogate's standard
-    deviation is below `until` everywhere: by output (under the empty name: of the only one),
-    absolute. `policy`: by which a job goes to a VM (`bags.policy.placing`).
+    `spare` is the share of additional jobs that are started. `surrogate` is learnt from the results
+    and chooses further points. The bag ends before its last job if the surrogate's standard
+    deviation is below `until` everywhere: absolute, by output (empty name: the only output).
+    `policy` selects the VM of a job (`bags.policy.placement`).
 
-    `workers`: on so many VMs at once (0: on all).
+    `workers` is the number of VMs (0: all).
 
-    `job_seconds`: what a job takes on one VM (0: not known), `save_seconds` what a checkpoint of it
-    does. `timeout_seconds` bounds one job over all of its attempts (None: no bound), `memory_bytes`
-    what it may have in memory (0: what the VM has). A revocation is no failure; a job that fails is
-    begun again `retries` times. `pip` and `include` are what a run's are.
+    `job_seconds` is the duration of a job on one VM (0: unknown), `save_seconds` that of a
+    checkpoint. `timeout_seconds` limits one job over all attempts (None: no limit), `memory_bytes`
+    its memory (0: that of the VM). A revocation is not a failure; a job that fails is retried
+    `retries` times. `pip` and `include` are those of a run.
     """
 
     name: Name
@@ -85,17 +84,17 @@ class BagSpec:
 
     @property
     def begun(self) -> int:
-        """How many jobs are begun at most, those that are not waited for among them."""
+        """The largest number of jobs to start, spare jobs included."""
         return jobs_of(self.jobs, self.spare)
 
     def has(self, point: Mapping[str, Value]) -> bool:
-        """Whether it is a point of the space."""
+        """Return whether `point` is a point of the space."""
         return {*point} == {each.name for each in self.space} and all(
             each.has(point[each.name]) for each in self.space
         )
 
     def job_seed(self, job: int) -> int:
-        """The seed that a job is given: the same in all of its attempts."""
+        """Return the seed of a job, which is the same in all attempts."""
         return int.from_bytes(hashlib.sha256(f"{self.seed} {job}".encode()).digest()[:4]) >> 1
 
     def tolerances(self, outputs: Collection[str]) -> Mapping[str, float]:
@@ -152,7 +151,7 @@ def parse_until(text: str) -> Mapping[str, float]:
 
 
 def contradiction(spec: BagSpec) -> str:
-    """What of a bag excludes each other, in a clause with what to do; else nothing."""
+    """Return which options exclude each other and what to do, as a clause; else an empty text."""
     names = [each.name for each in spec.space]
     if not names:
         return "over: a bag needs values to compute at, as density=0.3:0.9"

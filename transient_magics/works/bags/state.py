@@ -1,6 +1,4 @@
-"""What is known of a bag: its jobs, their attempts, the results that count, what was learnt from
-them, how it goes.
-"""
+"""The state of a bag: jobs, attempts, results that count, surrogates and progress."""
 
 from __future__ import annotations
 
@@ -17,10 +15,10 @@ from .spec import BagSpec
 
 @dataclass(frozen=True, slots=True)
 class BagJobState:
-    """One job. `phase`: waiting, running, done, failed (by its own faults, too often) or skipped
-    (not waited for).
+    """One job.
 
-    Times in seconds since 1970 (0: not yet).
+    `phase` is waiting, running, done, failed (too many failures of its own) or skipped (not waited
+    for). Times are in seconds since 1970 (0: not yet).
     """
 
     number: int
@@ -32,28 +30,26 @@ class BagJobState:
     )
     phase: str = "waiting"
     attempt: int = 0
-    """The latest one; 0: none began."""
+    """Number of the latest attempt; 0 if none started."""
     vm: str = ""
-    """Where it runs; empty: nowhere."""
+    """VM on which it runs; empty if it is not running."""
     age: float = 0.0
-    """Of that VM when it began, in seconds."""
+    """Age of that VM when the attempt started, in seconds."""
     began_at: float = 0.0
     done: float = 0.0
-    """Seconds of computing that are safe."""
+    """Seconds of computing in the last checkpoint."""
     interruptions: int = 0
     failures: int = 0
     reason: str = ""
-    """Why its last attempt gave no result, a clause."""
+    """Why its last attempt returned no result, a clause."""
     result: b.BagResult | None = None
     said: Mapping[int, str] = field(default_factory=dict[int, str])
-    """By attempt that has ended, of the last ones, the last that it printed; nothing of those that
-    printed nothing.
-    """
+    """Last output of the latest ended attempts, by attempt; attempts without output are absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class BagState:
-    """One bag. `results`: job numbers in the order in which their results came."""
+    """The state of one bag; `results` are job numbers in the order of their results."""
 
     spec: BagSpec
     jobs: Numbered[BagJobState] = field(default_factory=Numbered[BagJobState])
@@ -61,17 +57,17 @@ class BagState:
     learnt: tuple[b.BagLearnt, ...] = ()
     stopped: b.BagStopped | None = None
     saving_seconds: float = 0.0
-    """What all checkpoints took."""
+    """Total duration of all checkpoints."""
     computed_seconds: float = 0.0
-    """What the jobs with a result computed, without what was lost."""
+    """Computing time of the jobs with a result, without lost time."""
     failed: int = 0
-    """Jobs that failed for good."""
+    """Number of jobs that failed permanently."""
     given_up: tuple[str, ...] = ()
-    """VMs that are worth no job any more, by the policy of reuse."""
+    """VMs that receive no further jobs, by the reuse policy."""
 
     @property
     def over(self) -> bool:
-        """It begins no job any more."""
+        """Whether the bag starts no further jobs."""
         return self.stopped is not None
 
     @property
@@ -81,7 +77,7 @@ class BagState:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What the jobs return, without errors, by the first result; empty before."""
+        """Names of the outputs without errors, from the first result; empty before it."""
         if self.results:
             first = self.jobs[self.results[0]].result
         else:
@@ -92,23 +88,24 @@ class BagState:
 
     @property
     def waiting(self) -> list[BagJobState]:
-        """Those to be begun, or begun again, in the order in which they were proposed."""
+        """Jobs to start or start again, in the order in which they were proposed."""
         return [job for job in self.jobs.values() if job.phase == "waiting"]
 
     @property
     def running(self) -> list[BagJobState]:
-        """Those with an attempt under way."""
+        """Jobs with a running attempt."""
         return [job for job in self.jobs.values() if job.phase == "running"]
 
     @property
     def interruptions(self) -> int:
-        """Attempts that were lost with their VM."""
+        """Number of attempts that were lost with their VM."""
         return sum(job.interruptions for job in self.jobs.values())
 
     @property
     def to_propose(self) -> int:
-        """How many jobs may still be proposed: N (1 + p), and one more for each that failed for
-        good.
+        """Number of jobs that may still be proposed.
+
+        The total is N (1 + p), plus one for each job that failed permanently.
         """
         if self.over:
             return 0
@@ -116,16 +113,16 @@ class BagState:
 
     @property
     def may_give_up(self) -> bool:
-        """Whether a VM may be given up: each costs a boot, so there are as many as jobs at most."""
+        """Whether a VM may be given up; each costs a boot, so there are at most as many as jobs."""
         return self.spec.policy == "reuse" and len(self.given_up) < self.spec.begun
 
     @property
     def enough(self) -> bool:
-        """All results that were wanted are there."""
+        """Whether all required results are available."""
         return len(self.results) >= self.spec.jobs
 
     def points(self) -> Sequence[tuple[Mapping[str, Value], Mapping[str, float]]]:
-        """The bag's results: each point, and what was returned there."""
+        """Return the results of the bag: each point with its returned values."""
         found = ((self.jobs[number].point, self.jobs[number].result) for number in self.counted)
         return [(point, result.returned) for point, result in found if result]
 
@@ -138,13 +135,14 @@ class DeclaredBag(Work[BagSpec]):
     leases = False
 
     state: BagState = field(kw_only=True)
-    """What its driver has told."""
+    """State from the events of its driver."""
     began_at: float = 0.0
     dasks: tuple[str, ...] = ()
-    """The Dask clusters whose workers were the bag's, one after the other."""
+    """Names of the Dask clusters of the bag, in order."""
     heard: int = 0
-    """The moment (ns) of the last that its present driver told. Who follows it anew hears all of it
-    again.
+    """Time (ns) of the last event of its current driver.
+
+    A new follower of the driver receives all events again.
     """
 
     @property

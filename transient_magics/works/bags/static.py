@@ -32,7 +32,7 @@ _TONES = {
 _FILLED = ("done", "running")
 _BEHIND = ("skipped", "waiting", "done", "lost", "failed", "running")
 _OVER = ("done", "skipped")
-"""What becomes of most points."""
+"""States of most points."""
 _MANY = 600
 
 NINETY = 1.6448536269514722
@@ -52,8 +52,9 @@ _VALUES = (
     "#fde725",
 )
 _ERRORS = ("#000004", "#280b53", "#65156e", "#9f2a63", "#d44842", "#f57d15", "#fac127", "#fcffa4")
-"""From low to high: evenly lighter, so that they are told apart without colours, too (viridis and
-inferno).
+"""Colour scales from low to high (viridis and inferno).
+
+Their lightness increases evenly, so values are distinguishable without colours.
 """
 _WIDTH = 440
 _HEIGHT = 260
@@ -150,7 +151,7 @@ def _axis(sent: Mapping[str, Any]) -> Axis:
 
 
 def _form(state: str, x: float, y: float, r: float) -> str:
-    """As widgets/bag.js draws it."""
+    """Return the picture that widgets/bag.js draws."""
     at = f"M{x:.1f} {y:.1f}m"
     match state:
         case "running":
@@ -441,7 +442,7 @@ def _curve_sample(drawn: str, name: str) -> str:
 
 
 def _table(section: Section) -> str:
-    """Some of the values, each with its standard deviation."""
+    """Return a table of some values with their standard deviations."""
     names = [dimension.name for dimension in section.over]
     if len(section.over) == 1:
         shown = _some(len(section.places[0]), _MOST_ROWS)
@@ -477,7 +478,7 @@ def _cell(section: Section, line: int, place: int) -> str:
 
 
 def _some(count: int, most: int) -> list[int]:
-    """So many numbers below `count` at most, evenly from the first to the last."""
+    """Return at most `most` numbers below `count`, evenly from the first to the last."""
     if count <= most:
         return list(range(count))
     return [round(each * (count - 1) / (most - 1)) for each in range(most)]

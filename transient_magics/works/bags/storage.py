@@ -1,4 +1,4 @@
-"""Arrays and surrogates as files, which come from VMs: bounded, checked and never unpickled."""
+"""Arrays and surrogates as files from VMs: bounded, checked and never unpickled."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _BROKEN = (
     MemoryError,
 )
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""How NumPy packs; what undoes others raises errors of its own, and takes memory as the file says.
+"""Compression methods that NumPy uses.
+
+Decompressors of other methods raise their own errors and allocate as much memory as the file states.
 """
 _ENTRY = b"PK\x01\x02"
 _LENGTHS = {(1, 0): 2, (2, 0): 4}
@@ -43,28 +45,34 @@ _HEADER = re.compile(
     rb"\{'descr': '([<>|=]?[biufc][0-9]{1,2})', 'fortran_order': (?:True|False), "
     rb"'shape': \(((?:[0-9]{1,19}, )*(?:[0-9]{1,19},?)?)\), \} *\n"
 )
-"""As NumPy writes it, of booleans, whole numbers, numbers, and complex ones. NumPy itself evaluates
-what is there.
+"""Header as NumPy writes it for boolean, integer, float and complex arrays.
+
+NumPy itself evaluates the header as a literal, so only this form is passed to it.
 """
 
 _MOST_LAYERS = 8
 _MOST_MEMBERS = 64
 _MOST_WIDTH = 1024
-"""Of networks: what one predicts with takes memory with the width, and with the square of a
-process' results.
+"""Limit on the width of a network's layer.
+
+The memory of a prediction grows with the width, for a Gaussian process with the square of its
+number of results.
 """
 _Array = NDArray[np.float64]
 
 
 def read_arrays(packed: bytes) -> Mapping[str, NDArray[Any]]:
-    """The arrays of an npz file by their names.
+    """Return the arrays of an npz file by name.
 
-    Raises ValueError, a clause, for a file that is none, is too large, or holds anything but arrays
-    of numbers.
+    Raises
+    ------
+    ValueError
+        If the file is not an npz file, is too large, or contains anything but arrays of numbers.
+        The message is a clause.
     """
     if len(packed) > MOST_ARRAY_BYTES:
         raise ValueError(f"arrays of {len(packed)} bytes, where {MOST_ARRAY_BYTES} are let in")
-    if packed.count(_ENTRY) > 2 * MOST_ARRAYS:  # before anything is made of each of them
+    if packed.count(_ENTRY) > 2 * MOST_ARRAYS:  # before ZipFile parses each entry
         raise ValueError(f"more than {MOST_ARRAYS} arrays")
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
@@ -110,7 +118,7 @@ def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The numbers of one output's model that are no arrays."""
+    """Scalar parameters of one output's model."""
 
     output: Annotated[str, output_name]
     kind: Literal["gp", "ensemble"]
@@ -130,11 +138,11 @@ class _Header:
     space: tuple[Dimension, ...]
     models: tuple[_Model, ...]
     arrays: str = ""
-    """SHA-256 of the npz that goes with it: there are two files, and each is replaced by itself."""
+    """SHA-256 of the matching npz file; the two files are replaced separately."""
 
 
 def pack_surrogate(surrogate: Surrogate) -> tuple[bytes, bytes]:
-    """The JSON and the npz of it."""
+    """Return the JSON header and the npz file of a surrogate."""
     models = []
     arrays = {"rows": surrogate.rows}
     for number, (output, model) in enumerate(surrogate.models.items()):
@@ -173,7 +181,13 @@ def pack_surrogate(surrogate: Surrogate) -> tuple[bytes, bytes]:
 
 
 def unpack_surrogate(header: bytes, packed: bytes) -> Surrogate:
-    """The surrogate of what `write` gave. Raises ValueError, a clause, for whatever else they hold."""
+    """Return the surrogate from the two files that `pack_surrogate` returns.
+
+    Raises
+    ------
+    ValueError
+        If the files contain anything else. The message is a clause.
+    """
     told = checks.built(_Header, checks.parsed_object(header))
     if not 0 < len(told.models) <= MOST_OUTPUTS or len(
         {model.output for model in told.models}

@@ -1,7 +1,7 @@
-"""The bags of a panel: the points of each and how they do, which VM of which age holds what, how
-good the surrogate is, what a result costs, and when the bag ends.
+"""The bags of a panel: points, VMs, quality of the surrogate, cost per result, and estimated end.
 
-All points are sent, because each is a few numbers; many of them are sent less often.
+All points are sent, because each consists of a few numbers. Bags with many points are sent less
+often.
 """
 
 from __future__ import annotations
@@ -33,22 +33,26 @@ if TYPE_CHECKING:
 
 WIDE = f"{FONT};max-width:1040px"
 STATES = ("done", "running", "waiting", "lost", "failed", "skipped")
-"""What becomes of points, in the order in which they are told. `lost`: the job waits to be begun
-again.
+"""States of points, in the order in which they are shown.
+
+A job in the state `lost` waits to be started again.
 """
 MOST_VMS = 24
 _MANY = 500
-"""Points up to which all of them are sent each second."""
+"""Number of points up to which all of them are sent each second."""
 _DAY = 86_400.0
 _HOUR = 3600.0
 _STANDS_STILL = 10
-"""How many times longer than any job has taken all run where nothing can be said of their end."""
+"""Factor over the longest finished job.
+
+If all running jobs exceed it, their end cannot be estimated.
+"""
 _LOOKS = 30
-"""Looks at the end of a bag while a usual job takes its time, if nothing happens."""
+"""Number of estimates of a bag's end during a typical job, if no event occurs."""
 
 
 def sections(state: ClusterState, now: float) -> list[Bag]:
-    """What a cluster's panel shows of its bags at `now`."""
+    """Return the snapshots of a cluster's bags at `now`."""
     found = _shown(state)
     if found:
         by_name = costs(state, now)
@@ -58,8 +62,9 @@ def sections(state: ClusterState, now: float) -> list[Bag]:
 
 
 def pace(state: ClusterState) -> float:
-    """How many times longer than usual to wait until the bags are sent again: many points are much
-    to send.
+    """Return the factor on the interval between snapshots.
+
+    It grows with the number of points, which determines the size of a snapshot.
     """
     return max(1.0, sum(len(bag.state.jobs) for bag in _shown(state)) / _MANY)
 
@@ -69,7 +74,7 @@ def _shown(state: ClusterState) -> list[DeclaredBag]:
 
 
 def bag_view(state: ClusterState, bag: DeclaredBag, cost: Cost, now: float) -> Bag:
-    """The snapshot of one bag."""
+    """Return the snapshot of one bag."""
     known = bag.state
     over = bag.over or state.over
     axes = _axes(bag)
@@ -126,7 +131,7 @@ def _point(bag: DeclaredBag, job: BagJobState, *, over: bool) -> BagPoint:
 
 
 def _short(value: Value) -> Parameter:
-    """A float in as many digits as a picture has."""
+    """Return a parameter with the number of digits that a picture shows."""
     shown = parameter(value)
     if isinstance(shown, float):
         return _figure(shown)
@@ -211,8 +216,9 @@ def _tried(bag: DeclaredBag) -> list[BagTried]:
 
 
 def _vms(state: ClusterState, bag: DeclaredBag, now: float) -> list[BagVm]:
-    """The VMs that are the bag's, and those that hold a job of it though they are gone; the oldest
-    first.
+    """Return the VMs of the bag, the oldest first.
+
+    Lost VMs that still have one of its jobs are included.
     """
     holds = {job.vm: job for job in bag.state.running}
     if bag.dasks:
@@ -246,7 +252,7 @@ def _vm(state: ClusterState, vm: VmState, age: float, job: BagJobState | None, n
 
 
 def _age(state: ClusterState, vm: VmState, now: float) -> float:
-    """For how long it has run, in seconds of the cluster's clock."""
+    """Return how long a VM has run, in seconds of the cluster's clock."""
     born = vm.started_at or vm.running_at
     if born:
         return max(0.0, state.clock.between(born, vm.ended_at or now))
@@ -254,7 +260,7 @@ def _age(state: ClusterState, vm: VmState, now: float) -> float:
 
 
 def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
-    """When all results will be there: about, and between which moments with 90 %."""
+    """Return when all results will be available: the median and a 90 % interval."""
     if bag.over:
         return f"at {text.clock(bag.ended_at)}"
     if bag.stop or bag.state.enough:
@@ -275,9 +281,10 @@ def _ends(state: ClusterState, bag: DeclaredBag, now: float) -> str:
 
 
 def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, float, float] | None:
-    """Seconds until all results are there: 5 %, 50 % and 95 % of simulated courses. All three are
-    the same where the error is unknown; None where nothing tells what a job takes, or it may be a
-    year.
+    """Return the seconds until all results are available: 5 %, 50 % and 95 % quantiles.
+
+    The quantiles are those of simulated courses. All three are equal if the error is unknown. None
+    if the duration of a job is unknown, or if the end may be a year away.
     """
     from .policy.simulate import LEAST_FINISHED, MOST_HOURS, Progress
 
@@ -297,7 +304,7 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
         return None
     if running and min(running) > _STANDS_STILL * max(finished):
         return None
-    coarse = statistics.median(finished) / _LOOKS  # so that the same courses serve for a while
+    coarse = statistics.median(finished) / _LOOKS  # so that cached courses are reused for a while
     lived = [_age(state, vm, now) for vm in state.vms.values()]
     progress = Progress(
         left=left,
@@ -312,13 +319,13 @@ def _ending(state: ClusterState, bag: DeclaredBag, now: float) -> tuple[float, f
     low, middle, high = _quantiles(progress)
     if high >= MOST_HOURS * _HOUR:
         return None
-    if len(finished) <= len(running):  # the longest jobs have not shown yet what they take
+    if len(finished) <= len(running):  # the longest jobs have not finished yet
         return middle, middle, middle
     return low, middle, high
 
 
 def _revocable(state: ClusterState) -> bool:
-    """Whether the cluster's workers may be revoked."""
+    """Return whether the cluster's workers may be revoked."""
     return state.spec is None or state.spec.provisioning_model != "standard"
 
 
@@ -331,7 +338,10 @@ def _quantiles(progress: Progress) -> tuple[float, float, float]:
 
 
 def _took(job: BagJobState) -> float:
-    """Seconds that a finished job had its VM; of one that was begun again, what it computed."""
+    """Return the seconds for which a finished job had its VM.
+
+    For a restarted job, return the seconds that it computed.
+    """
     assert job.result is not None
     if job.attempt == 1:
         return max(job.result.at - job.began_at, 1e-3)
@@ -344,7 +354,7 @@ def section_html(bag: Mapping[str, Any]) -> str:
 
 
 def text_of(bag: BagHandle) -> str:
-    """A bag in a terminal."""
+    """Return the text of a bag for a terminal."""
     state = bag.cluster.state
     known = state.of(DeclaredBag).get(bag.name)
     if known is None:
@@ -355,13 +365,13 @@ def text_of(bag: BagHandle) -> str:
 
 
 def picture(bag: BagHandle) -> str:
-    """The picture of a bag."""
+    """Return the picture of a bag."""
     state = bag.cluster.state
     now = time.time()
     return f"<div style='{WIDE}'>{bag_html(bag_view(state, bag.state, costs(state, now)[bag.name], now))}</div>"
 
 
 def plot_html(plot: Plot) -> str:
-    """What a surrogate said, a row of pictures for each output."""
+    """Return the pictures of a surrogate's predictions, a row for each output."""
     drawn = "".join(f"<div>{surrogate_html(section)}</div>" for section in plot.sections)
     return f"<div style='{WIDE}'>{drawn}</div>"

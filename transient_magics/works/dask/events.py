@@ -17,7 +17,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.+!-]{0,49}", re.ASCII)
 
 
 def _version(value: str) -> str:
-    """What `pip install` may be told in an own sentence. Raises ValueError."""
+    """Return a version that is safe in a `pip install` command. Raises ValueError."""
     if not _VERSION.fullmatch(value):
         raise ValueError(f"{value!r:.80} is no version")
     return value
@@ -25,9 +25,10 @@ def _version(value: str) -> str:
 
 @event("dask.serving", FACT)
 class DaskServing(Event):
-    """The scheduler of a Dask cluster listens on its VM: at this `port`, its dashboard (0: none) at
-    that one on the VM's loopback. `versions`: of Python and of packages that its clients have to
-    have, too.
+    """The scheduler of a Dask cluster listens on its VM at this `port`.
+
+    `dashboard` is the port of its dashboard on the VM's loopback (0: none). `versions` are those of
+    Python and packages that its clients must share.
     """
 
     dask: Name
@@ -38,9 +39,10 @@ class DaskServing(Event):
 
 @event("dask.left", FACT)
 class DaskLeft(Event):
-    """A worker left a Dask cluster after the notice of its VM's preemption: `moved` results, of so
-    many bytes, are elsewhere after `seconds`; `lost` ones are computed again, as are `interrupted`
-    tasks that it had not ended.
+    """A worker left a Dask cluster after its VM's preemption notice.
+
+    Other workers have the `moved` results, of `moved_bytes`, after `seconds`. The `lost` results
+    and the `interrupted` tasks are computed again.
     """
 
     dask: Name
@@ -80,9 +82,7 @@ class DaskGpuUnused(Event):
 
 @event("dask.closed", FACT)
 class DaskClosed(Event):
-    """The scheduler of a Dask cluster has ended by itself. `reason` is a clause (`its client is
-    gone`).
-    """
+    """The scheduler of a Dask cluster ended normally; `reason` is a clause (`its client is gone`)."""
 
     dask: Name
     reason: str
@@ -94,8 +94,9 @@ _OF_DASK: dict[str, type[Event]] = {
 
 
 def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, until: int) -> Event:
-    """As `from_chief`, of a line about a Dask cluster from that VM; of its parts only the scheduler
-    tells of others.
+    """Return the event of a line from a VM of a Dask cluster, checked as in `from_chief`.
+
+    Only the scheduler may report about other VMs.
     """
     found = taken(line, _OF_DASK, VM, since, until)
     about = found.values

@@ -51,7 +51,7 @@ def _(state: ClusterState, event: DaskLeft) -> ClusterState:
 def _(state: ClusterState, event: DaskCrashed) -> ClusterState:
     dask = state.of(DaskState)[event.dask]
     told = {"crashes": dask.crashes + 1, "heard": _heard(state, event)}
-    if event.vm == dask.vm:  # what a scheduler knew is nowhere else
+    if event.vm == dask.vm:  # the state of a scheduler has no other copy
         return with_work(
             state, "dask", event.dask, lost=f"its scheduler ended: {event.reason}", **told
         )

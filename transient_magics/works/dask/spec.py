@@ -1,6 +1,6 @@
-"""What is declared of a Dask cluster on VMs.
+"""The declaration of a Dask cluster on VMs.
 
-One record for whoever declares it, for the controller and for the VMs, as JSON in `dask.json`.
+Clients, the controller and VMs share one record, which is JSON in `dask.json`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from ...protocol.checks import Count, Name, NameOrNone, within
 from ...protocol.machines import MOST_LEASED
 
 LEAVE_SECONDS = 20.0
-"""After the notice of a preemption: for how long results are moved to other workers. 30 s are sure.
-"""
+"""Time for moving results to other workers after a preemption notice, which comes 30 s ahead."""
 MOST_THREADS = 1024
 
 
@@ -23,10 +22,10 @@ MOST_THREADS = 1024
 class DaskSpec:
     """A declared Dask cluster: a scheduler, and a worker process on each of `workers` VMs.
 
-    `threads`: tasks that a worker runs at once (0: as many as its VM has cores). `memory_bytes`:
-    what a worker may have in memory (0: nine tenths of what its VM has). A task that more than
-    `allowed_failures` workers crashed with has failed. `bag`: whose driver is beside its scheduler,
-    instead of a client (empty: none's).
+    `threads` is the number of simultaneous tasks of a worker (0: the number of cores).
+    `memory_bytes` is the memory of a worker (0: 90 % of that of its VM). A task fails after more
+    than `allowed_failures` worker crashes. `bag` is the bag whose driver runs with the scheduler
+    instead of a client (empty: none).
     """
 
     name: Name
@@ -38,12 +37,13 @@ class DaskSpec:
     declared_at: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        """Return plain JSON values, from which `from_dict` creates an equal spec."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
-        that is wrong.
+        """Create a spec from the values of `to_dict`; unknown fields are ignored.
+
+        Raises ValueError with the invalid field.
         """
         return checks.built(cls, values)

@@ -18,28 +18,27 @@ class DaskState(Work[DaskSpec]):
     begins_with_fewer = True
 
     vm: str = ""
-    """That of its scheduler; empty: it has none yet."""
+    """VM of its scheduler; empty if it has none yet."""
     serving: DaskServing | None = None
-    """Where the scheduler listens, once it does."""
+    """Address of the scheduler, once it listens."""
     heard: Mapping[str, int] = field(default_factory=dict[str, int])
-    """By VM: the moment (ns) of the last that it told. Who follows it anew hears all of it again.
-    """
+    """Time (ns) of the last event, by VM; a new follower receives all events again."""
     gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By VM: the GPU that no process has used since the worker started, once that was reported."""
+    """GPUs reported as unused since the worker started, by VM."""
     left: int = 0
-    """Workers that left after a notice."""
+    """Number of workers that left after a notice."""
     crashes: int = 0
     closed: str = ""
-    """Why the scheduler has ended by itself, a clause, once it has."""
+    """Reason of a normal end of the scheduler, a clause."""
     lost: str = ""
-    """How it ended otherwise, a clause."""
+    """Reason of any other end, a clause."""
 
     @property
     def owner(self) -> str:
-        """The bag that began it; else empty."""
+        """The bag that started it; else empty."""
         return self.spec.bag
 
     @property
     def worker_count(self) -> int:
-        """How many workers it asks for."""
+        """The number of workers that it requests."""
         return self.spec.workers

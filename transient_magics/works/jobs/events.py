@@ -71,12 +71,12 @@ class JobGpuUnused(Event):
 
 @event("job.exited", FACT)
 class JobExited(Event):
-    """The command of a job ended on this rank's VM, `seconds` after it was started, with `code`
-    (None: nobody knows; below 0: the signal).
+    """The command of a job ended on this rank's VM, `seconds` after its start.
 
-    `noticed`: after it was told to end, by the notice of a preemption or by the controller.
-    `preempted`: its VM had such a notice. `reason`, a clause, is why it was ended, where it did not
-    end by itself; `tail`: its last lines.
+    `code` is its exit code (None: unknown; negative: the signal). `noticed` is whether it was
+    requested to end before, by a preemption notice or by the controller. `preempted` is whether its
+    VM had a preemption notice. `reason`, a clause, is why it was ended, if it was. `tail` is its
+    last lines.
     """
 
     job: Name
@@ -96,7 +96,7 @@ _OF_JOB: dict[str, type[Event]] = {
 
 
 def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: int) -> Event:
-    """As `from_chief`, of a line about that attempt of `job` from the VM of that rank."""
+    """Return the event of a line about this attempt from a VM, checked as in `from_chief`."""
     found = taken(line, _OF_JOB, VM, since, until)
     about = found.values
     if (about["job"], about["attempt"], about.get("rank", rank)) != (job, attempt, rank):
@@ -109,7 +109,7 @@ def from_job(line: bytes, job: str, attempt: int, rank: int, since: int, until: 
 
 @event("job.began", FACT)
 class JobBegan(Event):
-    """The job is given to these VMs, rank 0 first: the how-many-th `attempt` it is, from 1 on."""
+    """The job was assigned to these VMs, rank 0 first; `attempt` counts from 1."""
 
     job: Name
     attempt: Count
@@ -118,9 +118,9 @@ class JobBegan(Event):
 
 @event("job.kept", FACT)
 class JobKept(Event):
-    """The folder of a job is here: the archive of that `number`, with its SHA-256.
+    """The folder of a job was received, as archive `number` with SHA-256 `digest`.
 
-    It has what the VM of that `rank` packed under the number `packed` in the attempt. `saved`: the
+    The VM of `rank` packed it under the number `packed` in the attempt. `saved` is the time of the
     last change in it, in seconds since 1970 (0: unknown).
     """
 
@@ -137,8 +137,10 @@ class JobKept(Event):
 
 @event("job.interrupted", FACT)
 class JobInterrupted(Event):
-    """An attempt is over and another one follows. `reason` is a clause; `failed`: the command had
-    failed, so this is one of its retries. A revocation is no failure.
+    """An attempt is over and another one follows.
+
+    `reason` is a clause. `failed` is whether the command failed, so the next attempt is one of its
+    retries. A revocation is not a failure.
     """
 
     job: Name

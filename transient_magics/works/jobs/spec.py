@@ -1,7 +1,6 @@
-"""What is declared of a job: a command, the folder that outlives its VM, and what it may take.
+"""The declaration of a job: a command, the folder that outlives its VM, and its limits.
 
-One record for whoever declares it, for the controller that gives it to VMs and for the VMs, as JSON
-in `job.json`.
+Clients, the controller and VMs share one record, which is JSON in `job.json`.
 """
 
 from __future__ import annotations
@@ -71,17 +70,18 @@ def _environment(value: Mapping[str, str]) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A declared job: `command`, for a shell, on `workers` VMs at once; with `cell` it runs the
-    `cell.py` beside it.
+    """A declared job: a shell `command` on `workers` VMs simultaneously.
 
-    `keep` is a folder below the one in which the command runs; it is there again on the next VM, as
-    it was last shipped: every `keep_seconds` where it has changed, at the notice, and at the end.
-    Of several VMs that of rank 0 is, and at the end of an attempt what the other ranks wrote in
-    theirs. The command receives SIGTERM `at_notice_seconds` before a preemption ends its VM, or
-    that of another rank. A revocation is no failure; a command that fails is begun again `retries`
-    times. `timeout_seconds` bounds the time for which it runs, over all VMs that it has had one
-    after the other (None: no bound), `memory_bytes` what it and all it starts may have in memory
-    (0: what the VM has). `pip` and `include` are what a run's are.
+    With `cell`, the command runs the `cell.py` in its folder. `keep` is a folder below the working
+    directory of the command. It is sent every `keep_seconds` if it has changed, at a preemption
+    notice, and at the end, and is restored on the next VM. Of several VMs, the folder of rank 0 is
+    sent, and at the end of an attempt also what other ranks wrote in theirs.
+
+    The command receives SIGTERM `at_notice_seconds` before a preemption ends its VM or that of
+    another rank. A revocation is not a failure; a command that fails is retried `retries` times.
+    `timeout_seconds` limits its running time over all successive VMs (None: no limit).
+    `memory_bytes` limits its memory with all child processes (0: that of the VM). `pip` and
+    `include` are those of a run.
     """
 
     name: Name

@@ -1,6 +1,4 @@
-"""What a driver decides: which job begins on which VM, when further points are chosen, when the bag
-is over. Pure.
-"""
+"""Decisions of a driver: job placement, further points, and the end of the bag. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +27,10 @@ _LONGER = 2.0
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """What a driver is told of VMs. `survival`: None where nobody revokes them. `hours_per_second`:
-    how fast time passes for them (1/3600 but where the emulator's is faster); `boot_hours`: until a
-    fresh VM takes a job.
+    """Lifetimes of VMs, as the controller sends them to a driver.
+
+    `survival` is None for VMs that are not revoked. `hours_per_second` is how fast time passes for
+    VMs (1/3600, more in the emulator). `boot_hours` is the time until a new VM accepts a job.
     """
 
     survival: Survival | None = None
@@ -50,8 +49,9 @@ class Lifetimes:
 
 @dataclass(frozen=True)
 class Start:
-    """Begin the job on the VM; `saves`: after which seconds it is saved (empty: nobody has planned
-    that).
+    """The start of a job on a VM.
+
+    `saves` are the planned checkpoints, in seconds of computing (empty: none are planned).
     """
 
     job: int
@@ -61,28 +61,30 @@ class Start:
 
 @dataclass(frozen=True)
 class Moves:
-    """Jobs that begin, and VMs without one that are given up: for fresh ones, as far as jobs wait."""
+    """Jobs to start, and free VMs to give up.
+
+    VMs that were given up are replaced as far as jobs wait.
+    """
 
     starts: tuple[Start, ...] = ()
     given_up: tuple[str, ...] = ()
 
 
 class Core:
-    """Decides by what is known of the bag. `lifetimes`: of its VMs."""
+    """The decisions for a bag from its state and the `lifetimes` of its VMs."""
 
     def __init__(self, lifetimes: Lifetimes) -> None:
         self._lifetimes = lifetimes
         self._expected: Expectations | None = None
         self._arrived: dict[str, float] = {}
-        """Ages at which fresh VMs were first seen, and others in `_there`."""
+        """Ages at which new VMs were first seen; those of other VMs are in `_there`."""
         self._there: dict[str, float] = {}
 
     def moves(self, state: BagState, free: Sequence[Free]) -> Moves:
-        """Which waiting jobs begin on which VMs without a job (ages in hours), and which of these
-        VMs are given up.
+        """Return which waiting jobs start on which free VMs, and which VMs are given up.
 
-        One that was given up and is there all the same (it could not be replaced) has a job
-        whatever its age.
+        Ages are in hours. A VM that was given up but could not be replaced receives jobs at any
+        age.
         """
         for vm in free:
             (self._arrived if vm.fresh else self._there).setdefault(vm.vm, vm.age)
@@ -130,9 +132,9 @@ class Core:
 
     @property
     def _boot(self) -> float:
-        """Hours until a fresh VM takes a job: as measured, else as told, else the age of the
-        youngest when it was first seen. For one that comes as old as the one that went is, none
-        would ever stay.
+        """Hours until a new VM accepts a job: measured, else as received, else the least age seen.
+
+        With a shorter time, VMs would be replaced by VMs of the same age, and none would be kept.
         """
         if self._arrived:
             return statistics.median(self._arrived.values())
@@ -152,13 +154,13 @@ class Core:
                 self._expected = Expectations(
                     survival, _LONGER * hours, restart=self._lifetimes.boot_hours, save=save
                 )
-            except PlanError:  # no VM lives so long: any is as good
+            except PlanError:  # no VM lives long enough, so all are equal
                 return None
         return self._expected
 
 
 def job_seconds(state: BagState) -> float | None:
-    """What a job takes, as declared, else as most have taken; None where nobody knows yet."""
+    """Return the declared duration of a job, else the typical one; None if it is unknown."""
     if state.spec.job_seconds:
         return state.spec.job_seconds
     taken = [found.seconds for number in state.results if (found := state.jobs[number].result)]
@@ -168,9 +170,10 @@ def job_seconds(state: BagState) -> float | None:
 
 
 def batch(state: BagState, workers: int) -> int:
-    """How many further jobs are to be chosen now: all at once where nothing is learnt from their
-    results; else as soon as a VM would have none, so many that they can be judged, and each VM has
-    one.
+    """Return how many further jobs to choose now.
+
+    Without a surrogate, all jobs are chosen together. With one, a batch is chosen as soon as a VM
+    would be idle; it is large enough to be judged and to occupy every VM.
     """
     if not state.to_propose or state.waiting:
         return 0
@@ -182,7 +185,7 @@ def batch(state: BagState, workers: int) -> int:
 
 
 def end(state: BagState) -> BagStopped | None:
-    """Whether the bag is over, and why."""
+    """Return the event that ends the bag, or None."""
     name = state.spec.name
     if state.enough:
         return BagStopped(bag=name, why="counted")
@@ -205,7 +208,7 @@ def end(state: BagState) -> BagStopped | None:
 
 
 def age_hours(born: float, now: float, lifetimes: Lifetimes) -> float:
-    """Of a VM that runs since `born`, seconds since 1970; 0 where that was not told."""
+    """Return the age of a VM that started at `born` (seconds since 1970); 0 if unknown."""
     if born and math.isfinite(born):
         return max(now - born, 0.0) * lifetimes.hours_per_second
     return 0.0

@@ -1,9 +1,10 @@
-"""Carries out what `core` decides: jobs are tasks of the Dask cluster whose scheduler is in this
-process, each bound to the VM that was chosen for it. A job that is lost is begun again as another
-task, from what it had saved.
+"""The driver of a bag, which carries out the decisions of `Core`.
 
-Everything is told before it counts, as a line of a file; a driver that begins again reads what
-those before have told.
+Jobs are tasks of the Dask cluster whose scheduler runs in this process. Each task is bound to the
+VM that was chosen for it. A lost job starts again as another task, from its last checkpoint.
+
+The driver appends each event to a file before the event takes effect. After a restart, the driver
+reads the events of its predecessors.
 """
 
 # pyright: basic
@@ -49,44 +50,48 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
 GRACE_SECONDS = 45.0
-"""How long a missing worker may still be reported as crashed. Its successor reports that: the VM's
-agent starts it after ten seconds at most, and its imports take a while on a busy machine.
+"""Time in which a missing worker may still be reported as crashed.
+
+Its successor reports the crash. The VM's agent starts the successor after ten seconds at most, and
+imports are slow on a busy machine.
 """
 REPLACED_SECONDS = 60.0
-"""A VM that was given up and is there so long after that is not replaced (the cluster ends soon):
-it has jobs again.
+"""Time after which a VM that was given up, but is still running, receives jobs again.
+
+Such a VM is not replaced, because the cluster ends soon.
 """
 _ABORT_SECONDS = 3.0
 _DEAF_SECONDS = 10.0
-"""After its time is over: until the process of a job ends that does not hear so."""
+"""Time from a job's timeout until the process of an unresponsive job is ended."""
 _SAVED = "saved"
 
 
 class BagScheduler(scheduler.VmScheduler):
-    """A scheduler that hears of checkpoints, and remembers who left after a notice."""
+    """A scheduler that receives checkpoints and remembers workers that left after a notice."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.departed: set[str] = set()
         self.printed: dict[str, str] = {}
-        """The last that jobs printed whose workers crashed."""
+        """Last output of jobs whose workers crashed, by worker."""
         self.on_saved: Any = None
         self.handlers["transient_saved"] = self.saved
         self.handlers["transient_said"] = self.said
 
     async def leave(self, worker: str, *given: Any, **options: Any) -> None:
-        """As for all; afterwards it is known that the VM was taken."""
+        """Remove a worker as its base class does, and record that its VM was preempted."""
         await super().leave(worker, *given, **options)
         self.departed.add(worker)
 
     async def said(self, worker: str, said: str) -> None:
-        """Told by the next worker of a VM: the last that was printed by the job of the one before,
-        which crashed.
+        """Store the last output of a job whose worker crashed.
+
+        The next worker of the same VM sends it.
         """
         self.printed[worker] = str(said)
 
     async def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
-        """Told by a worker: a checkpoint of a job that it computes."""
+        """Pass on a checkpoint that a worker sent for its job."""
         if self.on_saved is not None:
             await asyncio.to_thread(
                 self.on_saved, int(job), int(attempt), float(done), float(seconds), bytes(data)
@@ -95,7 +100,7 @@ class BagScheduler(scheduler.VmScheduler):
 
 @dataclass
 class _Attempt:
-    """One that is under way; `gone`: since when its worker is (0: it is there)."""
+    """A running attempt; `gone` is when its worker disappeared (0: it is connected)."""
 
     job: int
     attempt: int
@@ -107,7 +112,7 @@ class _Attempt:
 
 
 class Driver:
-    """One bag's, in the `folder` of its Dask cluster on this VM."""
+    """The driver of one bag, in the `folder` of its Dask cluster on this VM."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -123,9 +128,9 @@ class Driver:
         self._idle: dict[str, float] = {}
         self._began = time.time()
         self._given_up: dict[str, float] = {}
-        """When it was first known that VMs were."""
+        """When VMs were given up, by VM."""
         self._ended_workers: set[str] = set()
-        """Processes that were told to end, for a job that took too long."""
+        """Workers whose processes were ended because a job exceeded its timeout."""
         self._surrogate: Surrogate | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._saves: asyncio.Queue[b.BagSaved] = asyncio.Queue()
@@ -179,7 +184,7 @@ class Driver:
             self._loop.call_soon_threadsafe(self._saves.put_nowait, event)
 
     async def until(self, here: Any, over: asyncio.Event) -> str:
-        """Have the bag computed by the scheduler `here`; why it is over."""
+        """Compute the bag with the scheduler `here` and return why it ended."""
         self._loop = asyncio.get_running_loop()
         here.on_saved = self.saved
         options: dict[str, Any] = {
@@ -335,7 +340,7 @@ class Driver:
             self._lost(each, "memory" if "memory" in notes else "crashed", notes, said)
         except asyncio.CancelledError:
             self._lost(each, "lost", "its task was cancelled")
-        except Exception as error:  # noqa: BLE001 - whatever Dask or its pickles raise is told, and no result
+        except Exception as error:  # noqa: BLE001 - any error of Dask or its pickles is reported
             self._lost(each, "crashed", f"{type(error).__name__}: {error}")
         else:
             await self._resulted(each, found)

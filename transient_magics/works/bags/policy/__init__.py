@@ -1,3 +1,1 @@
-"""Which job goes to which VM, when it is saved, how long a VM is kept, which type is rented; and
-what that comes to.
-"""
+"""Policies for job placement, checkpoints, VM reuse and VM types, and their simulation."""

@@ -28,11 +28,11 @@ _FINE = 0.01
 
 
 class Expectations:
-    """Of jobs of up to `longest` hours on VMs that live as `model` says.
+    """Expected times of jobs of up to `longest` hours on VMs with the lifetimes of `model`.
 
-    `restart`: what passes from a loss until the job begins again on a fresh VM; `save`: what a
-    checkpoint takes (None: the job cannot be saved, and begins anew). Raises PlanError for work
-    that no VM lives long enough to do a part of.
+    `restart` is the time from a loss until the job starts again on a new VM. `save` is the duration
+    of a checkpoint (None: the job cannot be saved and starts over). Both are in hours. Raises
+    PlanError if no VM lives long enough for a part of the work.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Expectations:
         self._schedule = cache(self._planned_saves)
 
     def hours(self, work: float, age: float = 0.0) -> float:
-        """E[T_s] of so much work at that age; infinite where no VM ever gets it done."""
+        """Return E[T_s] of the work at that age; infinite if no VM can complete it."""
         if self._planner:
             return self._planned(max(1, round(work / self._piece)), round(age / self._piece))
         lives, lost = self._chances(work, age)
@@ -75,8 +75,9 @@ class Expectations:
         return 1 - self._chances(work, age)[0]
 
     def saves(self, work: float, age: float) -> tuple[float, ...]:
-        """After which hours of the work left it is saved on a VM of this age; asked anew after a
-        loss.
+        """Return the checkpoints on a VM of this age, in hours of the remaining work.
+
+        They are computed again after a loss.
         """
         if not self._planner or work <= 0:
             return ()
@@ -250,11 +251,11 @@ def place(
     policy: Policy,
     boot: float = 0.0,
 ) -> Placement:
-    """What to do now. `waiting` in the order in which the jobs were proposed; `boot`: hours until a
-    fresh VM is there.
+    """Return the placement of jobs on VMs.
 
-    No more VMs are renewed than jobs wait. Of VMs without a job those are kept that are stable, for
-    an hour.
+    `waiting` is in the order in which the jobs were proposed. `boot` is the time until a new VM is
+    available, in hours. At most as many VMs are renewed as jobs wait. Stable VMs without a job are
+    kept for an hour.
     """
     if policy == "memoryless":
         pairs = [(job.job, vm.vm) for job, vm in zip(waiting, free, strict=False)]
@@ -294,9 +295,7 @@ def takes(expected: Expectations, work: float, age: float, boot: float = 0.0) ->
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of VM that could be rented: so many of them at so many dollars per hour each, and what
-    a job is there.
-    """
+    """A candidate VM type: the number of VMs, US dollars per VM and hour, and its jobs."""
 
     name: str
     vms: int

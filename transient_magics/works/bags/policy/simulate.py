@@ -27,8 +27,9 @@ MOST_HOURS = 24.0 * 365
 _ROUNDS = 30
 _LEAST_SPREAD = 1e-3
 _MOST_OFF = 1.0
-"""Of the logarithm of the deviation: three jobs show little of it, and simulated jobs would never
-end.
+"""Limit on the error of the logarithm of the deviation.
+
+Three jobs determine it poorly, and without the limit simulated jobs would never end.
 """
 _USUAL_LIFE = 25.0
 """Mean hours that a Spot VM lives: with this prior, worth one revocation, those of the bag's own
@@ -38,13 +39,13 @@ VMs count. Of the VMs that were published in 2019 a third to a half lived for 24
 
 @dataclass(frozen=True)
 class Bag:
-    """What is simulated: `jobs` results of jobs that take `shortest` to `longest` hours each,
-    evenly, on `vms` VMs.
+    """A bag to simulate: `jobs` results of jobs on `vms` VMs.
 
-    `hourly` dollars a VM, as far off as `price_error` (the standard deviation of its logarithm);
-    `server_hourly` all that is there beside them as long as the bag takes. `model`: None for VMs on
-    demand. `save`: hours that a checkpoint takes (None: jobs cannot be saved); with `notice` a job
-    is saved in the half minute before its VM is taken, too.
+    Durations of jobs are uniform from `shortest` to `longest` hours. `hourly` is the price of a VM
+    in US dollars, `price_error` the standard deviation of its logarithm, and `server_hourly` the
+    price of everything else during the bag. `model` is None for on-demand VMs. `save` is the
+    duration of a checkpoint in hours (None: jobs cannot be saved). With `notice`, a job is also
+    saved in the half minute before its VM is preempted.
     """
 
     jobs: int
@@ -96,10 +97,10 @@ class _Vm:
 def simulate(
     bag: Bag, policy: Policy, *, courses: int = 300, seed: int = 0, uncertain: bool = True
 ) -> Courses:
-    """So many courses; `uncertain`: with lifetimes as little known as the VMs are few that they
-    were learnt from.
+    """Return the results of `courses` simulated courses.
 
-    Raises PlanError where the bag does not come to an end within a year.
+    With `uncertain`, lifetimes vary as much as the number of VMs behind their model implies. Raises
+    PlanError if the bag does not end within a year.
     """
     if not (bag.jobs > 0 and 0 < bag.shortest <= bag.longest < np.inf and bag.vms > 0):
         raise PlanError("A bag needs some jobs, how long they take, and a VM")
@@ -125,7 +126,7 @@ def simulate(
 
 
 def on_demand(bag: Bag, hourly: float) -> Bag:
-    """The same bag on VMs that nobody revokes, where no job more than needed is begun."""
+    """Return the bag on VMs that are not revoked, without spare jobs."""
     return replace(bag, hourly=hourly, model=None, spare=0.0, save=None, price_error=0.0)
 
 
@@ -143,7 +144,7 @@ def _lives(
 
 
 class _Course:
-    """One bag. Events: a VM is there, a job ends, a VM is revoked."""
+    """One course of a bag. Events: a VM is available, a job ends, a VM is revoked."""
 
     def __init__(
         self, bag: Bag, policy: Policy, expected: Expectations | None, work: _Array, lives: _Array

@@ -1,6 +1,5 @@
-"""What is learnt from a bag's results: a value with its standard deviation at any point, and where
-to compute next.
+"""Surrogates, which predict values with standard deviations and choose further points of a bag.
 
-scikit-learn and SciPy are imported where they are used; what they found is kept as numbers, never
-as a pickle.
+scikit-learn and SciPy are imported where they are used. Their results are kept as numbers, never as
+pickles.
 """

@@ -18,13 +18,13 @@ from .cube import Cube, sobol
 from .model import Surrogate
 
 FILLING = 5
-"""One in so many points fills the space."""
+"""Every fifth point fills the space."""
 _CANDIDATES = 1024
 _Array = NDArray[np.float64]
 Point = Mapping[str, Value]
 
 LEAST_JUDGED = 20
-"""Results of a judged batch: of fewer, 97 % and 100 % are the same."""
+"""Least number of results of a judged batch; with fewer, 97 % and 100 % are equal."""
 IN_A_ROW = 2
 COVERED = (0.80, 0.97)
 _NINETY = 1.6448536269514722  # standard deviations to each side that hold 90 %
@@ -32,8 +32,9 @@ _NINETY = 1.6448536269514722  # standard deviations to each side that hold 90 %
 
 @dataclass(frozen=True)
 class Proposal:
-    """A point to compute at; `predicted`: by output the mean and standard deviation there, as they
-    were before.
+    """A point to compute.
+
+    `predicted` is the mean and standard deviation by output, as predicted before the computation.
     """
 
     point: Mapping[str, Value]
@@ -54,11 +55,10 @@ def propose(
     tolerances: Mapping[str, float] | None = None,
     dollars: Callable[[Sequence[Point]], Sequence[float]] | None = None,
 ) -> list[Proposal]:
-    """The jobs of numbers `first` to `first + count`, without a surrogate to fill the space, its
-    corners first.
+    """Return the jobs with numbers from `first` to `first + count - 1`.
 
-    `tolerances`: outputs weigh by them, else by their spread; `dollars`: what a job is expected to
-    cost at each point.
+    Without a surrogate, they fill the space, its corners first. Outputs are weighted by
+    `tolerances`, else by their spread. `dollars` returns the expected cost of a job at each point.
     """
     cube = Cube(tuple(space))
     if surrogate is None:
@@ -85,7 +85,7 @@ def propose(
             continue
         best = int(np.argmax(knowing.unknown[: len(points)] / costs))
         knowing.believe(best)
-        costs[best] = np.inf  # a point once: another one tells as much, and of another place
+        costs[best] = np.inf  # choose each point once: a different point adds more information
         chosen.append((points[best], False))
     if chosen:
         told = surrogate.predict([point for point, _ in chosen])
@@ -104,8 +104,9 @@ def propose(
 def expected_seconds(
     space: Sequence[Dimension], results: Sequence[tuple[Point, float]], seed: int = 0
 ) -> Callable[[Sequence[Point]], Sequence[float]]:
-    """What jobs take at points, learnt from what they took elsewhere (a Gaussian process of the
-    logarithm).
+    """Return a function that predicts the durations of jobs at points.
+
+    It is a Gaussian process of the logarithm, learnt from the durations at other points.
     """
     from .model import learn_gaussian
 
@@ -121,9 +122,7 @@ def expected_seconds(
 
 
 class _Knowing:
-    """What is not known at candidate places: the variance of each output in units of its tolerance,
-    summed.
-    """
+    """The uncertainty at candidate points: summed variances of outputs in units of tolerance."""
 
     def __init__(self, surrogate: Surrogate, rows: _Array, tolerances: Mapping[str, float]) -> None:
         self._covariances: list[tuple[_Array, float]] = []
@@ -153,8 +152,10 @@ class _Knowing:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Of so many results: by output the share inside the 90 % intervals, and the median residual in
-    its own standard deviations.
+    """The quality of predictions for `judged` results.
+
+    By output, `coverage` is the share inside the 90 % intervals, and `residual` the median residual
+    in its own standard deviations.
     """
 
     judged: int
@@ -165,8 +166,9 @@ class Judgement:
 def judge(
     predicted: Sequence[Mapping[str, tuple[float, float]]], returned: Sequence[Mapping[str, float]]
 ) -> Judgement:
-    """Judge predictions (mean and standard deviation by output) by what was returned, each with its
-    own error.
+    """Judge predictions (mean and standard deviation by output) by the returned values.
+
+    Each returned value counts with its own error.
     """
     told = [(before, after) for before, after in zip(predicted, returned, strict=True) if before]
     coverage = {}
@@ -184,7 +186,7 @@ def judge(
 
 
 def good_enough(learnt: Sequence[BagLearnt], tolerances: Mapping[str, float]) -> bool:
-    """Whether the last two judged batches say so, of all outputs that have a tolerance."""
+    """Return whether the last two judged batches pass, for all outputs with a tolerance."""
     judged = [each for each in learnt if each.judged >= LEAST_JUDGED][-IN_A_ROW:]
     return (
         bool(tolerances)
@@ -204,9 +206,10 @@ def _passes(learnt: BagLearnt, tolerances: Mapping[str, float]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """Seconds: of one simulation by itself (`sequential`), of one look-up, of one result for the
-    training (`train`: the bag's whole time over its results, what was lost in it counted) and of
-    learning, over the same results (`learn`).
+    """The effective speed-up of a surrogate, from times in seconds.
+
+    `sequential` is the time of one simulation alone, and `lookup` that of one lookup. `train` is
+    the time of the bag per result, losses included, and `learn` that of learning per result.
     """
 
     sequential: float
@@ -216,7 +219,7 @@ class Speedup:
     results: int
 
     def at(self, lookups: float) -> float:
-        """The effective speed-up S with so many look-ups."""
+        """Return the effective speed-up S with this number of lookups."""
         spent = self.lookup * lookups + (self.train + self.learn) * self.results
         if spent > 0:
             return self.sequential * (lookups + self.results) / spent
@@ -224,14 +227,14 @@ class Speedup:
 
     @property
     def limit(self) -> float:
-        """What it tends to with ever more look-ups."""
+        """The limit of the speed-up for many lookups."""
         if self.lookup > 0:
             return self.sequential / self.lookup
         return math.inf
 
     @property
     def break_even(self) -> float:
-        """From how many look-ups on it pays; 0: from the first; infinite: never."""
+        """The number of lookups from which it pays (0: the first, infinite: never)."""
         more = self.results * (self.train + self.learn - self.sequential)
         if more <= 0:
             return 0.0

@@ -25,15 +25,13 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cube:
-    """The unit cube that stands for a space of numbers; a logarithmic range is even in its
-    logarithm.
-    """
+    """The unit cube of a space of numbers; logarithmic ranges are uniform in the logarithm."""
 
     space: tuple[Dimension, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the dimensions."""
+        """The names of the dimensions."""
         return tuple(each.name for each in self.space)
 
     def rows(self, points: Sequence[Mapping[str, Value]]) -> _Array:
@@ -64,14 +62,15 @@ class Cube:
         ]
 
     def filling(self, count: int, seed: int, first: int = 0) -> list[dict[str, Value]]:
-        """So many points that fill the space evenly (Sobol's sequence, scrambled), from the
-        `first`-th on.
+        """Return `count` points that fill the space evenly, from the `first`-th.
+
+        They are a scrambled Sobol sequence.
         """
         return [self.point(row) for row in sobol(len(self.space), first + count, seed)[first:]]
 
 
 def sobol(dimensions: int, count: int, seed: int) -> _Array:
-    """The first `count` rows of Sobol's sequence, scrambled by the seed."""
+    """Return the first `count` rows of the Sobol sequence, scrambled by the seed."""
     from scipy.stats import qmc
 
     size = (
@@ -81,8 +80,9 @@ def sobol(dimensions: int, count: int, seed: int) -> _Array:
 
 
 def inside(data: _Array, row: _Array) -> bool:
-    """Whether a place lies within the convex hull of the data: whether it is a mean of them,
-    however weighted.
+    """Return whether a place lies in the convex hull of the data.
+
+    It does if it is a weighted mean of the data.
     """
     from scipy.optimize import linprog
 
@@ -92,7 +92,7 @@ def inside(data: _Array, row: _Array) -> bool:
         or (row > data.max(axis=0) + _ROUNDING).any()
     ):
         return False
-    # As near as a weighted mean comes: the least sum of what it is off, which is 0 inside.
+    # Minimize the deviation of a weighted mean from the place: it is 0 inside the hull.
     count, dimensions = data.shape
     off = np.eye(dimensions)
     equal = np.block([[data.T, off, -off], [np.ones((1, count)), np.zeros((1, 2 * dimensions))]])
@@ -102,7 +102,7 @@ def inside(data: _Array, row: _Array) -> bool:
 
 
 def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
-    """The same of many places in the unit cube, a truth for each row."""
+    """Return `inside` for each row of places in the unit cube."""
     from scipy.spatial import Delaunay, QhullError
 
     dimensions = data.shape[1]

@@ -20,22 +20,25 @@ from ....protocol.space import Dimension
 from .cube import Cube, inside, sobol
 
 MOST_GAUSSIAN = 2000
-"""Results beyond which networks take over: a Gaussian process takes time with the cube of their
-number.
+"""Number of results above which networks are used.
+
+The time of a Gaussian process grows with the cube of their number.
 """
 LEAST_RESULTS = 8
-"""Below which nothing is learnt."""
+"""Least number of results to learn from."""
 _DENSE = 2048
 _LEAST_PLAIN = 1e-5
 _MOST_PLAIN = 100.0
 """Standard deviations between which a value reads well without an exponent."""
 Kind = Literal["gp", "ensemble"]
 Result = tuple[Mapping[str, Value], Mapping[str, float]]
-"""A point, and what was returned there."""
+"""A point with its returned values."""
 _Array = NDArray[np.float64]
 
 _MOST_FITTED = 400
-"""Of more results the kernel's parameters are found from so many; all of them are conditioned on.
+"""Limit on the results that the kernel's parameters are fitted to.
+
+The process is conditioned on all results.
 """
 _LENGTHS = (0.05, 20.0)
 _VARIANCES = (1e-3, 1e3)
@@ -54,13 +57,15 @@ _FEW = 500
 #
 # Each member is learnt from results drawn with replacement; how far the members differ, times a factor, is the
 # standard deviation (Breiman 1996, doi 10.1007/BF00058655; Lakshminarayanan, Pritzel and Blundell, arXiv 1612.01474).
-# The factor makes residuals as large as they are said to be at the results that a member was not learnt from.
+# The factor scales predicted deviations to the residuals at results that a member was not learnt from.
 
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """By member and layer the `weights` (in, out) and `biases` (out,); between layers there is
-    tanh. `factor`: on the members' deviation; `noise`: the variance of a result's own error.
+    """An ensemble of networks with tanh between layers.
+
+    `weights` (in, out) and `biases` (out,) are by member and layer. `factor` scales the members'
+    deviation. `noise` is the variance of a result's own error.
     """
 
     weights: tuple[tuple[_Array, ...], ...]
@@ -71,21 +76,21 @@ class Ensemble:
     scale: float
 
     def predict(self, rows: _Array) -> tuple[_Array, _Array]:
-        """The mean and the standard deviation of what the function is there, its noise not counted."""
+        """Return the mean and the standard deviation of the function at places, without noise."""
         every = self._members(rows)
         return self.mean + self.scale * every.mean(axis=0), self.scale * self.factor * every.std(
             axis=0, ddof=1
         )
 
     def covariance(self, rows: _Array) -> _Array:
-        """Of the function between places, as the members differ."""
+        """Return the covariance of the function between places, from the members."""
         every = self._members(rows)
         apart = every - every.mean(axis=0)
         return (self.scale * self.factor) ** 2 * apart.T @ apart / (len(every) - 1)
 
     @property
     def job_variance(self) -> float:
-        """Of a further result's own error, as those before had."""
+        """The variance of a further result's own error, typical of previous results."""
         return self.scale**2 * self.noise
 
     def _members(self, rows: _Array) -> _Array:
@@ -95,7 +100,7 @@ class Ensemble:
 
 
 def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) -> Ensemble:
-    """Networks learnt from the values; `errors`: their standard errors (None: jobs told none)."""
+    """Learn networks from values with standard `errors` (None: jobs returned none)."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
     from threadpoolctl import threadpool_limits
@@ -104,7 +109,7 @@ def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: in
     scale = float(values.std()) or 1.0
     scaled = (values - mean) / scale
     random = np.random.default_rng(seed)
-    # Of few results a batch is all of them, and so many steps of a stochastic method are too few.
+    # With few results, a batch contains all of them, and a stochastic method needs more steps.
     if len(rows) <= _FEW:
         solver = "lbfgs"
         penalty = 1e-2
@@ -129,7 +134,7 @@ def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: in
         with (
             warnings.catch_warnings(),
             threadpool_limits(1),
-        ):  # so small products are slower on several
+        ):  # products this small are slower on several threads
             warnings.simplefilter("ignore", ConvergenceWarning)
             network.fit(rows[drawn], scaled[drawn])
         weights.append(tuple(np.asarray(each, float) for each in network.coefs_))
@@ -161,10 +166,11 @@ def _forward(weights: Sequence[_Array], biases: Sequence[_Array], rows: _Array) 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """`rows` in the unit cube (n, d), `values` there, and the variance of each one's error
-    (`noise`); the kernel, its `variance` and `lengths`. `white`: the variance that all values have
-    besides, where jobs tell no error. Values are those of the output less `mean`, over `scale`;
-    variances, too.
+    """A Gaussian process.
+
+    `values` are at `rows` of the unit cube (n, d), `noise` is the variance of their errors. The
+    kernel has `variance` and `lengths`. `white` is an additional variance of all values, if jobs
+    return no errors. Values are outputs minus `mean`, divided by `scale`; variances are scaled too.
     """
 
     rows: _Array
@@ -178,7 +184,7 @@ class Gaussian:
     scale: float
 
     def predict(self, rows: _Array) -> tuple[_Array, _Array]:
-        """The mean and the standard deviation of what the function is there, its noise not counted."""
+        """Return the mean and the standard deviation of the function at places, without noise."""
         across = self._kernel(rows, self.rows)
         half = _solve(self._factor, across.T)
         variance = self.variance - (half**2).sum(axis=0)
@@ -187,13 +193,13 @@ class Gaussian:
         )
 
     def covariance(self, rows: _Array) -> _Array:
-        """Of the function between places, given the data."""
+        """Return the covariance of the function between places, given the data."""
         half = _solve(self._factor, self._kernel(rows, self.rows).T)
         return self.scale**2 * (self._kernel(rows, rows) - half.T @ half)
 
     @property
     def job_variance(self) -> float:
-        """Of a further result's own error, as those before had."""
+        """The variance of a further result's own error, typical of previous results."""
         return self.scale**2 * (float(np.median(self.noise)) + self.white)
 
     @cached_property
@@ -217,8 +223,9 @@ class Gaussian:
 
 
 def learn_gaussian(rows: _Array, values: _Array, errors: _Array | None, seed: int = 0) -> Gaussian:
-    """The process that makes the values most likely; `errors`: their standard errors (None: jobs
-    told none).
+    """Return the most likely process for values with standard `errors`.
+
+    `errors` is None if jobs returned none.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
@@ -289,7 +296,7 @@ def _solve(factor: _Array, right: _Array, *, lower: bool = True) -> _Array:
 
 @dataclass(frozen=True)
 class Answer:
-    """A value, its standard deviation, and where both come from: `surrogate` or `simulation`."""
+    """A value, its standard deviation, and their source: `surrogate` or `simulation`."""
 
     value: float
     sd: float
@@ -316,7 +323,7 @@ class Surrogate:
 
     @property
     def kind(self) -> Kind:
-        """What the models are."""
+        """The kind of the models."""
         if all(isinstance(model, Gaussian) for model in self.models.values()):
             return "gp"
         return "ensemble"
@@ -327,15 +334,14 @@ class Surrogate:
         return Cube(self.space)
 
     def predict(self, points: Sequence[Mapping[str, Value]]) -> Mapping[str, tuple[_Array, _Array]]:
-        """By output, means and standard deviations at points, wherever they are."""
+        """Return means and standard deviations at any points, by output."""
         rows = self.cube.rows(points)
         return {output: model.predict(rows) for output, model in self.models.items()}
 
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
-        """The value at a point, of several outputs all by their names.
+        """Return the value at a point; with several outputs, the values by name.
 
-        Raises PlanError for a point outside of the data, where nothing is known, or that is not of
-        the space.
+        Raises PlanError if the point is outside of the data or not a point of the space.
         """
         names = self.cube.names
         if wrong := sorted({*parameters} ^ {*names}):
@@ -364,7 +370,7 @@ class Surrogate:
         return found
 
     def largest(self) -> Mapping[str, float]:
-        """By output, the largest standard deviation anywhere: on a dense grid, and in the corners."""
+        """Return the largest standard deviation by output, on a dense grid and in the corners."""
         rows = np.vstack(
             [
                 sobol(len(self.space), _DENSE, 0),
@@ -379,9 +385,9 @@ class Surrogate:
 def learn(
     space: Sequence[Dimension], results: Sequence[Result], kind: Kind | None = None, seed: int = 0
 ) -> Surrogate:
-    """Learn from results; `kind`: by their number. Their errors count as noise where all of them
-    tell one.
+    """Learn a surrogate from results.
 
+    By default, their number determines `kind`. Errors count as noise if all results have one.
     Raises PlanError for too few results.
     """
     if len(results) < LEAST_RESULTS:

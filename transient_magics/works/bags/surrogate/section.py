@@ -1,6 +1,4 @@
-"""Sections through a surrogate: what it says along one parameter or over two, the others held, as
-plain numbers.
-"""
+"""Sections through a surrogate along one or two parameters, with the others fixed."""
 
 from __future__ import annotations
 
@@ -19,18 +17,17 @@ from .model import Result, Surrogate
 
 _ALONG = 120
 _CELLS = 40
-"""Places along one parameter, and along each of two."""
+"""Number of places along each of two parameters; `_ALONG` is for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One output `over` one or two parameters; `held`: the values of the others.
+    """One output `over` one or two parameters; `held` are the values of the others.
 
-    `places`: for each of `over` the values at which the surrogate was asked: all there are, of a
-    choice or few whole numbers, else evenly from end to end. `means` and `sds`: a row for each
-    place of the second one (a single row where there is none), with None outside of the results.
-    `results`: those that lie on it, as the values of `over`, what was returned, and its error
-    (None: not told).
+    `places` are the values of each parameter: all choices, a few whole numbers, or an even range.
+    `means` and `sds` have a row for each place of the second parameter (one row without it), with
+    None outside of the results. `results` are those on the section: the values of `over`, the
+    returned value, and its error (None: not returned).
     """
 
     output: str
@@ -49,11 +46,10 @@ def sections(
     over: Sequence[str] = (),
     held: Mapping[str, Value] | None = None,
 ) -> tuple[Section, ...]:
-    """A section for each of the `outputs` (none: all), over the parameters `over` (none: those that
-    are not held).
+    """Return a section for each of the `outputs` over the parameters `over`.
 
-    Raises PlanError for names that are none, for values outside of the space, and for more than two
-    parameters.
+    By default, these are all outputs and all parameters that are not held. Raises PlanError for
+    unknown names, for values outside of the space, and for more than two parameters.
     """
     held = held or {}
     chosen = _over(surrogate, over, held)
@@ -110,7 +106,7 @@ def sections(
 def _over(
     surrogate: Surrogate, over: Sequence[str], held: Mapping[str, Value]
 ) -> tuple[Dimension, ...]:
-    """The parameters of the axes. Raises PlanError."""
+    """Return the parameters of the axes. Raises PlanError."""
     space = {each.name: each for each in surrogate.space}
     if lost := next((name for name in (*over, *held) if name not in space), None):
         raise PlanError(f"'{lost}' is no parameter of this bag", fix=f"It has {', '.join(space)}.")
@@ -146,7 +142,7 @@ def _may(dimension: Dimension, value: Value) -> bool:
 
 
 def _places(dimension: Dimension, count: int, *, cells: bool) -> tuple[Value, ...]:
-    """Values from end to end; with `cells` the middles of so many of the same width."""
+    """Return `count` values from end to end, or with `cells` the centres of equal cells."""
     low = dimension.low
     high = dimension.high
     if dimension.kind == "choice":

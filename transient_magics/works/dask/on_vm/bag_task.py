@@ -40,27 +40,24 @@ from . import record
 from .worker import TAKEN
 
 _RARELY = 50.0
-"""Where no saving points are planned, a checkpoint is made when so many times as long has passed as
-the last took.
-"""
+"""Interval between unplanned checkpoints, as a multiple of the duration of the last one."""
 _LEAST_SECONDS = 10.0
 _MOST_REASON = 2000
 _ANSWER_SECONDS = 0.5
 _EXPLAINED = {
     "signal only works in main thread": "a job runs in a thread; handle signals in a process that it starts",
 }
-"""What is behind errors that jobs meet here, and not in a script, by a part of their text."""
+"""Explanations of errors that occur in jobs but not in scripts, by a part of their text."""
 _NAME = "job"
 _made: dict[str, ModuleType] = {}
 
 
 class Checkpoint:
-    """What a job is given to save its state with. `load()`: what was saved last, arrays by name, or
-    None.
+    """The checkpoints of a job.
 
-    `save(arrays)` is called as often as the job likes: it ships them when that is due, at the
-    notice of a preemption at once, else it does nothing. `due` says whether it would. Arrays are
-    NumPy's, of numbers.
+    `load()` returns the last saved arrays by name, or None. A job may call `save(arrays)` at any
+    rate: it sends a checkpoint when one is due, immediately after a preemption notice, and else
+    does nothing. `due` is whether it would save. Arrays are NumPy arrays of numbers.
     """
 
     def __init__(
@@ -79,7 +76,7 @@ class Checkpoint:
         self.saving = 0.0
 
     def load(self) -> Mapping[str, Any] | None:
-        """What was saved last in an attempt before; None in the first one."""
+        """Return the last saved arrays of previous attempts; None if there are none."""
         if not self._state:
             return None
         import numpy as np
@@ -175,7 +172,7 @@ def _computed(
     began = time.monotonic()
     try:
         found = _function(source)(**_arguments(source, point, seed, checkpoint))
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is told, and is the job's fault
+    except Exception as error:  # noqa: BLE001 - any error of the user's code is a failure of the job
         return {"fault": "raised", "reason": _said(error), "seconds": time.monotonic() - began}
     except SystemExit as error:
         return {

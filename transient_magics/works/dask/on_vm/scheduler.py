@@ -36,28 +36,25 @@ from .task import SETTINGS, DaskTask, security
 from .versions import versions
 
 ALONE_SECONDS = 60.0
-"""Without a client for so long it ends: nobody is left who could ask for what its VMs are paid for.
-"""
+"""Time without a client after which the scheduler ends, because its VMs are paid for no use."""
 FIRST_CLIENT_SECONDS = 300.0
 _LOOK_SECONDS = 1.0
 _MOVE_SECONDS = 0.1
 _NEVER = 2**40
-"""Dask's own count of failures, which knows no revocations, comes never so far."""
+"""Limit that Dask's own count of failures, which includes revocations, never reaches."""
 
 _MOST_REMEMBERED = 1000
 
 
-# Whose fault it is that a worker is gone: pure.
+# Classify why a worker was lost: preemption or crash. Pure.
 #
-# A scheduler sees a worker go and cannot know why: its VM may have been taken, or a task may have crashed it. So what
-# was in hand then is remembered, and counts only once the VM, which lives, tells that the process crashed. No word
-# comes from a VM that was taken. Dask's own count knows no difference and is not asked.
+# When a worker disappears, the scheduler does not know whether its VM was preempted or a task crashed it. It remembers
+# the tasks of the worker, and counts them only after the VM reports that the process crashed. A preempted VM reports
+# nothing. Dask's own count does not distinguish the two cases and is not used.
 
 
 class Faults:
-    """How often each task was in hand where a worker crashed. More than `allowed` times, and it has
-    failed.
-    """
+    """The number of worker crashes for each task; a task with more than `allowed` fails."""
 
     def __init__(self, allowed: int) -> None:
         self.allowed = allowed
@@ -66,16 +63,16 @@ class Faults:
         self._causes: dict[Hashable, Counter[str]] = {}
 
     def gone(self, worker: str, in_hand: Collection[Hashable]) -> None:
-        """The worker at that address is gone, without a word, and had these tasks in hand."""
+        """Remember the tasks of a worker that disappeared without a notice."""
         self._in_hand[worker] = frozenset(in_hand)
         while len(self._in_hand) > _MOST_REMEMBERED:
             del self._in_hand[next(iter(self._in_hand))]
 
     def crashed(self, worker: str, process: int, cause: str) -> dict[Hashable, str]:
-        """Its VM says that it crashed. The tasks that have failed by now, each with the causes of
-        all its crashes.
+        """Count a crash that the worker's VM reported.
 
-        To be told twice of a process is to be told once.
+        Return the tasks that have failed, each with the causes of all its crashes. Duplicate
+        reports of a process count once.
         """
         if (worker, process) in self._told:
             return {}
@@ -91,12 +88,12 @@ class Faults:
         return failed
 
     def failed(self, task: Hashable) -> None:
-        """The task was let fail; where it is tried again, it begins anew."""
+        """Forget the crashes of a task that failed, so a retry starts from zero."""
         self._causes.pop(task, None)
 
 
 class VmScheduler(Scheduler):
-    """Dask's scheduler, with what it cannot know from its connections: notices and crashes."""
+    """A Dask scheduler that also receives notices and crashes, which connections do not show."""
 
     def __init__(self, lines: Lines, spec: DaskSpec, **options: Any) -> None:
         super().__init__(**options)
@@ -106,7 +103,7 @@ class VmScheduler(Scheduler):
         self._faults = Faults(spec.allowed_failures)
         self._left: set[str] = set()
         self.born: dict[str, float] = {}
-        """Since when VMs run, in seconds since 1970."""
+        """Start times of VMs, in seconds since 1970."""
         self.handlers["transient_here"] = self.here
         self.handlers["transient_leave"] = self.leave
         self.handlers["transient_crashed"] = self.crashed
@@ -114,7 +111,7 @@ class VmScheduler(Scheduler):
     async def remove_worker(
         self, address: str, *, stimulus_id: str, expected: bool = False, close: bool = True
     ) -> Any:
-        """As Dask's, with what it had in hand kept in mind."""
+        """Remove a worker as Dask does, and remember its tasks."""
         ws = self.workers.get(address)
         if ws is not None and not expected:
             self._faults.gone(ws.address, [ts.key for ts in ws.processing])
@@ -123,17 +120,18 @@ class VmScheduler(Scheduler):
         )
 
     async def here(self, vm: str, born: float) -> None:
-        """Told by a worker before it takes part: since when its VM runs."""
+        """Store the start time of a VM, which its worker sends before it registers."""
         self.born[vm] = born
 
     async def crashed(self, worker: str, process: int, cause: str) -> None:
-        """Told by the next worker of a VM, before it takes part: the one before did not end by
-        itself.
+        """Count a crash of a worker, and fail the tasks with too many crashes.
+
+        The next worker of the same VM reports the crash before it registers.
         """
         stimulus = f"transient-crashed-{time.time()}"
         await self.remove_worker(
             worker, stimulus_id=stimulus
-        )  # where its connection has not told so yet
+        )  # its connection may not be closed yet
         failed = self._faults.crashed(worker, process, cause)
         self.log_event(
             "transient",
@@ -145,7 +143,7 @@ class VmScheduler(Scheduler):
     def _fail(self, key: Any, worker: str, causes: str, stimulus: str) -> None:
         ts = self.tasks.get(key)
         if ts is None or ts.state not in ("processing", "queued", "no-worker"):
-            return  # it waits for what it needs, if for anything: the next crash decides
+            return  # it waits for dependencies or is done: the next crash decides
         gone = WorkerState(
             address=worker,
             status=Status.closed,
@@ -172,10 +170,9 @@ class VmScheduler(Scheduler):
     async def leave(
         self, worker: str, executing: Collection[Any] = (), seconds: float = LEAVE_SECONDS
     ) -> None:
-        """Have the worker free of all that only it has, as far as that can be had within `seconds`,
-        and remove it.
+        """Copy the results that only this worker has, within `seconds`, and remove the worker.
 
-        `executing`: the tasks that it computes now.
+        `executing` are the tasks that it computes now.
         """
         ws = self.workers.get(worker)
         if ws is None or worker in self._left:
@@ -210,8 +207,9 @@ class VmScheduler(Scheduler):
         self._left.discard(worker)
 
     async def _move(self, ws: WorkerState, deadline: float) -> dict[Any, int]:
-        """Copy what only it has until nothing is left, it is gone, or the time is over. All that it
-        had so, by size.
+        """Copy the results that only this worker has, and return their sizes in bytes.
+
+        It returns when none is left, the worker is gone, or the deadline has passed.
         """
         manager: ActiveMemoryManagerExtension = self.extensions["amm"]
         seen: dict[Any, int] = {}
@@ -223,7 +221,7 @@ class VmScheduler(Scheduler):
                 break
             if unique and (
                 policy is None or policy not in manager.policies
-            ):  # it takes itself away where it is done
+            ):  # the policy removes itself when it is done
                 policy = RetireWorker(ws.address)
                 manager.add_policy(policy)
                 manager.run_once()
@@ -238,7 +236,7 @@ class VmScheduler(Scheduler):
 
     @property
     def has_clients(self) -> bool:
-        """Whether anybody is connected who could ask for something."""
+        """Whether a client is connected."""
         return bool(self.client_comms)
 
 
@@ -249,14 +247,15 @@ def _only_there(ws: WorkerState) -> list[TaskState]:
 
 
 Until = Callable[[Any, asyncio.Event], Awaitable[str]]
-"""Waits, of a scheduler that runs, until it is over or told to end; why it is over, a clause."""
+"""Function that waits until a running scheduler ends and returns the reason, a clause."""
 
 
 async def serve(
     folder: Path, task: DaskTask, kind: type[VmScheduler] = VmScheduler, until: Until | None = None
 ) -> None:
-    """Be the scheduler until it is told to end, has no client any more, or is ended by one; or by
-    its own `until`.
+    """Run the scheduler until SIGTERM, until a client ends it, or until it has no client.
+
+    A given `until` replaces the conditions on clients.
     """
     dask.config.set(SETTINGS)
     separate_children()  # a client may run functions here, too
@@ -291,7 +290,7 @@ async def serve(
 
 
 async def _until_over(scheduler: VmScheduler, over: asyncio.Event) -> str:
-    """Why it is over, a clause."""
+    """Wait until the scheduler is over and return the reason, a clause."""
     alone_since = time.monotonic()
     patience = FIRST_CLIENT_SECONDS
     while not over.is_set():

@@ -1,6 +1,4 @@
-"""Which versions the kernel and the VMs of a Dask cluster have to share. Nothing of Dask is
-imported for that.
-"""
+"""Versions that the kernel and the VMs of a Dask cluster must share, without importing Dask."""
 
 from __future__ import annotations
 
@@ -9,23 +7,25 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 SAME = ("dask", "distributed", "cloudpickle")
-"""What has to have the same version in the kernel and on the VMs; of Python the same minor version.
+"""Packages that must have the same version in the kernel and on the VMs.
+
+Python must have the same minor version.
 """
 
 
 def versions() -> dict[str, str]:
-    """Those of this process: of Python and of `SAME`, without importing any. Raises
-    PackageNotFoundError.
+    """Return the versions of Python and of `SAME` in this process, without importing them.
+
+    Raises PackageNotFoundError.
     """
     return {"python": platform.python_version(), **{name: version(name) for name in SAME}}
 
 
 def mismatch(here: Mapping[str, str], there: Mapping[str, str]) -> tuple[str, str]:
-    """What keeps a kernel with the versions `here` from VMs with those `there`, and what mends it;
-    empty: nothing.
+    """Return the mismatch between the versions `here` and `there`, and its fix; else empty texts.
 
-    Functions travel as byte code, which is another with each minor version of Python; what client
-    and scheduler say to each other changes from one version of Dask to the next.
+    Functions are sent as byte code, which depends on the minor version of Python. The protocol
+    between client and scheduler depends on the version of Dask.
     """
     if _minor(here["python"]) != _minor(there["python"]):
         what = f"This kernel has Python {_minor(here['python'])} and the VMs have {_minor(there['python'])}"

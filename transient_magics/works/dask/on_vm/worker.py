@@ -37,7 +37,7 @@ from .record import memory_limit
 from .task import SETTINGS, DaskTask, security
 
 TAKEN = "transient-taken"
-"""Of a worker's extensions: the event that is set at the notice."""
+"""Name of the worker's extension with the event that is set at a preemption notice."""
 _NICE = 5
 _OOM_SCORE = "500"
 _REGISTER_SECONDS = 60.0
@@ -45,23 +45,22 @@ _TELL_SECONDS = 20.0
 
 
 async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) -> bool:
-    """Be the worker until its VM is taken or the scheduler has ended it; False where SIGTERM ended
-    it before.
+    """Run the worker until its VM is preempted or the scheduler ends it; False after SIGTERM.
 
-    `crashed` are the workers here before that did: the scheduler is told before this one takes
-    part, or tasks that crash workers would never be seen through.
+    `crashed` are the previous workers on this VM that crashed. They are reported to the scheduler
+    before this worker registers, or tasks that crash workers would never be identified.
     """
     dask.config.set(SETTINGS)
     separate_children()  # tasks may have pools of processes
     os.nice(_NICE)
-    with contextlib.suppress(OSError):  # where memory runs out, it goes before the agent
+    with contextlib.suppress(OSError):  # if memory runs out, the worker is killed before the agent
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE, encoding="utf-8")
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
         run = RunFolder(folder)
         await asyncio.to_thread(
             provide_packages, run
-        )  # why it cannot be is not among what jobs print
+        )  # before output is captured, so errors are not part of a job's output
         await asyncio.to_thread(gpu_use.insist, run.packages)
         record.capture_output(folder)
     own = security(folder)
@@ -69,7 +68,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     taken = threading.Event()
-    """The same, for tasks."""
+    """Thread-safe counterpart of `noticed`, for tasks."""
 
     def notice() -> None:
         taken.set()
@@ -121,8 +120,9 @@ async def _tell(
 
 
 async def _leave(worker: Worker) -> None:
-    """Have what only it has copied elsewhere; the scheduler keeps the time, and so do we, in case
-    it does not.
+    """Request copies of the results that only this worker has.
+
+    The scheduler limits the time. The timeout here covers a scheduler that does not respond.
     """
     seconds = await asyncio.to_thread(notice_seconds) - NOTICE_SECONDS + LEAVE_SECONDS
     executing = [ts.key for ts in (*worker.state.executing, *worker.state.long_running)]
