@@ -45,8 +45,9 @@ from .state import DeclaredBag
 
 _SILENT_SECONDS = 5.0
 _CLOSED_SECONDS = 60.0
-"""How long reports of an ended driver are awaited: if it was silent, and if its scheduler has ended
-in an orderly way, so that its last report is on its way, maybe over a new connection.
+"""Time to wait for reports of an ended driver: if it was silent, and if its scheduler closed.
+
+After a normal end, the last report is in flight, possibly over a new connection.
 """
 
 

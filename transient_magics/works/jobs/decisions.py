@@ -26,9 +26,10 @@ from .events import JobExited
 from .state import JobState
 
 END_AHEAD_SECONDS = 60.0
-"""Jobs stop this long before the limits of a cluster end it, so that the folders that they keep
-reach this machine. When Compute Engine ends a VM at its time limit, it gives no more notice than at
-a preemption, and only small folders are copied in that time.
+"""Time before the limits of a cluster at which jobs stop, so that their folders are received.
+
+When Compute Engine ends a VM at its time limit, it gives no more notice than at a preemption, and
+only small folders are copied in that time.
 """
 STOP_SECONDS = 90.0
 """A stopped job whose VMs have not reported the end of its command after this time is over."""

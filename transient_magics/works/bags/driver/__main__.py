@@ -1,5 +1,6 @@
-"""`python -m transient_magics.works.bags.driver --folder DIRECTORY`: be the wanted scheduler, and
-the driver.
+"""Run a bag's scheduler and driver.
+
+Usage: `python -m transient_magics.works.bags.driver --folder DIRECTORY`.
 """
 
 from __future__ import annotations

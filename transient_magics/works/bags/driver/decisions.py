@@ -19,8 +19,9 @@ from ..surrogate.active_learning import LEAST_JUDGED, good_enough
 LEAST_TIMED = 3
 """Results from which on it is known how long a job takes, where that was not declared."""
 _MOST_FAILED = 3
-"""Jobs that failed for good, beyond those with a result: then the function is at fault, and not the
-points.
+"""Limit on permanently failed jobs beyond the number of results.
+
+Above it, the function is the cause, not the points.
 """
 _LONGER = 2.0
 
@@ -38,7 +39,7 @@ class Lifetimes:
     boot_hours: Amount = 0.0
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back."""
+        """Return plain JSON values, from which `from_dict` creates an equal object."""
         return asdict(self)
 
     @classmethod

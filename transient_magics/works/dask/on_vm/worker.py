@@ -1,9 +1,8 @@
-"""The worker of a Dask cluster on one VM: one process, which the VM's agent starts again where it
-crashes.
+"""The worker of a Dask cluster on one VM: one process, which the VM's agent restarts after a crash.
 
-There is no nanny: the agent is what a nanny is, and more. It lives as long as the VM; as a process
-of its own it sees memory that grows while the interpreter is held; and it alone can tell a crash
-from a VM that goes.
+The agent replaces Dask's nanny. It lives as long as the VM. As a separate process, it detects
+growing memory while the interpreter is locked. Only the agent distinguishes a crash from the end of
+the VM.
 """
 
 # pyright: basic
