@@ -65,7 +65,7 @@ _Output = Annotated[str, output_name]
 _Amounts = Annotated[Mapping[_Output, Amount], _outputs]
 _Predictions = Annotated[Mapping[_Output, tuple[float, Amount]], _outputs]
 OWN_FAULTS = ("crashed", "memory", "raised", "invalid", "timeout")
-"""The ends of an attempt that count against a job; the others are its VM's."""
+"""Ends of an attempt that count as failures of the job; the others are losses of its VM."""
 
 
 @event("bag.proposed", FACT)

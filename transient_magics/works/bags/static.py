@@ -254,7 +254,7 @@ def surrogate_html(section: Section) -> str:
 
 
 def axis_of(dimension: Dimension, places: Sequence[Value]) -> Axis:
-    """That of the places: each has its own room where they are all that there are."""
+    """Return the axis of the places; the places are choices if they are all possible values."""
     each = dimension.kind == "choice" or all(isinstance(value, int) for value in places)
     if each:
         return Axis(dimension.name, "choice", choices=tuple(places))

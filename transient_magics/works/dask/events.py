@@ -117,7 +117,7 @@ def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, unti
 
 @event("dask.began", FACT)
 class DaskBegan(Event):
-    """Its scheduler is given to this VM."""
+    """The scheduler was assigned to this VM."""
 
     dask: Name
     vm: Name

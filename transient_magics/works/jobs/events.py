@@ -11,9 +11,9 @@ from ...protocol.vm_events import VM
 
 @event("job.started", FACT)
 class JobStarted(Event):
-    """The command of a job runs on this rank's VM, in that attempt.
+    """The command of a job runs on this rank's VM, in this attempt.
 
-    `kept`: the number of the archive that its folder began with (0: none).
+    `kept` is the number of the archive that its folder was restored from (0: none).
     """
 
     job: Name
@@ -57,9 +57,7 @@ class JobUnkept(Event):
 class JobGpuUnused(Event):
     """No process of a job has used the GPU (`gpu`) of this rank's VM since the command started.
 
-    `seconds` is the time since then.
-
-    Zero seconds report that a process uses it now.
+    `seconds` is the time since then. Zero seconds report that a process uses it now.
     """
 
     job: Name

@@ -16,7 +16,7 @@ from ...dask.on_vm.task import DaskTask
 
 
 def main() -> None:
-    """Be both until the bag is over; a second process that would ends at once."""
+    """Run both until the bag is over; a second process for it ends immediately."""
     parser = argparse.ArgumentParser(
         description="The driver of a bag of jobs; started by the agent."
     )

@@ -17,7 +17,7 @@ from ..state import BagJobState, BagState
 from ..surrogate.active_learning import LEAST_JUDGED, good_enough
 
 LEAST_TIMED = 3
-"""Results from which on it is known how long a job takes, where that was not declared."""
+"""Least number of results from which the duration of a job is estimated, if not declared."""
 _MOST_FAILED = 3
 """Limit on permanently failed jobs beyond the number of results.
 
@@ -44,7 +44,7 @@ class Lifetimes:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote. Raises ValueError with what is wrong."""
+        """Create an object from the values of `to_dict`. Raises ValueError."""
         return checks.built(cls, values)
 
 

@@ -1,4 +1,4 @@
-"""Place a bag's jobs on VMs, plan when they are saved, and compare types of VM. Pure."""
+"""Place a bag's jobs on VMs, plan their checkpoints, and compare VM types. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ....protocol.checks import Amount, within
 from ....protocol.outputs import Policy
 
 SPARE_HOURS = 1.0
-"""How long a stable VM is kept without a job (HPDC 2020, section 5)."""
+"""Time for which a stable VM is kept without a job (HPDC 2020, section 5)."""
 
 _PIECES = 60
 _FURTHEST = 200.0
@@ -154,12 +154,12 @@ class Survival:
 
     @classmethod
     def of(cls, model: LifetimeModel) -> Self:
-        """Another model's, every six minutes of the first two days, and where it falls at once."""
+        """Return the table of a model: every six minutes of two days, and the time of its end."""
         ages = np.arange(0.0, _END + _FINE_AGES / 2, _FINE_AGES)
         shares = np.minimum.accumulate(np.clip(model.survival(ages), 0.0, 1.0))
         shares[0] = 1.0
         gone = np.flatnonzero(shares <= 0)
-        if len(gone):  # a contract ends them: at one moment between two of these
+        if len(gone):  # a contract ends all VMs at one time between two ages
             low = ages[gone[0] - 1]
             high = ages[gone[0]]
             for _ in range(40):
@@ -207,7 +207,7 @@ class Survival:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote. Raises ValueError with what is wrong."""
+        """Create a table from the values of `to_dict`. Raises ValueError."""
         return checks.built(cls, values)
 
     @cached_property

@@ -81,7 +81,7 @@ class Courses:
     saving: _Array
     rented: _Array
     started: _Array = field(default_factory=lambda: np.zeros(0))
-    """VMs that were rented."""
+    """Number of rented VMs."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class _Vm:
     begun: float = 0.0
     ends: float = 0.0
     schedule: tuple[tuple[float, float], ...] = ()
-    """When each checkpoint is made, and the work that is safe then."""
+    """Time of each checkpoint, and the saved work at that time."""
 
 
 def simulate(
@@ -284,7 +284,7 @@ class _Course:
 
 @dataclass(frozen=True)
 class Progress:
-    """A bag under way.
+    """The progress of a running bag.
 
     Attributes
     ----------

@@ -72,9 +72,8 @@ def sobol(dimensions: int, count: int, seed: int) -> _Array:
     """Return the first `count` rows of the Sobol sequence, scrambled by the seed."""
     from scipy.stats import qmc
 
-    size = (
-        1 << max(count - 1, 1).bit_length()
-    )  # of a power of two none is left out, which keeps it even
+    # The sequence is uniform for powers of two.
+    size = 1 << max(count - 1, 1).bit_length()
     return qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random(size)[:count]
 
 

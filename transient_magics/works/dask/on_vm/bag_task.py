@@ -190,9 +190,9 @@ def _computed(
 
 
 def abort() -> str:
-    """End this worker's process: a job in it has taken too long. Its VM's agent begins another one.
+    """End this worker's process after a job's timeout, and return the last output of the job.
 
-    The last that the job printed: the process lives on for as long as it takes to answer that.
+    The process ends shortly after this answer, and the VM's agent starts another one.
     """
     threading.Timer(_ANSWER_SECONDS, os.kill, (os.getpid(), signal.SIGKILL)).start()
     return printed()
@@ -208,7 +208,7 @@ def _function(source: str) -> Callable[..., Any]:
             module = run_cell(cell, _folder() / layout.INCLUDE, 0, seed=int(digest[:7], 16))
         except TransientError as error:
             raise error.__cause__ or error from None
-        Generators(vars(module)).renew()  # jobs on other VMs must not draw the same
+        Generators(vars(module)).renew()  # jobs on other VMs must draw other random numbers
         _made[digest] = module
     sys.modules[MODULE_NAME] = _made[digest]
     return _made[digest].__dict__[_NAME]
@@ -229,7 +229,7 @@ def _arguments(
 
 
 def _sorted(found: Any) -> tuple[dict[str, float], bytes]:
-    """Numbers by name, and the other arrays. Raises ValueError with what is wrong."""
+    """Return numbers by name, and the other arrays packed. Raises ValueError."""
     if not isinstance(found, Mapping):
         raise ValueError(f"it returned {type(found).__name__}, not a dict of numbers")
     numbers = dict[str, float]()

@@ -131,9 +131,8 @@ class VmScheduler(Scheduler):
         The next worker of the same VM reports the crash before it registers.
         """
         stimulus = f"transient-crashed-{time.time()}"
-        await self.remove_worker(
-            worker, stimulus_id=stimulus
-        )  # its connection may not be closed yet
+        # The connection of the worker may not be closed yet.
+        await self.remove_worker(worker, stimulus_id=stimulus)
         failed = self._faults.crashed(worker, process, cause)
         self.log_event(
             "transient",
@@ -221,9 +220,8 @@ class VmScheduler(Scheduler):
             seen |= {ts.key: ts.get_nbytes() for ts in unique}
             if not unique and not ws.processing:
                 break
-            if unique and (
-                policy is None or policy not in manager.policies
-            ):  # the policy removes itself when it is done
+            # The policy removes itself when it is done.
+            if unique and (policy is None or policy not in manager.policies):
                 policy = RetireWorker(ws.address)
                 manager.add_policy(policy)
                 manager.run_once()

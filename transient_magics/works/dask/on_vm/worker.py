@@ -57,9 +57,8 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
         run = RunFolder(folder)
-        await asyncio.to_thread(
-            provide_packages, run
-        )  # before output is captured, so errors are not part of a job's output
+        # Output is captured after this, so its errors are not part of a job's output.
+        await asyncio.to_thread(provide_packages, run)
         await asyncio.to_thread(gpu_use.insist, run.packages)
         record.capture_output(folder)
     own = security(folder)
@@ -67,7 +66,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     taken = threading.Event()
-    """Thread-safe counterpart of `noticed`, for tasks."""
+    """Thread-safe copy of `noticed`, for tasks."""
 
     def notice() -> None:
         taken.set()

@@ -20,7 +20,7 @@ class JobTask:
     packed: Count = 0
     """Number of the last reported archive; those of this attempt follow it.
 
-    It differs from `kept` if that archive was lost with its VM.
+    It differs from `kept` if that archive was lost with the machine that had it.
     """
     at: Amount = 0.0
     """The controller's clock, in seconds since 1970 (0: unknown).
