@@ -45,7 +45,7 @@ class Reclaims:
         self._recorder = recorder
         self._works = works
         self._sent = set[str]()
-        """VMs that Compute Engine was asked to preempt, whose notice may not have arrived yet."""
+        """VMs whose preemption was requested; their notices may not have arrived yet."""
         self._refused = set[str]()
         """VMs whose preemption Compute Engine refused or did not receive."""
 
@@ -54,7 +54,7 @@ class Reclaims:
         return self._recorder.state
 
     def told(self, wanted: WantedBack | None) -> None:
-        """Record what the provider wants now."""
+        """Record the present reclaim of the provider; None ends it."""
         known = self._state.reclaim
         state = self._state
         vms = tuple(

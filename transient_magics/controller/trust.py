@@ -62,7 +62,7 @@ _EACH = 1000
 
 
 class RejectedEventError(Exception):
-    """An event of a VM does not fit what it reported before."""
+    """Error for an event of a VM that contradicts what the VM reported before."""
 
 
 class RejectedLines:
@@ -149,7 +149,7 @@ def sift(directory: Path, history: Sequence[Event], agreed: ClusterSpec) -> Sift
 
 
 class Sieve:
-    """The sifted part of the journal."""
+    """Sifter of the journal, with its sifted part so far."""
 
     def __init__(self, directory: Path, agreed: ClusterSpec) -> None:
         self.directory = directory

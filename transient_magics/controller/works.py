@@ -58,10 +58,14 @@ class WithPackages(Protocol):
     """Part of a declaration with the packages that the work needs."""
 
     @property
-    def pip(self) -> Sequence[str]: ...
+    def pip(self) -> Sequence[str]:
+        """Requirements of the packages, as pip reads them."""
+        ...
 
     @property
-    def pip_build(self) -> bool: ...
+    def pip_build(self) -> bool:
+        """Whether packages without a wheel may be built."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ class Works(ABC, Generic[_Spec]):
         """Save all work, because the cluster ends soon."""
 
     def gave_up(self, vm: VmState, line: ProcessGaveUp) -> None:
-        """Note that a process on `vm` keeps ending and is not restarted any more."""
+        """Note that a process on `vm` keeps ending and is no longer restarted."""
 
     def metrics_files(self) -> Sequence[Path]:
         """Return the metrics files of active work, for comparing the speeds of workers."""

@@ -1,4 +1,4 @@
-"""The actions that a page may ask for: each is noted on the panel and carried out by a thread.
+"""Actions that a page may request: the panel shows a notice, and a thread carries each one out.
 
 Messages of a page are not trusted: they choose among these actions, and their texts are checked
 where they are used.
@@ -24,36 +24,74 @@ _LINE_CHARACTERS = 500
 class ActionRun(Protocol):
     """The part of a run's handle that actions use."""
 
-    def save(self) -> None: ...
-    def agree(self, proposal: int | None = None) -> None: ...
-    def evaluate(self, now: bool = False) -> Mapping[str, float]: ...
-    def logs(self, worker: str, lines: int = 200) -> object: ...
+    def save(self) -> None:
+        """Write a checkpoint now, while training continues."""
+        ...
+
+    def agree(self, proposal: int | None = None) -> None:
+        """Agree to the workers that are proposed for the run."""
+        ...
+
+    def evaluate(self, now: bool = False) -> Mapping[str, float]:
+        """Return the metrics of the dev split."""
+        ...
+
+    def logs(self, worker: str, lines: int = 200) -> object:
+        """Return the last lines that a worker logged for the run."""
+        ...
 
 
 class Stoppable(Protocol):
     """Work of any kind, or a trial of a study."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """Stop the work and keep its results so far."""
+        ...
 
 
 class ActionStudy(Protocol):
     """The part of a study's handle that actions use."""
 
-    def trial(self, number: int) -> Stoppable: ...
+    def trial(self, number: int) -> Stoppable:
+        """Return a trial by its number."""
+        ...
 
 
 class ActionCluster(Protocol):
     """The part of a cluster's handle that actions use."""
 
     @property
-    def state(self) -> ClusterState: ...
-    def revoke(self, worker: str, seconds: float = 0.0) -> None: ...
-    def resize(self, spec: str) -> None: ...
-    def delete(self, timeout: float | None = 300.0) -> None: ...
-    def agree(self, proposal: int | None = None) -> tuple[str, ...]: ...
-    def run(self, name: str | None = None, /) -> ActionRun: ...
-    def study(self, name: str | None = None) -> ActionStudy: ...
-    def find(self, name: str) -> Stoppable: ...
+    def state(self) -> ClusterState:
+        """The state of the cluster in its journal."""
+        ...
+
+    def revoke(self, worker: str, seconds: float = 0.0) -> None:
+        """Revoke a worker, with its notice in `seconds` seconds."""
+        ...
+
+    def resize(self, spec: str) -> None:
+        """Change the workers of the cluster."""
+        ...
+
+    def delete(self, timeout: float | None = 300.0) -> None:
+        """Delete all VMs of the cluster. Results remain."""
+        ...
+
+    def agree(self, proposal: int | None = None) -> tuple[str, ...]:
+        """Accept the proposed release of workers."""
+        ...
+
+    def run(self, name: str | None = None, /) -> ActionRun:
+        """Return the run called `name` (default: the latest)."""
+        ...
+
+    def study(self, name: str | None = None) -> ActionStudy:
+        """Return the study called `name` (default: the latest)."""
+        ...
+
+    def find(self, name: str) -> Stoppable:
+        """Return the handle of the work called `name`, of any kind."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -67,7 +105,7 @@ class Action:
 def find_action(
     cluster: ActionCluster, run: str | None, message: Mapping[str, Any]
 ) -> Action | None:
-    """Return the action that a page asks for on a cluster or its `run`; None for other messages."""
+    """Return the action that a page requests for a cluster or its `run`, or None."""
     target = str(message.get("worker") or "")
     match message.get("do"):
         case "delete":

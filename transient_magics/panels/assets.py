@@ -1,4 +1,4 @@
-"""Where the panels' bundled front end lies (`tools/bundle.py` makes it).
+"""Location of the panels' bundled front end, which `tools/bundle.py` builds.
 
 In a wheel it is `transient_magics/_widgets`; in a source tree, and so in an editable install,
 `widgets/dist` beside the package.

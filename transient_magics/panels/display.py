@@ -51,7 +51,7 @@ _CURVES_SECONDS = 1.0
 _HEARTBEAT_SECONDS = 5.0
 _TWIN_SECONDS = 5.0
 _BEHIND_PANEL_SECONDS = 20.0
-_PAGE_SECONDS = 3.0  # within which a page that is there has spoken
+_PAGE_SECONDS = 3.0  # within which an open page has sent a message
 _NOTICE_SECONDS = 10.0
 _LAST_WORDS_SECONDS = 5.0  # for the metrics of a cluster that is gone already
 _PAGES = 8
@@ -63,9 +63,14 @@ class Followed(ActionCluster, Protocol):
     name: str
 
     @property
-    def identity(self) -> Identity: ...
+    def identity(self) -> Identity:
+        """The identity of the cluster."""
+        ...
+
     @property
-    def directory(self) -> Path: ...
+    def directory(self) -> Path:
+        """The folder of the cluster."""
+        ...
 
 
 class Feed(Protocol):
@@ -73,13 +78,27 @@ class Feed(Protocol):
 
     def subscribe(
         self, cluster: Identity | str, callback: Callable[[ClusterState, list[Event]], None]
-    ) -> Callable[[], None]: ...
+    ) -> Callable[[], None]:
+        """Call `callback` with states and new events; return a function that ends that."""
+        ...
+
     def rows(
         self, path: Path, callback: Callable[[list[dict[str, Any]]], None]
-    ) -> Callable[[], None]: ...
-    def call(self, function: Callable[..., Any], *arguments: Any) -> None: ...
-    def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]: ...
-    def at_end(self, function: Callable[[], Any]) -> Callable[[], None]: ...
+    ) -> Callable[[], None]:
+        """Call `callback` with new rows of a metrics file; return a function that ends that."""
+        ...
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Schedule a function on the follower's thread."""
+        ...
+
+    def every(self, seconds: float, function: Callable[[], Any]) -> Callable[[], None]:
+        """Call a function periodically in the follower's thread; return one that ends that."""
+        ...
+
+    def at_end(self, function: Callable[[], Any]) -> Callable[[], None]:
+        """Call a function in the follower's thread at exit; return one that cancels it."""
+        ...
 
 
 def latest_state(cluster: Followed) -> ClusterState:
@@ -258,7 +277,7 @@ class Display:
         self._beside.end()
 
     def _soon(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call `function` once after some seconds, unless the display ends before."""
+        """Call `function` once after some seconds, unless the display ends first."""
 
         def once() -> None:
             cancel()
@@ -453,7 +472,7 @@ class Display:
             self._draw()
 
     def _set_pace(self, page: str, seconds: object) -> None:
-        """Draw as often as the fastest page needs; of closed pages the latest paces are kept."""
+        """Draw at the pace of the fastest of the latest pages; keep at most `_PAGES` paces."""
         if isinstance(seconds, int | float):
             self._paces.pop(page, None)
             self._paces[page] = min(max(float(seconds), _FRAME_SECONDS), _SLOWEST_FRAME_SECONDS)
@@ -473,7 +492,7 @@ class Display:
     # Any thread.
 
     def ask(self, message: Mapping[str, Any]) -> None:
-        """Take down what the page asks for."""
+        """Handle a message of the page; runs on any thread."""
         action = message.get("do")
         if action == "resync":
             self._feed.call(self._resync)

@@ -16,20 +16,20 @@ from .snapshot.curves import speeds
 
 _MOST_GOING = 24
 _MOST_BESIDE = 8
-"""How many runs beside the one with curves are followed: those that train, else the latest."""
+"""Maximum number of runs followed beside the one with curves: training ones, else the latest."""
 
 Rows = Callable[[Path, Callable[[list[dict[str, Any]]], None]], Callable[[], None]]
 
 Forecasts = Callable[[str, str], str]
-"""How a run of a cluster ends, in words; empty if unknown. May take seconds."""
+"""Function that forecasts a run's end in words; empty if unknown. May take seconds."""
 _CALM_SECONDS = 15.0
 _YOUNG_SECONDS = 5.0
 _SHARE = 20.0
-"""After a forecast none is made for this many times its duration."""
+"""Pause after a forecast, as a multiple of its duration."""
 
 
 class Measured:
-    """Follows the metrics of one run at a time, and calls `changed` when there are new ones.
+    """Follower of the metrics of one run at a time; calls `changed` when there are new ones.
 
     `directory` is the cluster's folder, `rows` follows a file (`Follower.rows`).
     """
@@ -79,7 +79,7 @@ class Measured:
 
 
 class Beside:
-    """Follows the metrics of runs beside the one whose curves are drawn."""
+    """Follower of the metrics of runs beside the one whose curves are drawn."""
 
     def __init__(self, directory: Path, rows: Rows, changed: Callable[[], None]) -> None:
         self._new = lambda: Measured(directory, rows, changed)
@@ -110,11 +110,11 @@ class Beside:
         self.follow([])
 
 
-# What a panel says of how the run that it shows will end.
+# The forecast that a panel shows for the end of its run.
 
 
 class Outlook:
-    """Makes forecasts of one run at a time in threads, and calls `changed` when the words change.
+    """Forecaster of one run at a time, in threads; calls `changed` when the words change.
 
     `call` runs a function in the follower's thread, in which everything but the forecast happens.
     """
@@ -145,7 +145,7 @@ class Outlook:
         return ""
 
     def follow(self, run: RunState | None) -> None:
-        """Make another forecast if it is time: now and then, and soon after the workers changed."""
+        """Start a forecast if one is due: periodically, and soon after the workers changed."""
         if run is None or run.phase != "running" or self._asking:
             return
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Showing handles: a live panel in a notebook, HTML without a front end, text in a terminal."""
+"""Show handles: a live panel in a notebook, HTML without a front end, text in a terminal."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def show_handle(handle: Cluster | Handle[Any, Any]) -> None:
 
 
 def _show_on_cluster(work: Handle[Any, Any]) -> None:
-    """Show the panel of the cluster; for work that is not on it any more, a picture."""
+    """Show the panel of the cluster; for work that is no longer on it, a picture."""
     state = work.cluster.state
     shell = current_shell()
     view = find(work.kind, "view")

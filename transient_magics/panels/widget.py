@@ -21,24 +21,24 @@ from . import assets
 from .sections import Sections
 from .snapshot.curves import tail
 
-_ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - nobody changes it
+_ASKED: ContextVar[Mapping[str, Any]] = ContextVar("asked", default={})  # noqa: B039 - read-only
 """The page's request for a state that is being answered; empty otherwise."""
 
 
 class CellFreeComm(BaseComm):
     """A channel to the page whose messages belong to no cell.
 
-    ipykernel passes answers of the page to the thread that sent last. As part of a cell that is the
-    main thread, and a button would wait for each running or queued cell. This way the page's own
-    choice counts: a thread for widgets (a subshell) if the kernel has them. Also, programs that run
-    notebooks store no live view.
+    ipykernel passes replies of the page to the thread that sent last. For messages of a cell that
+    is the main thread, and a button would wait for each running or queued cell. Without a cell the
+    page chooses the thread: one for widgets (a subshell) if the kernel has them. Also, programs
+    that run notebooks store no live view.
 
-    A page that is loaded again asks each widget for its state if the kernel is slow (ipywidgets
-    waits four seconds for all together). It draws none before it has a state that names the
-    request.
+    A reloaded page requests the state of each widget if the kernel is slow (ipywidgets waits four
+    seconds for all together). It draws a widget only after a state that names the request.
     """
 
     def handle_msg(self, msg: Any) -> None:
+        """Handle a message of the page; keep a request for a state while it is answered."""
         asks = msg["content"]["data"].get("method") == "request_state"
         token = _ASKED.set(msg if asks else {})
         try:
@@ -54,6 +54,7 @@ class CellFreeComm(BaseComm):
         buffers: Any = None,
         **keys: Any,
     ) -> None:
+        """Send a message to the page, as a reply to its request or outside of any cell."""
         kernel = _kernel()
         kernel.session.send(
             kernel.iopub_socket,
@@ -91,7 +92,7 @@ class Panel(anywidget.AnyWidget):
         )
 
     def open(self) -> None:
-        """Open the channel, unless it is open; the usual channel outside of ipykernel."""
+        """Open the channel, unless it is open; outside of ipykernel the default one."""
         if self.comm is None and hasattr(_kernel(), "iopub_socket"):
             self.comm = CellFreeComm(
                 target_name="jupyter.widget",
@@ -111,7 +112,7 @@ class ClusterPanel(Panel):
     view
         The latest snapshot.
     curves, tail
-        The data of the charts some time ago, and what has been added since.
+        The data of the charts at an earlier time, and the rows added since.
     speeds
         The speeds of other runs' workers.
     sections
@@ -155,7 +156,7 @@ class ClusterPanel(Panel):
             self.tail = behind or {}
 
     def resend(self) -> None:
-        """Send the latest of everything once more."""
+        """Send all latest data once more."""
         self.send_state(["view", "curves", "tail", "speeds", "sections"])
 
 

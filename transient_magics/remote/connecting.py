@@ -231,6 +231,7 @@ class Direct:
 
     @asynccontextmanager
     async def dial(self, address: str, port: int) -> AsyncGenerator[socket.socket]:
+        """Connect over the network, without blocking the event loop."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, target = found[0]
@@ -248,6 +249,7 @@ class Relay:
 
     @asynccontextmanager
     async def dial(self, address: str, port: int) -> AsyncGenerator[socket.socket]:
+        """Connect to the relay and request the target. Raises OSError if it refuses."""
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX) as line:
             line.setblocking(False)
@@ -271,6 +273,7 @@ class ProxyCommand:
 
     @asynccontextmanager
     async def dial(self, address: str, port: int) -> AsyncGenerator[socket.socket]:
+        """Start the program with one end of a socket pair; end it on exit from the context."""
         argv = [part.format(address=address, port=port) for part in self.argv]
         ours, its = socket.socketpair()
         with ours:

@@ -55,6 +55,7 @@ class Watch(asyncssh.SSHClient):
         self.refused_key = ""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Record why the connection ended, and set `closed`."""
         if exc:
             self.reason = str(exc)
         else:
@@ -64,6 +65,7 @@ class Watch(asyncssh.SSHClient):
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
     ) -> bool:
+        """Record the offered host key, and refuse it."""
         self.refused_key = f"{key.get_algorithm()} {key.get_fingerprint()}"
         return False
 

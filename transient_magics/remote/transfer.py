@@ -57,6 +57,7 @@ class Transfer:
         self._opened: asyncssh.SFTPClient | None = None
 
     async def put(self, files: Mapping[str, bytes | Path], *, mode: int | None) -> None:
+        """Write several files, each one atomically, in folders that are created if missing."""
         folders = {posixpath.dirname(path) for path in files} - {"", "/"}
         async with self._sftp("making folders") as sftp:
             for folder in sorted(folders):
@@ -64,6 +65,8 @@ class Transfer:
         await _all(self._put(path, source, mode) for path, source in files.items())
 
     async def put_tree(self, local: Path, path: str) -> None:
+        """Copy the folder `local` to `path`, without byte code, keeping each file's mode."""
+
         def found() -> dict[str, bytes | Path]:
             files = (
                 each
@@ -77,10 +80,12 @@ class Transfer:
         await self.put(await asyncio.to_thread(found), mode=None)
 
     async def get(self, path: str, local: Path, most: int | None = None) -> None:
+        """Copy a file from the VM, of at most `most` bytes (default: `LARGEST_FILE`)."""
         async with self._slots, self._sftp(f"fetching {path}") as sftp:
             await self._get(sftp, path, local, most)
 
     async def get_tree(self, path: str, local: Path, without: Collection[str]) -> list[str]:
+        """Copy a folder except the paths in `without`; return the relative paths copied."""
         found: list[str] = []
         entries = 0
         async with self._sftp(f"listing {path}") as sftp:
@@ -118,15 +123,18 @@ class Transfer:
         return sorted(copied)
 
     async def remove(self, path: str) -> None:
+        """Remove a file; a missing file is success."""
         async with self._sftp(f"removing {path}") as sftp:
             with contextlib.suppress(asyncssh.SFTPNoSuchFile):
                 await sftp.remove(path)
 
     async def rename(self, path: str, target: str) -> None:
+        """Rename a file, replacing `target`, or a folder, to a missing or empty `target`."""
         async with self._sftp(f"renaming {path}") as sftp:
             await sftp.posix_rename(path, target)
 
     async def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder at `path`."""
         async with self._sftp(f"looking for {path}") as sftp:
             return await sftp.exists(path)
 

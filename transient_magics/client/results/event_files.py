@@ -19,19 +19,19 @@ _BYTES = 2
 _FIXED32 = 5
 _STRING_TENSOR = 7
 _LARGEST = 3.4e38
-"""What a number of four bytes holds."""
+"""Largest magnitude written for a 32-bit float."""
 _POLYNOMIAL = 0x82F63B78
-"""Castagnoli's, with its bits reversed."""
+"""Castagnoli polynomial of CRC-32C, with its bits reversed."""
 
 
 def scalar(at: float, step: int, tag: str, value: float) -> bytes:
-    """The record of a value at a global step, `at` seconds since 1970."""
+    """Return the record of a value at a global step, `at` seconds since 1970."""
     number = struct.pack("<f", max(-_LARGEST, min(value, _LARGEST)))
     return _event(at, step, message(1, tag.encode()) + _key(2, _FIXED32) + number)
 
 
 def text(at: float, step: int, tag: str, words: str) -> bytes:
-    """The record of a text (Markdown) at a global step."""
+    """Return the record of a text (Markdown) at a global step."""
     tensor = (
         _key(1, _VARINT) + _varint(_STRING_TENSOR) + message(2, b"") + message(8, words.encode())
     )
@@ -40,10 +40,10 @@ def text(at: float, step: int, tag: str, words: str) -> bytes:
 
 
 def append(folder: Path, name: str, records: list[bytes], size: int) -> int:
-    """Append to the event file called `name` behind its first `size` bytes; the new size.
+    """Append records after the first `size` bytes of the event file `name`; return its new size.
 
-    What lies behind them was left by a writer that did not come to its end. A new file says its
-    version first.
+    Bytes after these come from an interrupted write and are discarded. A new file starts with a
+    version record.
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = b"".join(records)
@@ -75,7 +75,7 @@ def _record(data: bytes) -> bytes:
 
 
 def message(field: int, content: bytes) -> bytes:
-    """A field whose content is a message, a text or bytes."""
+    """Return an encoded field whose content is a message, a text or bytes."""
     return _key(field, _BYTES) + _varint(len(content)) + content
 
 
@@ -84,7 +84,7 @@ def _key(field: int, wire: int) -> bytes:
 
 
 def integer(field: int, value: int) -> bytes:
-    """A field that is a whole number, not below zero."""
+    """Return an encoded field that is a whole number, zero or more."""
     return _key(field, _VARINT) + _varint(value)
 
 
@@ -98,8 +98,9 @@ def _varint(value: int) -> bytes:
 
 
 def _masked_checksum(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as TFRecord does, so that a checksum over checksums says
-    something.
+    """Return the CRC-32C of `data`, rotated and offset as TFRecord does.
+
+    The mask keeps a checksum over data that itself has checksums meaningful.
     """
     table = _table()
     value = 0xFFFFFFFF

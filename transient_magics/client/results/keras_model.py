@@ -35,7 +35,7 @@ _SUFFIX = ".keras"
 
 
 def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> Any:
-    """Return the compiled model, also written to `file`.
+    """Return the compiled model; write it to `file` if that is given.
 
     Raises TrainingError, CellError or DeclarationError.
     """
@@ -59,7 +59,7 @@ def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> A
 
 
 def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
-    """Step and weights, by their names, of a checkpoint; and features of two examples, all zeros."""
+    """Return the step of a checkpoint, its weights by name, and features of two zero examples."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
@@ -102,13 +102,13 @@ def _apart(include: Path) -> Iterator[None]:
 
 
 def _modules(names: set[str]) -> dict[str, Any]:
-    """Take the modules of these names, and those within them, out of this process."""
+    """Remove these modules and their submodules from `sys.modules`, and return them."""
     found = [name for name in sys.modules if name.partition(".")[0] in names]
     return {name: sys.modules.pop(name) for name in found}
 
 
 def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
-    """Give the weights their values. Raises TrainingError where these are another model's."""
+    """Set the weights of the model. Raises TrainingError if they belong to another model."""
     weights = dict(zip(weight_names(model.weights), model.weights, strict=True))
     if strange := sorted(weights.keys() ^ values.keys()):
         if strange[0] in weights:
@@ -157,7 +157,7 @@ def _checked(file: Path) -> Path:
 
 
 def _save(model: Any, target: Path) -> None:
-    """All of it or nothing."""
+    """Save the model to `target`, completely or not at all; never replace a file."""
     fresh = target.with_name(f".{target.stem}.{os.getpid()}{_SUFFIX}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

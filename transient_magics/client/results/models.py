@@ -1,4 +1,4 @@
-"""The trained model of a run: predictions, texts for texts, and a SavedModel.
+"""The trained model of a run: predictions, answers to texts, and a SavedModel.
 
 TensorFlow runs in its own process (`runtime.serve`), which restores a checkpoint of the run on this
 machine; the cluster may be gone. Arrays are passed as .npz files in a folder that only this user
@@ -53,7 +53,7 @@ def decode(
     alpha: float,
     average: int,
 ) -> list[str]:
-    """Return the answers of the mean of some checkpoints to texts. Raises as `Run.decode`."""
+    """Return the answers of averaged checkpoints to texts. Raises the errors of `Run.decode`."""
     for name, value in (("beam_size", beam_size), ("average", average)):
         if not isinstance(value, int) or value < 1:
             raise TrainingError(f"{name} is a whole number from 1 on, not {value!r}")
@@ -198,7 +198,7 @@ def with_checkpoint(run: RecordedRun, temporary: Path, checkpoint: str | int) ->
 
 
 def _step_of(run: RecordedRun, checkpoint: str | int) -> int | None:
-    """Return the step of a checkpoint; None: the last one, whichever it is."""
+    """Return the step of a checkpoint; None for the last one."""
     if checkpoint == "last":
         return None
     if checkpoint == "best":

@@ -204,7 +204,7 @@ def shifts(trace: Trace) -> list[float]:
 
 
 def _between(least: float, most: float) -> float:
-    """No move where none is needed; else the middle of what is allowed, or its near end."""
+    """Return 0 if it is within the limits; else their middle, or the only finite limit."""
     if least <= 0 <= most:
         return 0.0
     if math.isfinite(least) and math.isfinite(most):
@@ -217,7 +217,7 @@ def _job(trace: Trace, device: int) -> str:
 
 
 def _home(trace: Trace) -> str:
-    """The worker's own job and task."""
+    """Return the job and task of the traced worker; empty if no device has them."""
     return next(
         (name.partition("/device:")[0] for name in trace.devices if name.startswith("/job:worker")),
         "",
@@ -234,7 +234,7 @@ def _devices(trace: Trace) -> Iterator[tuple[int, str, list[Operation]]]:
 
 
 def _named(trace: Trace, at: int) -> str:
-    """`worker-0 CPU:0`, `ps-0 CPU:0`."""
+    """Return the name of a device to show, such as `worker-0 CPU:0` or `ps-0 CPU:0`."""
     name = trace.devices[at]
     found = _DEVICE.fullmatch(name)
     if not found:

@@ -1,6 +1,6 @@
 """Assign workers to runs, jobs and Dask clusters: a pure function of the state and the slots.
 
-A run asks for a least and a most number of workers; without a number it asks for all. Runs begin in
+A run requests a least and a most number of workers; without a number it requests all. Runs begin in
 the order of their declarations. The first that waits (the head) begins once its least number of
 workers is free. A later run begins earlier only if that cannot delay the head, in whichever order
 the earlier runs end (`_delays`). Runs that have begun keep their least. The remaining workers go to
@@ -12,7 +12,7 @@ for example between two attempts, while another slot has a free and ready VM. Th
 and frees its own. A VM has one place, or several for trials of one study that share it (`seated`):
 these are one claim. A further trial begins there immediately, unless other work waits for a worker.
 
-A run that has made its steps (`made`) needs no worker any more: while its last checkpoint is
+A run that has made its steps (`made`) no longer needs a worker: while its last checkpoint is
 evaluated, the next run has them. The head begins ahead, some seconds before the runs that it waits
 for make their last steps, estimated from their latest speeds. Its parameter servers are then
 running when workers become free. It has no worker until it has its least. Runs that have begun use

@@ -29,7 +29,7 @@ from ...spec.image import boot_patience
 from .capacity import STOCKOUT
 
 CAPACITY_SECONDS = 180.0
-"""Time, in seconds, that a place may lack a VM for want of capacity: both clusters are billed."""
+"""Time, in seconds, that a place may lack a VM for lack of capacity: both clusters are billed."""
 _HAND_OVER_SECONDS = 300.0
 """Time, in seconds, to save, to copy what was saved, and to replace preempted VMs.
 

@@ -123,7 +123,7 @@ def machines_of(claim: Claim) -> Machines:
 
 
 def _within(begun: Iterable[int], another: int, head: int, places: int) -> bool:
-    """Return whether some leasts add up to within the last `another` places left by the head."""
+    """Return whether a sum of leasts leaves room for the head, but not for `another` beside it."""
     sums = {0}
     for least in begun:
         sums |= {each + least for each in sums}

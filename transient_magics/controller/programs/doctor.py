@@ -326,7 +326,7 @@ async def check_prices(patient: Patient) -> Answer:
 
 
 async def check_leftovers(patient: Patient) -> Answer:
-    """Check for left-over VMs and firewall rules of yours that belong to no cluster."""
+    """Check for the user's left-over VMs and firewall rules that belong to no cluster."""
     try:
         found = await sweep(patient.spec.project, yes=False, all_machines=False)
     except CredentialsError:

@@ -81,7 +81,7 @@ class Boots:
 
     @property
     def trouble(self) -> str:
-        """Sentence about the kinds of VMs that are not requested any more; empty if none."""
+        """Sentence about the kinds of VMs that are no longer requested; empty if none."""
         state = self._recorder.state
         given_up = state.given_up
         if not given_up:

@@ -79,7 +79,7 @@ It is less than the time between two polls.
 """
 
 _Answer = Callable[[events.VmRequested], Awaitable[Vm]]
-"""Waits for the outcome of a request. Raises CloudError if Compute Engine refuses the VM."""
+"""Function that waits for the outcome of a request. Raises CloudError for a refused VM."""
 
 
 class Fleet:

@@ -19,7 +19,7 @@ from ...protocol.space import Dimension
 MANY = 4
 _MOST_NAMED = 8
 _MOST_WHOLE = 40
-"""The most whole numbers that have a place each."""
+"""Maximum number of whole numbers with a place each."""
 
 _MOST_POINTS = 100
 

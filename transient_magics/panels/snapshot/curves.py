@@ -38,9 +38,9 @@ _MOST_OF_A_LANE = 120
 _HOLE = 2.5  # times as long as between others: more than one span is missing
 
 _MOST_ROWS = 27
-"""The most rows of a tail.
+"""Maximum number of rows of a tail.
 
-Of n rows in all, bases and tails together are smallest if a tail has at most the root of 2n.
+For n rows in total, bases and tails together are smallest if a tail has at most sqrt(2n) rows.
 """
 
 _MOST_BARS = 8
@@ -206,10 +206,11 @@ def _marks(state: ClusterState, run: RunState, workers: Set[str]) -> list[Mark]:
     return [*revoked[-_MOST_MARKS:], *saved, *evaluated]
 
 
-# What is sent of curves that grow: now and then all there is (a base), in between what came behind it since (a tail).
+# Growing curves are sent as a complete base now and then, and in between as a tail: the rows since
+# the base.
 #
-# A tail holds everything since its base, so that any one of them can be lost. A page that has another base than a
-# tail was made for asks for both again.
+# A tail holds everything since its base, so that any tail can be lost. A page whose base does not
+# match a tail requests both again.
 
 
 def tail(base: Base, now: Curves) -> Tail | None:

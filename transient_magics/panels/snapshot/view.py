@@ -1,4 +1,4 @@
-"""The snapshot of a cluster's panel as a pure function of state, for the page and the static picture.
+"""The snapshot of a cluster's panel, a pure function of state, for the page and static picture.
 
 `view(state, bill, now)` is what is sent to the page. Snapshots are whole, so any of them may be
 lost. Times are seconds since 1970, so that the page can show its own clock and count down between
@@ -27,7 +27,7 @@ from .lanes import lanes
 
 MOST_EVENTS = 40
 MOST_LINES = 12
-"""The most lines of each kind of work."""
+"""Maximum number of lines for each kind of work."""
 _TONES = {
     events.VmPreemptionNotice: "warn",
     events.VmRevoked: "bad",

@@ -23,9 +23,9 @@ _COLOURS = (COLOURS["busy"], COLOURS["warn"], COLOURS["good"], COLOURS["bad"], "
 _DASHES = ("", "6 3")
 _MOST_ROWS = 24
 _FEW = 6
-"""The most points that are drawn one by one."""
+"""Maximum number of points that are drawn individually."""
 STYLES = tuple((colour, dashes) for dashes in _DASHES for colour in _COLOURS)
-"""The colours and dashes of lines that are told apart."""
+"""The colours and dashes of lines that a reader can distinguish."""
 OTHER = COLOURS["quiet"], ""
 """The style of all other lines."""
 
@@ -35,7 +35,7 @@ SPARKLINE_WIDTH = 300
 SPARKLINE_HEIGHT = 40
 
 Named = Iterable[tuple[float, str]]
-"""Places on an axis, from 0 to 1, and what stands there."""
+"""Places on an axis, from 0 to 1, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ def figure(
 
 
 def values(across: str, lines: Sequence[Line]) -> str:
-    """Return the points of the lines as a table that opens, with a column for each line.
+    """Return the points of the lines as a collapsible table, with a column for each line.
 
-    Of many places some have a row.
+    If there are many places, only some have a row.
     """
     places = sorted({place for line in lines for place, _ in line.points})
     if not places:
@@ -227,7 +227,7 @@ def _best(line: Line, place: Callable[[Point], Point]) -> str:
 
 # Small charts as SVG paths: values over time go in, a path and the places of revocations come out.
 #
-# Coordinates lie in a box of WIDTH by HEIGHT that whoever draws it stretches to the room there is.
+# Coordinates lie in a box of WIDTH by HEIGHT, which callers stretch to the available space.
 
 
 def sparkline(
@@ -278,12 +278,12 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-# Axes around a picture of points or cells, as SVG: where a place from 0 to 1 is, round values, names.
+# Axes around a picture of points or cells, as SVG: positions of places from 0 to 1, values, names.
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where a picture is, in pixels."""
+    """Position and size of a picture, in pixels."""
 
     left: float
     top: float
@@ -291,11 +291,11 @@ class Box:
     height: float
 
     def x(self, at: float) -> float:
-        """Across, of a place from 0 (left) to 1."""
+        """Return the horizontal position, in pixels, of a place from 0 (left) to 1."""
         return self.left + at * self.width
 
     def y(self, at: float) -> float:
-        """Down, of a place from 0 (at the bottom) to 1."""
+        """Return the vertical position, in pixels, of a place from 0 (bottom) to 1."""
         return self.top + (1 - at) * self.height
 
 
@@ -304,8 +304,8 @@ def frame(
 ) -> str:
     """Return the axes of a box.
 
-    `name` stands below the right end of the one, `over` above the upper end of the other. `lines`:
-    at the height of each named value.
+    `name` stands below the right end of the horizontal axis, `over` above the upper end of the
+    vertical one. With `lines`, a line crosses the box at the height of each named value.
     """
     bottom = box.top + box.height
     right = box.left + box.width
