@@ -84,9 +84,7 @@ class BagSync(Sync[DeclaredBag]):
             yield surrogate(work.name, work.state.learnt[-1].results)
 
     def tells(self, event: Event) -> bool:
-        """Return whether files come with the event: a bag has an event for each start of a job,
-        too.
-        """
+        """Return whether files come with the event; events of job starts have none."""
         return isinstance(event, BagLearnt) or (isinstance(event, BagResult) and bool(event.arrays))
 
 

@@ -60,8 +60,9 @@ def block_mean(series: Sequence[float] | NDArray[np.float64]) -> BlockMean:
 
 
 def _level(blocks: NDArray[np.float64]) -> tuple[float, float]:
-    """The error of the mean if the blocks were independent, and how much speaks against that: about
-    chi-square with one degree of freedom if they are.
+    """Return the error of the mean for independent blocks, and a test statistic.
+
+    If the blocks are independent, the statistic is about chi-square with one degree of freedom.
     """
     count = len(blocks)
     apart = blocks - blocks.mean()

@@ -1,6 +1,6 @@
 """Conduct the bags of a cluster, from the controller.
 
-`decisions.decide` says what is due, and `Bags` records it or begins the Dask cluster of a bag. A
+`decisions.decide` returns what is due, and `Bags` records it or starts the Dask cluster of a bag. A
 `_Follower` records what the bag's driver reports, and copies arrays and the surrogate.
 
 A driver runs on a VM with user code, so its reports are not trusted. Each line is checked and must
@@ -45,8 +45,9 @@ from .state import DeclaredBag
 
 _SILENT_SECONDS = 5.0
 _CLOSED_SECONDS = 60.0
-"""How long reports of an ended driver are awaited: if it was silent, and if its scheduler has ended
-in an orderly way, so that its last report is on its way, maybe over a new connection.
+"""Time to wait for reports of an ended driver: if it was silent, and if its scheduler closed.
+
+After a normal end, the last report is in flight, possibly over a new connection.
 """
 
 
@@ -67,9 +68,9 @@ class Bags(Works[BagSpec]):
     ) -> None:
         super().__init__(directory, recorder, link, others)
         self._over: dict[str, float] = {}
-        """When a Dask cluster was first found over, on the monotonic clock."""
+        """Times at which Dask clusters were first found over, on the monotonic clock."""
         self._last_reports: dict[str, float] = {}
-        """When its driver last reported, on that clock; infinite while something arrives."""
+        """Times of the last reports of drivers, on that clock; infinite while data arrives."""
 
     @property
     def _dasks(self) -> Dasks:
@@ -127,7 +128,7 @@ class Bags(Works[BagSpec]):
         return self.state.of(DaskState).get(bag.dasks[-1])
 
     def _try_to_begin(self, bag: DeclaredBag, name: str) -> None:
-        """Begin a Dask cluster; report what prevents it, such as a full disk. The next tick retries."""
+        """Start a Dask cluster and report errors, such as a full disk. The next tick retries."""
         try:
             self._begin(bag, name)
         except (OSError, ClusterError) as error:
@@ -178,7 +179,7 @@ class Bags(Works[BagSpec]):
         return present.over or event.time <= present.heard or self.recorder.record(event)
 
     def counts(self, bag: str, event: b.BagResult) -> bool:
-        """Return whether a result is the one that counts for its job; others' arrays are not copied."""
+        """Return whether a result counts for its job; arrays of other results are not copied."""
         try:
             job = fold(self.state.of(DeclaredBag)[bag].state, event).jobs.get(event.job)
         except ValueError:
@@ -192,7 +193,7 @@ class Bags(Works[BagSpec]):
 
     @contextmanager
     def receiving(self, dask: str) -> Generator[None]:
-        """Note that something arrives from the driver in a Dask cluster during the block."""
+        """Note that data arrives from the driver in a Dask cluster during the block."""
         self._last_reports[dask] = math.inf
         try:
             yield

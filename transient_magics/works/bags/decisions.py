@@ -17,9 +17,9 @@ from ..dask.state import DaskState
 from .state import DeclaredBag
 
 MOST_DRIVERS = 20
-"""Drivers of a bag that are begun one after the other, at most."""
+"""Limit on the number of successive drivers of a bag."""
 _PAUSE_SECONDS = 2.0
-"""Pause before another driver begins: the function may be why the one before was lost."""
+"""Pause before another driver starts: the function may have caused the loss of the previous one."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,4 @@
-"""Declaring a bag: its folder (declaration, cell, lifetimes of VMs) is written, and the controller
-told.
-"""
+"""Declare a bag: write its folder (declaration, cell, lifetimes) and notify the controller."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ _Output = Annotated[str, output_name]
 _Amounts = Annotated[Mapping[_Output, Amount], _outputs]
 _Predictions = Annotated[Mapping[_Output, tuple[float, Amount]], _outputs]
 OWN_FAULTS = ("crashed", "memory", "raised", "invalid", "timeout")
-"""The ends of an attempt that count against a job; the others are its VM's."""
+"""Ends of an attempt that count as failures of the job; the others are losses of its VM."""
 
 
 @event("bag.proposed", FACT)
@@ -211,10 +211,10 @@ _KINDS: Mapping[str, type[Event]] = {
 
 
 def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
-    """The event on a line of the driver of `bag`, told of a moment from `since` to `until` (ns),
-    give or take a day.
+    """Return the event of a line from the driver of `bag`.
 
-    Raises ValueError for everything else, whatever it is.
+    Its time must be from `since` to `until` (ns), with a tolerance of a day. Raises ValueError for
+    any other line.
     """
     found = taken(line, _KINDS, "a driver", since, until)
     assert isinstance(found, BagEvent)
@@ -225,8 +225,9 @@ def from_driver(line: bytes, bag: str, since: int, until: int) -> BagEvent:
 
 @event("bag.began", FACT)
 class BagBegan(Event):
-    """Its driver is beside the scheduler of the Dask cluster `dask`, whose workers are the bag's; a
-    later one takes the place of one that was lost.
+    """A bag started on the Dask cluster `dask`, whose scheduler process runs its driver.
+
+    A later event replaces a lost Dask cluster.
     """
 
     bag: Name

@@ -55,9 +55,10 @@ def _(state: ClusterState, event: BagBegan) -> ClusterState:
     if event.dask in bag.dasks:
         return with_work(state, "bag", event.bag, phase="running", began_at=began_at)
     dasks = (*bag.dasks, event.dask)
+    # Each driver has its own clock.
     return with_work(
         state, "bag", event.bag, phase="running", dasks=dasks, began_at=began_at, heard=0
-    )  # by a clock of its own
+    )
 
 
 @rules.of(
@@ -135,9 +136,8 @@ def _attempted(state: BagState, event: BagStarted | BagSaved | BagLost | BagResu
         raise ValueError(f"attempt {event.attempt} of job {event.job} has not begun")
     if job.phase in ("done", "failed"):
         return state
-    if isinstance(
-        event, BagResult
-    ):  # of any attempt: a VM that was given up may have finished all the same
+    if isinstance(event, BagResult):
+        # Results of any attempt count: a VM that was given up may finish its job.
         return _resulted(state, job, event)
     if event.attempt != job.attempt or job.phase != "running":
         return state
@@ -176,9 +176,8 @@ def _started(state: BagState, job: BagJobState, event: BagStarted) -> BagState:
     job = replace(
         job, phase="running", attempt=event.attempt, vm=event.vm, age=event.age, began_at=event.at
     )
-    return _with(
-        state, replace(job, done=event.done)
-    )  # less than was safe, where that was on the VM of a lost driver
+    # It is less than was saved if the checkpoint was lost with the VM of a driver.
+    return _with(state, replace(job, done=event.done))
 
 
 def _resulted(state: BagState, job: BagJobState, event: BagResult) -> BagState:

@@ -103,7 +103,7 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
                     return storage.unpack_surrogate(
                         *((self.directory / name).read_bytes() for name in names)
                     )
-                time.sleep(_LOOK_SECONDS)  # the two may just be replaced by those of the next one
+                time.sleep(_LOOK_SECONDS)  # a newer surrogate may be replacing the two files now
             return storage.unpack_surrogate(
                 *((self.directory / name).read_bytes() for name in names)
             )

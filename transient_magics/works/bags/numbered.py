@@ -1,6 +1,4 @@
-"""Values under the numbers 0, 1, 2, ...: never changed, and cheap to have once more with one of
-them replaced.
-"""
+"""Immutable values under the numbers 0, 1, 2, ..., with cheap copies with one value replaced."""
 
 from __future__ import annotations
 
@@ -12,9 +10,10 @@ _BLOCK = 128
 
 
 class Numbered(Mapping[int, _Value]):
-    """A mapping from numbers that follow on each other. Another one with a value set shares all
-    blocks but one with it, where a dict would be copied whole: a bag has up to 10,000 jobs, and
-    several events of each.
+    """An immutable mapping from consecutive numbers.
+
+    A copy with one value set shares all blocks but one, while a dict would be copied completely. A
+    bag has up to 10,000 jobs with several events each.
     """
 
     __slots__ = ("_blocks", "_size")

@@ -1,6 +1,4 @@
-"""Plans for bags: hours, dollars and failed jobs of a bag that is not declared yet, by policy and
-type of VM.
-"""
+"""Plans for bags: hours, dollars and failed jobs before declaration, by policy and VM type."""
 
 from __future__ import annotations
 
@@ -42,10 +40,10 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True)
 class BagRow:
-    """A bag on VMs of one `kind` by one `policy`. Means over the courses, and in `interval` the
-    middle 90 % of them.
+    """A bag on VMs of one `kind` by one `policy`.
 
-    `on_demand_dollars`: the same bag on the same VMs on demand.
+    Properties are means over the courses; `interval` returns their middle 90 %.
+    `on_demand_dollars` is the cost of the bag on the same VMs on demand.
     """
 
     kind: str
@@ -69,8 +67,9 @@ class BagRow:
         return float(self.courses.failed.mean())
 
     def interval(self, what: str = "hours", level: float = _LEVEL) -> tuple[float, float]:
-        """The middle `level` of the `hours`, `dollars` or `failed` jobs. Raises PlanError for
-        anything else.
+        """Return the middle `level` of the `hours`, `dollars` or `failed` jobs.
+
+        Raises PlanError for other names.
         """
         if what not in ("hours", "dollars", "failed") or not 0 < level < 1:
             raise PlanError(
@@ -236,7 +235,10 @@ def bag_plan(
 
 
 def parse_job_time(text: str | float | None) -> Mapping[str, tuple[float, float]]:
-    """By GPU (empty: any) the least and the most hours of a job. Raises DeclarationError."""
+    """Return the least and the most hours of a job by GPU (empty: any).
+
+    Raises DeclarationError.
+    """
     if text is None:
         raise DeclarationError(
             "A plan for a bag needs --job-time", fix="For example: --job-time 2h, or 1h:3h."
@@ -269,9 +271,7 @@ def _bag(
     revocations: int | str,
     ps_cores: int | None,
 ) -> tuple[Bag, float, list[str]]:
-    """The bag on such VMs, what one of them costs an hour on demand, and what lifetimes and prices
-    rest on.
-    """
+    """Return the bag, the on-demand price of a VM per hour, and the sources of the data."""
     from ...catalog.published import LAST_HOUR, startup
     from ...planner.lifetimes.kaplan_meier import Capped
     from ...planner.lifetimes.sources import stand_in
@@ -368,5 +368,5 @@ def _in_two_lines(cell: str) -> str:
 
 
 def _few(jobs: float) -> str:
-    """A mean number of jobs: 0.5, 12."""
+    """Return the text of a mean number of jobs: 0.5, 12."""
     return f"{jobs:.1f}".removesuffix(".0")

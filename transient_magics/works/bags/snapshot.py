@@ -7,9 +7,10 @@ from typing import TypedDict
 from ...panels.snapshot.contract import Figure, Parameter
 
 BagPoint = tuple[str, int, list[Parameter], list[Figure], list[Figure]]
-"""A job of a bag: its state (waiting, running, lost, done, failed, skipped), its attempts, the
-values of its parameters and outputs, and the errors of the outputs (empty: there are none). Its
-place in the list is its number.
+"""A job of a bag; its index in the list is its number.
+
+The items are its state (waiting, running, lost, done, failed, skipped), its attempts, the values of
+its parameters and outputs, and the errors of the outputs (empty: none).
 """
 
 

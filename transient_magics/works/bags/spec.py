@@ -98,8 +98,9 @@ class BagSpec:
         return int.from_bytes(hashlib.sha256(f"{self.seed} {job}".encode()).digest()[:4]) >> 1
 
     def tolerances(self, outputs: Collection[str]) -> Mapping[str, float]:
-        """By output, below which standard deviation the bag may end. Raises ValueError, a clause,
-        where what was declared is of none of these outputs.
+        """Return the standard deviations below which the bag may end, by output.
+
+        Raises ValueError, a clause, if `until` refers to other outputs.
         """
         if "" in self.until:
             if len(outputs) != 1:
@@ -112,13 +113,14 @@ class BagSpec:
         return self.until
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        """Return plain JSON values, from which `from_dict` creates an equal spec."""
         return {**asdict(self), "space": [each.to_dict() for each in self.space]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
-        that is wrong.
+        """Create a spec from the values of `to_dict`; unknown fields are ignored.
+
+        Raises ValueError with the invalid field.
         """
         return checks.built(cls, values)
 
@@ -128,9 +130,7 @@ def _is_finite(value: Value) -> bool:
 
 
 def parse_until(text: str) -> Mapping[str, float]:
-    """Read `0.01` or `pressure=0.02,energy=0.01`. Raises ValueError, a clause that says what is
-    wrong.
-    """
+    """Parse `0.01` or `pressure=0.02,energy=0.01`. Raises ValueError, a clause."""
     found: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = (each.strip() for each in part.rpartition("="))

@@ -67,7 +67,7 @@ _Rows = Sequence[Sequence[float | None]]
 
 
 def bag_html(bag: Mapping[str, Any]) -> str:
-    """The twin of a bag's snapshot (contract.Bag)."""
+    """Return the static rendering of a bag's snapshot (contract.Bag)."""
     return f"<div style='margin:6px 0'>{_head(bag)}{_points(bag)}{_vms(bag)}{_surrogate(bag)}</div>"
 
 
@@ -103,8 +103,9 @@ def _head(bag: Mapping[str, Any]) -> str:
 
 
 def _points(bag: Mapping[str, Any]) -> str:
-    """The points by two parameters, or by one and the first output; below those that have none of
-    it yet.
+    """Return a picture of the points by two parameters, or by one and the first output.
+
+    Points without that output are drawn below.
     """
     points = bag["points"]
     axes = [_axis(each) for each in bag["axes"]]
@@ -235,7 +236,7 @@ def _tried(found: Mapping[str, Any]) -> list[str]:
 
 
 def surrogate_html(section: Section) -> str:
-    """The pictures of one output, and its values as a table."""
+    """Return the pictures of one output with a table of its values."""
     if section.held:
         at = f" <span style='{FAINT}'>at {escape(text.params_words(section.held))}</span>"
     else:
@@ -253,7 +254,7 @@ def surrogate_html(section: Section) -> str:
 
 
 def axis_of(dimension: Dimension, places: Sequence[Value]) -> Axis:
-    """That of the places: each has its own room where they are all that there are."""
+    """Return the axis of the places; the places are choices if they are all possible values."""
     each = dimension.kind == "choice" or all(isinstance(value, int) for value in places)
     if each:
         return Axis(dimension.name, "choice", choices=tuple(places))
@@ -374,8 +375,10 @@ def _surface(
 
 
 def _cells(rows: _Rows, level: Callable[[float], int], colours: Sequence[str]) -> str:
-    """The cells of each colour as one path; neighbours in a row are one piece of it, half a pixel
-    wider than they are, so that no gap is seen between them.
+    """Return the cells of each colour as one path.
+
+    Adjacent cells of a row are one piece of the path, widened by half a pixel to avoid visible
+    gaps.
     """
     paths: dict[int, list[str]] = {}
     width = _SURFACE.width / len(rows[0])
@@ -418,7 +421,7 @@ def _bar(low: float, high: float, colours: Sequence[str]) -> str:
 
 
 def shade(colours: Sequence[str], share: float) -> str:
-    """The colour at a share, 0 to 1, of the way through these."""
+    """Return the colour at a share from 0 to 1 of a scale of `colours`."""
     place = min(max(share, 0.0), 1.0) * (len(colours) - 1)
     before = min(int(place), len(colours) - 2)
     pairs = zip(

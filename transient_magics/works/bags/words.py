@@ -47,12 +47,11 @@ def bag_words(bag: DeclaredBag) -> str:
     else:
         lost = ""
     failed = sum(job.phase == "failed" for job in known.jobs.values())
-    if failed and bag.phase != "failed":  # else its reason says that
+    if failed and bag.phase != "failed":  # else its reason states that
         lost += f", {count(failed, 'job')} failed"
     if bag.over:
-        whole = (
-            bag.phase == "finished" and len(known.counted) >= bag.spec.jobs
-        )  # its reason says that
+        # The reason of a complete bag states its results.
+        whole = bag.phase == "finished" and len(known.counted) >= bag.spec.jobs
         return f"{bag.phase}: {plain(bag.reason)}{'' if whole else f', {made}'}{lost}"
     if bag.stop:
         return f"ends: {plain(bag.stop.reason)}, {made}"

@@ -1,3 +1,4 @@
-"""Dask clusters on VMs, and their clients in this process. Dask is imported when the first client
-is made.
+"""Dask clusters on VMs, and their clients in this process.
+
+Dask is imported when the first client is created.
 """

@@ -1,6 +1,6 @@
 """Conduct the Dask clusters of a cluster, from the controller.
 
-`decisions.decide` says what is due, and `Dasks` records it. One `_Part` for each VM copies the files
+`decisions.decide` returns what is due, and `Dasks` records it. One `_Part` for each VM copies the files
 and a certificate there, asks the agent to begin the scheduler or a worker, and records the events
 that the VM reports. Tasks and results never pass the controller: the kernel has a connection of its
 own to the scheduler (`forward.py`).
@@ -60,7 +60,7 @@ class Dasks(Works[DaskSpec]):
             ) from error
 
     def take_back(self) -> None:
-        """Stop Dask clusters whose keys are not on this machine, after another one was in charge."""
+        """Stop Dask clusters without keys on this machine, after another one was in charge."""
         for dask in self.state.active(DaskState):
             if not (self.folder(dask.name) / layout.TLS_CA_KEY).exists():
                 self.end(dask.name, "its keys were lost with the VM of its controller", "failed")
@@ -134,7 +134,7 @@ class Dasks(Works[DaskSpec]):
         return files
 
     def begins(self, dask: DaskState, vm: VmState, code: str = "") -> agent_commands.Begin:
-        """Return the command that begins a VM's part. `code`: the whole package, for a bag."""
+        """Return the command that starts a VM's part; `code` is the whole package, for a bag."""
         if vm.name == dask.vm:
             task = DaskTask("scheduler", vm.name, vm.address, code=code)
         else:

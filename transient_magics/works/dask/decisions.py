@@ -16,7 +16,7 @@ from ...spec import PARAMETER_SERVER
 from .state import DaskState
 
 END_SECONDS = 15.0
-"""Limit on the end of a stopped one: after this time its VMs are free in any case."""
+"""Time after which the VMs of a stopped Dask cluster are free in any case."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ Decision = Begin | Stop | End
 def decide(
     dask: DaskState, state: ClusterState, ended: frozenset[str], now: float
 ) -> list[Decision]:
-    """Return what is due now. `ended`: VMs that have confirmed the end of their parts."""
+    """Return what is due now; `ended` are the VMs that confirmed the end of their parts."""
     if dask.over:
         return []
     if dask.stop:

@@ -46,7 +46,10 @@ def begin_dask(
 
 
 def _wait_for_scheduler(dask: Dask, timeout: float) -> None:
-    """Wait until the scheduler listens. Raises ClusterError if it cannot, or gets no VMs in time."""
+    """Wait until the scheduler listens.
+
+    Raises ClusterError if it cannot, or receives no VMs in time.
+    """
     cluster = dask.cluster
 
     def reached(state: ClusterState) -> bool:

@@ -56,9 +56,10 @@ class DaskLeft(Event):
 
 @event("dask.crashed", FACT)
 class DaskCrashed(Event):
-    """A process of a Dask cluster ended on a VM that is not taken away. `reason` is a clause: how
-    it ended, or why it was ended (`it needed more memory than it may have`). What it computed
-    counts as its fault.
+    """A process of a Dask cluster ended on a VM that was not preempted.
+
+    `reason` is a clause: how it ended, or why it was ended (`it needed more memory than it may
+    have`). The crash counts against the tasks that it computed.
     """
 
     dask: Name
@@ -68,8 +69,7 @@ class DaskCrashed(Event):
 
 @event("dask.gpu_unused", FACT)
 class DaskGpuUnused(Event):
-    """No process on a VM of a Dask cluster has used the VM's GPU (`gpu`) in the `seconds` since its
-    worker started.
+    """No process on a VM has used its GPU (`gpu`) in the `seconds` since its worker started.
 
     Zero seconds report that a process uses it now.
     """
@@ -82,7 +82,10 @@ class DaskGpuUnused(Event):
 
 @event("dask.closed", FACT)
 class DaskClosed(Event):
-    """The scheduler of a Dask cluster ended normally; `reason` is a clause (`its client is gone`)."""
+    """The scheduler of a Dask cluster ended normally.
+
+    `reason` is a clause (`its client is gone`).
+    """
 
     dask: Name
     reason: str
@@ -114,7 +117,7 @@ def from_dask(line: bytes, dask: str, vm: str, schedules: bool, since: int, unti
 
 @event("dask.began", FACT)
 class DaskBegan(Event):
-    """Its scheduler is given to this VM."""
+    """The scheduler was assigned to this VM."""
 
     dask: Name
     vm: Name

@@ -75,7 +75,7 @@ class Dask(Handle[DaskState, DaskState]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the Dask cluster; a failure is ignored, because it ends without its client anyway."""
+        """Stop the Dask cluster; ignore failures, because it ends without its client anyway."""
         with suppress(TransientError):
             self.stop()
 

@@ -1,6 +1,6 @@
 """Conduct the jobs of a cluster, from the controller.
 
-`decisions.decide` says what is due for a job; `Jobs` records that or sends it to the agents of the
+`decisions.decide` returns what is due for a job; `Jobs` records that or sends it to the agents of the
 job's VMs. While an attempt is under way, one `_Rank` for each of its VMs
 
 1. copies the job's files to the VM and asks its agent to begin the command (`_begin`),

@@ -26,9 +26,10 @@ from .events import JobExited
 from .state import JobState
 
 END_AHEAD_SECONDS = 60.0
-"""Jobs stop this long before the limits of a cluster end it, so that the folders that they keep
-reach this machine. When Compute Engine ends a VM at its time limit, it gives no more notice than at
-a preemption, and only small folders are copied in that time.
+"""Time before the limits of a cluster at which jobs stop, so that their folders are received.
+
+When Compute Engine ends a VM at its time limit, it gives no more notice than at a preemption, and
+only small folders are copied in that time.
 """
 STOP_SECONDS = 90.0
 """A stopped job whose VMs have not reported the end of its command after this time is over."""
@@ -63,7 +64,7 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """End the attempt; another one follows. `failed`: this one counts as a failure."""
+    """End the attempt; another one follows. `failed` is whether it counts as a failure."""
 
     reason: str
     failed: bool = False
@@ -224,9 +225,9 @@ def _is_lost(vm: str, job: JobState, state: ClusterState) -> bool:
 
 
 def _failures(job: JobState, now: float) -> list[JobExited]:
-    """Return the ends of the command that count as failures, the most telling first.
+    """Return the ends of the command that count as failures, the most informative first.
 
-    A failed command says more than one that ended by a notice after which its VM stayed.
+    A failed command is more informative than one that ended by a notice after which its VM stayed.
     """
     failures = [exit for exit in job.exits.values() if _is_failure(exit, now)]
     return sorted(failures, key=lambda exit: exit.noticed)
@@ -234,7 +235,7 @@ def _failures(job: JobState, now: float) -> list[JobExited]:
 
 def _is_failure(exit: JobExited, now: float) -> bool:
     if exit.noticed:
-        # `exit.at` is when the controller read of it, not when the VM says that it was.
+        # `exit.at` is when the controller read the event, not the time that the VM reported.
         return now - exit.at > LEAVING_SECONDS
     return exit.code != 0
 

@@ -11,9 +11,9 @@ from ...protocol.vm_events import VM
 
 @event("job.started", FACT)
 class JobStarted(Event):
-    """The command of a job runs on this rank's VM, in that attempt.
+    """The command of a job runs on this rank's VM, in this attempt.
 
-    `kept`: the number of the archive that its folder began with (0: none).
+    `kept` is the number of the archive that its folder was restored from (0: none).
     """
 
     job: Name
@@ -24,12 +24,11 @@ class JobStarted(Event):
 
 @event("job.packed", FACT)
 class JobPacked(Event):
-    """A VM has packed the folder of a job: the archive of that `number`, with its `files`, `bytes`
-    and SHA-256.
+    """A VM packed the folder of a job as archive `number`, with its `files`, `bytes` and SHA-256.
 
-    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks what
-    changed in theirs since the attempt began. `saved`: the last change in it, in seconds since 1970
-    by the controller's clock as far as the VM can tell (0: it counts as older than any other).
+    It is kept (`job.kept`) once the controller has it. Rank 0 packs its folder, other ranks the
+    changes in theirs since the attempt started. `saved` is the time of the last change, in seconds
+    since 1970 by the VM's estimate of the controller's clock (0: older than any other).
     """
 
     job: Name
@@ -43,10 +42,10 @@ class JobPacked(Event):
 
 @event("job.unkept", FACT)
 class JobUnkept(Event):
-    """The folder of a job cannot be packed, or not all of it (`reason`, a clause). What was kept
-    before stays.
+    """The folder of a job cannot be packed completely (`reason`, a clause).
 
-    Told once of failures that follow each other; an empty reason says that it is over.
+    The previous archive is kept. Consecutive failures are reported once; an empty reason reports
+    their end.
     """
 
     job: Name
@@ -56,10 +55,9 @@ class JobUnkept(Event):
 
 @event("job.gpu_unused", FACT)
 class JobGpuUnused(Event):
-    """No process of a job has used the GPU of this rank's VM (`gpu`) in the `seconds` since the
-    command started.
+    """No process of a job has used the GPU (`gpu`) of this rank's VM since the command started.
 
-    Zero seconds report that a process uses it now.
+    `seconds` is the time since then. Zero seconds report that a process uses it now.
     """
 
     job: Name

@@ -131,7 +131,7 @@ def ended(job: JobState, event: e.WorkEnded) -> JobState:
 
 
 def _decisive_exit(job: JobState) -> JobExited | None:
-    """Return the exit of the last attempt that says how the job ended.
+    """Return the exit of the last attempt that determines how the job ended.
 
     That is the first one, or the first failure if the job was not stopped: the other ranks are
     asked to end because of it.

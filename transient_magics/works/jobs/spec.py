@@ -20,16 +20,17 @@ LEAST_AT_NOTICE_SECONDS = 15.0
 """Shorter than this, a command could not save and its folder could not be packed and copied."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 RESERVED = ("TRANSIENT_", "LD_")
-"""How no variable of a job may begin: the first are ours, with the others nothing of ours would
-start.
+"""Reserved prefixes of environment variables.
+
+The first one is used by this package; variables with the other one could prevent its processes from
+starting.
 """
 
 
 def folder_or_none(value: str) -> str:
-    """A folder below the one in which the command runs (a trailing slash is dropped), or the empty
-    text.
+    """Return a folder below the working directory of the command, or the empty text.
 
-    Raises ValueError for what leads elsewhere.
+    A trailing slash is removed. Raises ValueError for other paths.
     """
     if value != "/":
         name = value.rstrip("/")
@@ -50,7 +51,7 @@ def _command(value: str) -> str:
 
 
 def variable_name(value: str) -> str:
-    """The name of an environment variable. Raises ValueError."""
+    """Return a valid name of an environment variable. Raises ValueError."""
     if not _VARIABLE.fullmatch(value):
         raise ValueError(f"{value!r:.80} is no name of a variable")
     if value.startswith(RESERVED):
@@ -103,12 +104,13 @@ class JobSpec:
     declared_at: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back as an equal spec."""
+        """Return plain JSON values, from which `from_dict` creates an equal spec."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote; unknown fields are ignored. Raises ValueError with the field
-        that is wrong.
+        """Create a spec from the values of `to_dict`; unknown fields are ignored.
+
+        Raises ValueError with the invalid field.
         """
         return checks.built(cls, values)

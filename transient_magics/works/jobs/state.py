@@ -12,8 +12,9 @@ from .spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class JobState(Work[JobSpec]):
-    """One job. An attempt is under way where `vms` are named: those to which it was given, rank 0
-    first.
+    """The state of one job.
+
+    While an attempt is running, `vms` are its VMs, rank 0 first; else `vms` is empty.
     """
 
     kind = "job"
@@ -21,34 +22,34 @@ class JobState(Work[JobSpec]):
     attempt: int = 0
     vms: tuple[str, ...] = ()
     began_at: float = 0.0
-    """When the attempt under way was given to its VMs."""
+    """Time at which the current attempt was assigned to its VMs."""
     started: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By VM: when the command runs there in the attempt under way."""
+    """Start times of the command in the current attempt, by VM."""
     exits: Mapping[str, JobExited] = field(default_factory=dict[str, JobExited])
-    """By VM: how it ended there."""
+    """Ends of the command, by VM."""
     kept: JobKept | None = None
-    """The folder as it was brought here last."""
+    """The last received archive of the folder."""
     gpu_unused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By VM: the GPU that no process of the attempt under way has used yet, once that was reported.
-    """
+    """GPUs reported as unused in the current attempt, by VM."""
     packed: Mapping[int, int] = field(default_factory=dict[int, int])
-    """By rank: the number on its VM of the last archive that was taken in the attempt under way."""
+    """Numbers of the last received archives in the current attempt, by rank."""
     unkept: str = ""
-    """Why it is not brought here, or not all of it, a clause, while it is not; at the end, what it
-    then is.
+    """Reason why the folder is not received completely, a clause; empty if it is.
+
+    At the end of the job, the final reason.
     """
     interruptions: int = 0
-    """Attempts that ended without a fault of the job's own."""
+    """Number of attempts that ended without a failure of the job."""
     failures: int = 0
     spent: float = 0.0
-    """Seconds for which it ran in the attempts before."""
+    """Running time in previous attempts, in seconds."""
     started_at: float = 0.0
     code: int | None = None
     tail: str = ""
 
     @property
     def worker_count(self) -> int:
-        """How many workers it asks for."""
+        """The number of workers that it requests."""
         return self.spec.workers
 
     @property
@@ -57,6 +58,6 @@ class JobState(Work[JobSpec]):
         return not self.vms
 
     def ran(self, now: float) -> float:
-        """For how many seconds its command has run, over all attempts."""
+        """Return the running time of its command over all attempts, in seconds."""
         begin = min(self.started.values(), default=0.0)
         return self.spent + (max(0.0, now - begin) if begin else 0.0)

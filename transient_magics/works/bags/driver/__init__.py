@@ -1,5 +1,5 @@
-"""The process of a bag's driver, beside Dask's scheduler on the VM of the first parameter server.
+"""The process of a bag's driver, which is also Dask's scheduler.
 
-It runs under the account that runs users' code, and needs the whole package. What it decides is
-`bags.core`.
+It runs on the VM of the first parameter server, under the account that runs users' code, and needs
+the whole package. Its decisions are in `decisions`.
 """

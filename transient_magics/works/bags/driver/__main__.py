@@ -1,5 +1,6 @@
-"""`python -m transient_magics.works.bags.driver --folder DIRECTORY`: be the wanted scheduler, and
-the driver.
+"""Run a bag's scheduler and driver.
+
+Usage: `python -m transient_magics.works.bags.driver --folder DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ...dask.on_vm.task import DaskTask
 
 
 def main() -> None:
-    """Be both until the bag is over; a second process that would ends at once."""
+    """Run both until the bag is over; a second process for it ends immediately."""
     parser = argparse.ArgumentParser(
         description="The driver of a bag of jobs; started by the agent."
     )

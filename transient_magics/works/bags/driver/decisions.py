@@ -17,10 +17,11 @@ from ..state import BagJobState, BagState
 from ..surrogate.active_learning import LEAST_JUDGED, good_enough
 
 LEAST_TIMED = 3
-"""Results from which on it is known how long a job takes, where that was not declared."""
+"""Least number of results from which the duration of a job is estimated, if not declared."""
 _MOST_FAILED = 3
-"""Jobs that failed for good, beyond those with a result: then the function is at fault, and not the
-points.
+"""Limit on permanently failed jobs beyond the number of results.
+
+Above it, the function is the cause, not the points.
 """
 _LONGER = 2.0
 
@@ -38,12 +39,12 @@ class Lifetimes:
     boot_hours: Amount = 0.0
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back."""
+        """Return plain JSON values, from which `from_dict` creates an equal object."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote. Raises ValueError with what is wrong."""
+        """Create an object from the values of `to_dict`. Raises ValueError."""
         return checks.built(cls, values)
 
 

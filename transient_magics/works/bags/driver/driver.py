@@ -163,7 +163,7 @@ class Driver:
         self._lines.write(event.kind, told(event))
 
     def saved(self, job: int, attempt: int, done: float, seconds: float, data: bytes) -> None:
-        """Keep a checkpoint of a job. Called by threads."""
+        """Keep a checkpoint of a job. Threads call it."""
         known = self.state.jobs.get(job)
         if (
             known is None
@@ -431,7 +431,7 @@ class Driver:
             tolerances = spec.tolerances(state.outputs)
         else:
             tolerances = None
-        # Where jobs fail for good nothing is ever learnt, and most would be.
+        # Nothing is learnt where jobs fail permanently, so such points would be proposed again.
         failed = [job for job in state.jobs.values() if job.phase == "failed"]
         return propose(
             spec.space,
@@ -445,7 +445,7 @@ class Driver:
         )
 
     async def _learn(self) -> None:
-        """Learn from all results so far, after those that are new were judged."""
+        """Judge new results, then learn from all results so far."""
         state = self.state
         spec = self._spec
         if state.learnt:
@@ -488,6 +488,6 @@ class Driver:
 
 
 async def serve(folder: Path, task: DaskTask) -> None:
-    """Be the scheduler and the driver of the bag in the folder, until it is over or told to end."""
+    """Run the scheduler and the driver of the bag in the folder until its end or SIGTERM."""
     driver = await asyncio.to_thread(Driver, folder)
     await scheduler.serve(folder, task, BagScheduler, driver.until)

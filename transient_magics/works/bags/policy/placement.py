@@ -1,4 +1,4 @@
-"""Place a bag's jobs on VMs, plan when they are saved, and compare types of VM. Pure."""
+"""Place a bag's jobs on VMs, plan their checkpoints, and compare VM types. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ....protocol.checks import Amount, within
 from ....protocol.outputs import Policy
 
 SPARE_HOURS = 1.0
-"""How long a stable VM is kept without a job (HPDC 2020, section 5)."""
+"""Time for which a stable VM is kept without a job (HPDC 2020, section 5)."""
 
 _PIECES = 60
 _FURTHEST = 200.0
@@ -71,7 +71,7 @@ class Expectations:
         return lives * work + lost + ((1 - lives) * again if lives < 1 else 0.0)
 
     def risk(self, work: float, age: float = 0.0) -> float:
-        """The probability that a VM of this age is gone before the work is done."""
+        """Return the probability that a VM of this age is revoked before the work is done."""
         return 1 - self._chances(work, age)[0]
 
     def saves(self, work: float, age: float) -> tuple[float, ...]:
@@ -96,8 +96,9 @@ class Expectations:
         return work
 
     def _chances(self, work: float, age: float) -> tuple[float, float]:
-        """The probability of living through the work; and the hours lost, times the probability of
-        losing them.
+        """Return the probability of surviving the work, and the expected lost hours.
+
+        The lost hours include the probability of losing them.
         """
         now = _read(self._alive, age)
         then = _read(self._alive, age + work)
@@ -131,8 +132,10 @@ _Share = Annotated[float, within(0, 1)]
 
 @dataclass(frozen=True)
 class Survival:
-    """The `shares` of VMs that live longer than each of the `ages` in hours; straight between them.
-    Beyond the last one VMs are revoked at `rate` per hour. A step down is two points at one age.
+    """A survival function of VMs, linear between points.
+
+    `shares` are the shares of VMs that live longer than each of the `ages`, in hours. After the
+    last age, VMs are revoked at `rate` per hour. A step down is two points at one age.
     """
 
     ages: tuple[Amount, ...]
@@ -151,12 +154,12 @@ class Survival:
 
     @classmethod
     def of(cls, model: LifetimeModel) -> Self:
-        """Another model's, every six minutes of the first two days, and where it falls at once."""
+        """Return the table of a model: every six minutes of two days, and the time of its end."""
         ages = np.arange(0.0, _END + _FINE_AGES / 2, _FINE_AGES)
         shares = np.minimum.accumulate(np.clip(model.survival(ages), 0.0, 1.0))
         shares[0] = 1.0
         gone = np.flatnonzero(shares <= 0)
-        if len(gone):  # a contract ends them: at one moment between two of these
+        if len(gone):  # a contract ends all VMs at one time between two ages
             low = ages[gone[0] - 1]
             high = ages[gone[0]]
             for _ in range(40):
@@ -199,12 +202,12 @@ class Survival:
         return np.maximum(found, np.nextafter(age, np.inf))
 
     def to_dict(self) -> dict[str, object]:
-        """Plain JSON values; `from_dict` reads them back as an equal table."""
+        """Return plain JSON values, from which `from_dict` creates an equal table."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Self:
-        """Read what `to_dict` wrote. Raises ValueError with what is wrong."""
+        """Create a table from the values of `to_dict`. Raises ValueError."""
         return checks.built(cls, values)
 
     @cached_property
@@ -214,9 +217,10 @@ class Survival:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A VM without a job: its age, and for how long it has had none, in hours. `fresh`: it is
-    younger than the bag's driver, so its age when it is first seen here is what a fresh one takes
-    to come.
+    """A VM without a job, with its age and its idle time in hours.
+
+    A `fresh` VM is younger than the bag's driver, so its age when first seen is the start-up time
+    of a new VM.
     """
 
     vm: str
@@ -227,7 +231,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job to be begun, with the hours of work that are left of it."""
+    """A job to start, with its remaining work in hours."""
 
     job: int
     work: float
@@ -235,8 +239,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`pairs` of a job and its VM; VMs to give up, each for a fresh one (`renew`) or for none
-    (`drop`).
+    """A placement: `pairs` of a job and its VM, and VMs to give up.
+
+    VMs in `renew` are replaced by new ones, those in `drop` are not.
     """
 
     pairs: tuple[tuple[int, str], ...] = ()
@@ -289,7 +294,7 @@ def place(
 
 
 def takes(expected: Expectations, work: float, age: float, boot: float = 0.0) -> bool:
-    """Whether such a job goes to a VM of that age rather than to a fresh one: E[T_s] <= E[T_0]."""
+    """Return whether a job prefers a VM of this age to a new one: E[T_s] <= E[T_0]."""
     return expected.hours(work, age) <= boot + expected.hours(work, 0.0)
 
 
@@ -305,17 +310,15 @@ class Kind:
 
     @property
     def cost(self) -> float:
-        """n x price x E[T]: of one round of jobs, one on each VM."""
+        """The cost of one round of jobs, one on each VM: n x price x E[T]."""
         return self.vms * self.hourly * self.expected.hours(self.work)
 
     @property
     def job_cost(self) -> float:
-        """Dollars of one job."""
+        """The cost of one job, in US dollars."""
         return self.hourly * self.expected.hours(self.work)
 
 
 def cheapest(kinds: Sequence[Kind]) -> Kind:
-    """The type with the least n x price x E[T]; where the number of VMs differs, by what they get
-    done.
-    """
+    """Return the type with the least cost per job, then the least n x price x E[T]."""
     return min(kinds, key=lambda each: (each.job_cost, each.cost))

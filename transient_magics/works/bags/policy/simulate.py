@@ -32,8 +32,10 @@ _MOST_OFF = 1.0
 Three jobs determine it poorly, and without the limit simulated jobs would never end.
 """
 _USUAL_LIFE = 25.0
-"""Mean hours that a Spot VM lives: with this prior, worth one revocation, those of the bag's own
-VMs count. Of the VMs that were published in 2019 a third to a half lived for 24 hours.
+"""Prior mean lifetime of a Spot VM in hours, with the weight of one revocation.
+
+It is combined with the lifetimes of the bag's own VMs. Of the VMs published in 2019, a third to a
+half lived for 24 hours.
 """
 
 
@@ -65,9 +67,10 @@ class Bag:
 
 @dataclass(frozen=True)
 class Courses:
-    """One entry per course. `failed`: attempts lost with their VM; `computed`: hours of the jobs
-    that count; `lost`: hours computed in vain; `saving`: hours of checkpoints; `rented`: hours of
-    all VMs.
+    """Results of simulated courses, one entry per course.
+
+    `failed` are attempts lost with their VM, `computed` hours of the jobs that count, `lost` hours
+    of lost work, `saving` hours of checkpoints, and `rented` hours of all VMs.
     """
 
     hours: _Array
@@ -78,7 +81,7 @@ class Courses:
     saving: _Array
     rented: _Array
     started: _Array = field(default_factory=lambda: np.zeros(0))
-    """VMs that were rented."""
+    """Number of rented VMs."""
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class _Vm:
     begun: float = 0.0
     ends: float = 0.0
     schedule: tuple[tuple[float, float], ...] = ()
-    """When each checkpoint is made, and the work that is safe then."""
+    """Time of each checkpoint, and the saved work at that time."""
 
 
 def simulate(
@@ -281,20 +284,20 @@ class _Course:
 
 @dataclass(frozen=True)
 class Progress:
-    """A bag under way.
+    """The progress of a running bag.
 
     Attributes
     ----------
     left : int
-        Results that it still needs.
+        Number of missing results.
     waiting : int
-        Jobs that may still begin, those that are not waited for among them.
+        Jobs that may still start, spare jobs included.
     finished : tuple of float
-        What each finished job took, in hours.
+        Time of each finished job, in hours.
     running : tuple of float
-        What each running job has taken so far, in hours.
+        Elapsed time of each running job, in hours.
     vms : int
-        VMs that work on it, those that are being replaced among them.
+        VMs that work on it, including those being replaced.
     lost : int
         VMs that were revoked.
     watched : float
@@ -317,7 +320,10 @@ class Progress:
 
 
 def hours_left(bag: Progress, *, courses: int = 100, seed: int = 0) -> _Array:
-    """Hours from now until all results are there, for each course; of LEAST_FINISHED jobs at least."""
+    """Return the hours until all results are available, for each course.
+
+    It requires at least LEAST_FINISHED finished jobs.
+    """
     random = np.random.default_rng(seed)
     running = _running(bag, random, courses)
     further = _further(bag, running, random, courses)
@@ -329,10 +335,10 @@ def hours_left(bag: Progress, *, courses: int = 100, seed: int = 0) -> _Array:
 
 
 def middle(hours: _Array, level: float = 0.9) -> tuple[float, float, float]:
-    """The middle `level` of courses, and their median: low end, median, high end.
+    """Return the low end, the median and the high end of the middle `level` of courses.
 
-    One more course lies between the ends with that probability, also of few (Weibull's plotting
-    positions).
+    A further course lies between the ends with this probability, even for few courses (Weibull's
+    plotting positions).
     """
     low, median, high = np.quantile(
         hours, [(1 - level) / 2, 0.5, (1 + level) / 2], method="weibull"
@@ -341,12 +347,11 @@ def middle(hours: _Array, level: float = 0.9) -> tuple[float, float, float]:
 
 
 def _running(bag: Progress, random: np.random.Generator, courses: int) -> _Array:
-    """The whole time of each running job. Shape (courses, running)."""
+    """Return the total time of each running job. Shape (courses, running)."""
     finished = np.log(bag.finished)
     elapsed = np.log(np.maximum(bag.running, 1e-6))
     mean, deviation = _fitted(finished, elapsed)
-    # Both parameters vary as a normal distribution by the information that the jobs give, and as t
-    # of so few.
+    # Both parameters vary normally by the information of the jobs, widened to t for few jobs.
     root = np.linalg.cholesky(np.linalg.inv(_information(finished, elapsed, mean, deviation)))
     freedom = len(finished) - 1
     wider = np.sqrt(freedom / random.chisquare(freedom, courses))
@@ -359,8 +364,9 @@ def _running(bag: Progress, random: np.random.Generator, courses: int) -> _Array
 
 
 def _information(finished: _Array, elapsed: _Array, mean: float, deviation: float) -> _Array:
-    """The observed information on the mean and the logarithm of the deviation of normal values, of
-    which those of running jobs lie above `elapsed`. Shape (2, 2).
+    """Return the observed information on the mean and the log deviation of normal values.
+
+    Values of running jobs lie above `elapsed`. Shape (2, 2).
     """
     seen = (finished - mean) / deviation
     beyond = (elapsed - mean) / deviation
@@ -373,12 +379,15 @@ def _information(finished: _Array, elapsed: _Array, mean: float, deviation: floa
 
 
 def _hazard(beyond: _Array) -> _Array:
-    """Density over upper tail of the standard normal distribution."""
+    """Return the density over the upper tail of the standard normal distribution."""
     return np.exp(-(beyond**2) / 2 - special.log_ndtr(-beyond)) / (2 * np.pi) ** 0.5
 
 
 def _fitted(finished: _Array, elapsed: _Array) -> tuple[float, float]:
-    """Mean and deviation of the logarithms, of which those of running jobs lie above `elapsed`."""
+    """Return the mean and deviation of the logarithms.
+
+    Values of running jobs lie above `elapsed`.
+    """
     mean = float(finished.mean())
     variance = float(finished.var(ddof=1))
     for _ in range(_ROUNDS if len(elapsed) else 0):
@@ -394,7 +403,7 @@ def _fitted(finished: _Array, elapsed: _Array) -> tuple[float, float]:
 
 
 def _further(bag: Progress, running: _Array, random: np.random.Generator, courses: int) -> _Array:
-    """The time of each further job. Shape (courses, waiting)."""
+    """Return the time of each further job. Shape (courses, waiting)."""
     finished = np.broadcast_to(np.array(bag.finished), (courses, len(bag.finished)))
     sample = np.hstack([finished, running])
     many = sample.shape[1]
@@ -404,7 +413,7 @@ def _further(bag: Progress, running: _Array, random: np.random.Generator, course
     shares = random.random((courses, bag.waiting))
     places = np.stack([np.searchsorted(*pair) for pair in zip(weights, shares, strict=True)])
     drawn = np.take_along_axis(sample, np.minimum(places, many - 1), axis=1)
-    # The weighted mean varies less than Student's t does of so few.
+    # The weighted mean of few values varies less than Student's t.
     means = (np.diff(weights, axis=1, prepend=0.0) * sample).sum(axis=1, keepdims=True)
     middle = sample.mean(axis=1, keepdims=True)
     wider = (
@@ -417,14 +426,16 @@ def _further(bag: Progress, running: _Array, random: np.random.Generator, course
 def scheduled(
     bag: Progress, running: _Array, further: _Array, rate: _Array, random: np.random.Generator
 ) -> _Array:
-    """Hours until `bag.left` results are there, in each course; MOST_HOURS where they never are.
+    """Return the hours until `bag.left` results are available, in each course.
+
+    MOST_HOURS is the upper limit.
 
     Parameters
     ----------
     running : (courses, running) array
-        What each running job takes in all, in hours.
+        Total time of each running job, in hours.
     further : (courses, waiting) array
-        What each further job takes, in hours.
+        Time of each further job, in hours.
     rate : (courses,) array
         Revocations per VM and hour.
     """
@@ -448,7 +459,7 @@ def scheduled(
     def attempt(
         vm: NDArray[np.intp], begins: _Array, takes: _Array, again: _Array, turn: int
     ) -> None:
-        """A job on one VM of each course; where `begins` is infinite there is none."""
+        """Run a job on one VM of each course; an infinite `begins` means no job."""
         ends = begins + takes
         dead = dies[places, vm]
         lost = (ends > dead) & np.isfinite(begins)

@@ -18,7 +18,7 @@ from .cube import Cube, sobol
 from .model import Surrogate
 
 FILLING = 5
-"""Every fifth point fills the space."""
+"""Interval of the points that fill the space: one in `FILLING`."""
 _CANDIDATES = 1024
 _Array = NDArray[np.float64]
 Point = Mapping[str, Value]

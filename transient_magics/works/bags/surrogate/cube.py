@@ -1,6 +1,4 @@
-"""A space as the unit cube: where its points are, which are inside of the data, and which fill it
-evenly.
-"""
+"""Spaces as unit cubes: places of points, the convex hull of data, and space-filling points."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ class Cube:
         return tuple(each.name for each in self.space)
 
     def rows(self, points: Sequence[Mapping[str, Value]]) -> _Array:
-        """Where the points are, a row each. Raises KeyError for one without a parameter."""
+        """Return the places of points as rows. Raises KeyError for a missing parameter."""
         return np.array(
             [
                 [_place(each, _number(each, point[each.name])) for each in self.space]
@@ -44,15 +42,16 @@ class Cube:
         ).reshape(len(points), len(self.space))
 
     def point(self, row: _Array) -> dict[str, Value]:
-        """The point of the space that is nearest to a place in the cube."""
+        """Return the point of the space nearest to a place in the cube."""
         return {
             each.name: _value(each, float(place))
             for each, place in zip(self.space, row, strict=True)
         }
 
     def corners(self) -> list[dict[str, Value]]:
-        """The ends of all dimensions in all combinations, where they are 16 at most: between them
-        lies all else.
+        """Return all corners of the space if there are at most 16, else none.
+
+        All other points lie between them.
         """
         if 2 ** len(self.space) > _MOST_CORNERS:
             return []
@@ -73,9 +72,8 @@ def sobol(dimensions: int, count: int, seed: int) -> _Array:
     """Return the first `count` rows of the Sobol sequence, scrambled by the seed."""
     from scipy.stats import qmc
 
-    size = (
-        1 << max(count - 1, 1).bit_length()
-    )  # of a power of two none is left out, which keeps it even
+    # The sequence is uniform for powers of two.
+    size = 1 << max(count - 1, 1).bit_length()
     return qmc.Sobol(dimensions, rng=np.random.default_rng(seed)).random(size)[:count]
 
 
@@ -123,7 +121,7 @@ def all_inside(data: _Array, rows: _Array) -> NDArray[np.bool_]:
 
 
 def _number(dimension: Dimension, value: Value) -> float:
-    """The value as a number; where not all choices are numbers, its place among them."""
+    """Return the value as a number; its index if not all choices are numbers."""
     if dimension.kind != "choice" or all(
         math.isfinite(as_number(choice)) for choice in dimension.choices
     ):

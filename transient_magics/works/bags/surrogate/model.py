@@ -53,11 +53,12 @@ _STEPS = 400
 _FEW = 500
 
 
-# An ensemble of small networks, for more results than a Gaussian process has time for.
+# An ensemble of small networks, for numbers of results at which a Gaussian process is too slow.
 #
-# Each member is learnt from results drawn with replacement; how far the members differ, times a factor, is the
-# standard deviation (Breiman 1996, doi 10.1007/BF00058655; Lakshminarayanan, Pritzel and Blundell, arXiv 1612.01474).
-# The factor scales predicted deviations to the residuals at results that a member was not learnt from.
+# Each member is learnt from results drawn with replacement. The deviation of the members times a
+# factor is the standard deviation (Breiman 1996, doi 10.1007/BF00058655; Lakshminarayanan, Pritzel
+# and Blundell, arXiv 1612.01474). The factor scales predicted deviations to the residuals at
+# results that a member was not learnt from.
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +132,11 @@ def learn_ensemble(rows: _Array, values: _Array, errors: _Array | None, seed: in
             tol=1e-6,
             random_state=seed + member,
         )
+        # Products this small are slower on several threads.
         with (
             warnings.catch_warnings(),
             threadpool_limits(1),
-        ):  # products this small are slower on several threads
+        ):
             warnings.simplefilter("ignore", ConvergenceWarning)
             network.fit(rows[drawn], scaled[drawn])
         weights.append(tuple(np.asarray(each, float) for each in network.coefs_))
@@ -239,9 +241,8 @@ def learn_gaussian(rows: _Array, values: _Array, errors: _Array | None, seed: in
     else:
         noise = (errors / scale) ** 2
     some = np.random.default_rng(seed).permutation(len(rows))[:_MOST_FITTED]
-    lengths: Any = np.ones(
-        rows.shape[1]
-    )  # one number, as the type has it, or one for each dimension
+    # scikit-learn annotates one length, but accepts one for each dimension.
+    lengths: Any = np.ones(rows.shape[1])
     chosen = _KERNELS[0]
     found = cast("Any", None)
     likeliest = -math.inf
@@ -261,7 +262,7 @@ def learn_gaussian(rows: _Array, values: _Array, errors: _Array | None, seed: in
             n_restarts_optimizer=2,
             random_state=seed,
         )
-        with warnings.catch_warnings():  # a parameter at its bound is an answer
+        with warnings.catch_warnings():  # a parameter at its bound is valid
             warnings.simplefilter("ignore", ConvergenceWarning)
             process.fit(rows[some], scaled[some])
         likelihood = float(process.log_marginal_likelihood_value_)
@@ -304,9 +305,8 @@ class Answer:
 
     def __str__(self) -> str:
         value = f"{self.value:.6g}"
-        if (
-            _LEAST_PLAIN <= self.sd < _MOST_PLAIN
-        ):  # no digit of the value says more than its deviation leaves open
+        # Digits below the standard deviation are not significant.
+        if _LEAST_PLAIN <= self.sd < _MOST_PLAIN:
             value = f"{self.value:.{max(0, 1 - math.floor(math.log10(self.sd)))}f}"
         return f"{value} ± {self.sd:.2g} (from the {self.source})"
 
@@ -315,7 +315,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """`models` by output, learnt from results at `rows` of the unit cube of the `space`."""
+    """A surrogate: `models` by output, learnt from results at `rows` of the unit cube."""
 
     space: tuple[Dimension, ...]
     models: Mapping[str, Gaussian | Ensemble]

@@ -1,8 +1,7 @@
-"""One attempt of a bag's job, in the worker on its VM: the function of the cell is called, what it
-returns is checked.
+"""One attempt of a bag's job in the worker on its VM.
 
-What goes wrong in it is an answer too, in plain values: nothing of the user's classes crosses to
-the driver.
+It calls the function of the cell and checks the returned values. Errors are returned as plain
+values too, so the driver never receives objects of the user's classes.
 """
 
 # pyright: basic
@@ -95,8 +94,9 @@ class Checkpoint:
         return now - self._last >= max(_LEAST_SECONDS, _RARELY * self._took)
 
     def save(self, arrays: Mapping[str, Any]) -> bool:
-        """Ship the arrays if that is due; whether it was. Raises ValueError for arrays that cannot
-        be saved.
+        """Send the arrays if a checkpoint is due, and return whether it was.
+
+        Raises ValueError for arrays that cannot be saved.
         """
         if not self.due:
             return False
@@ -132,12 +132,13 @@ def compute(
     saves: Sequence[float],
     most: float = 0.0,
 ) -> dict[str, Any]:
-    """Call the cell's function at the point. `seconds` of computing, the last that it `said`; and
-    either what it `returned`, with `arrays` as an npz file, or `fault` (raised, invalid) with the
-    `reason`.
+    """Call the cell's function at the point and return the result as plain values.
 
-    After `most` seconds (0: never) the VM's agent kills this process: not even `abort` arrives
-    while the function is in compiled code that holds the interpreter.
+    They are `seconds` of computing, the last output (`said`), and either the `returned` values,
+    with `arrays` as an npz file, or `fault` (raised, invalid) with the `reason`.
+
+    After `most` seconds (0: never), the VM's agent kills this process, because `abort` has no
+    effect while the function is in compiled code that holds the interpreter.
     """
     record.clear_output(_folder())
     with record.time_limit(_folder(), most), _event_loop():
@@ -146,13 +147,13 @@ def compute(
 
 
 def printed() -> str:
-    """The last that the job in this process has printed."""
+    """Return the last output of the job in this process."""
     return record.last_output(_folder())
 
 
 @contextmanager
 def _event_loop() -> Iterator[None]:
-    """With an event loop for `asyncio.get_event_loop()`, which threads have none of otherwise."""
+    """Provide an event loop for `asyncio.get_event_loop()`, which threads otherwise lack."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -172,7 +173,7 @@ def _computed(
     began = time.monotonic()
     try:
         found = _function(source)(**_arguments(source, point, seed, checkpoint))
-    except Exception as error:  # noqa: BLE001 - any error of the user's code is a failure of the job
+    except Exception as error:  # noqa: BLE001 - any error of users' code fails the job
         return {"fault": "raised", "reason": _said(error), "seconds": time.monotonic() - began}
     except SystemExit as error:
         return {
@@ -189,9 +190,9 @@ def _computed(
 
 
 def abort() -> str:
-    """End this worker's process: a job in it has taken too long. Its VM's agent begins another one.
+    """End this worker's process after a job's timeout, and return the last output of the job.
 
-    The last that the job printed: the process lives on for as long as it takes to answer that.
+    The process ends shortly after this answer, and the VM's agent starts another one.
     """
     threading.Timer(_ANSWER_SECONDS, os.kill, (os.getpid(), signal.SIGKILL)).start()
     return printed()
@@ -207,7 +208,7 @@ def _function(source: str) -> Callable[..., Any]:
             module = run_cell(cell, _folder() / layout.INCLUDE, 0, seed=int(digest[:7], 16))
         except TransientError as error:
             raise error.__cause__ or error from None
-        Generators(vars(module)).renew()  # jobs on other VMs must not draw the same
+        Generators(vars(module)).renew()  # jobs on other VMs must draw other random numbers
         _made[digest] = module
     sys.modules[MODULE_NAME] = _made[digest]
     return _made[digest].__dict__[_NAME]
@@ -228,7 +229,7 @@ def _arguments(
 
 
 def _sorted(found: Any) -> tuple[dict[str, float], bytes]:
-    """Numbers by name, and the other arrays. Raises ValueError with what is wrong."""
+    """Return numbers by name, and the other arrays packed. Raises ValueError."""
     if not isinstance(found, Mapping):
         raise ValueError(f"it returned {type(found).__name__}, not a dict of numbers")
     numbers = dict[str, float]()

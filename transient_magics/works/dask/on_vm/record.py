@@ -23,7 +23,7 @@ TERMINATE_SHARE = 0.95
 OUTPUT_FILE = "output.log"
 _MOST_BYTES = 16 * 2**20
 _ENOUGH = 8 * MOST_SAID
-"""Bytes that have `MOST_SAID` characters, and the rest of a line."""
+"""Number of bytes that contain `MOST_SAID` characters and the rest of a line."""
 
 
 def write_end(folder: Path, pid: int) -> None:

@@ -1,10 +1,11 @@
-"""The scheduler of a Dask cluster, on the VM of the first parameter server, under the account that
-runs users' code.
+"""The scheduler of a Dask cluster.
 
-A worker under notice gets no new task, gives back those that it has not begun, and has
-`LEAVE_SECONDS` in which what only it knows is copied elsewhere and what it computes may end. Dask's
-own retirement has no limit, and does not wait for what is being computed. Then it is removed, and
-what did not fit is computed again.
+It runs on the VM of the first parameter server, under the account that runs users' code.
+
+A worker with a preemption notice receives no new tasks and returns those that it has not started.
+For `LEAVE_SECONDS`, results that only it has are copied to other workers, and running tasks may
+end. Then it is removed, and lost results are computed again. Dask's own retirement has no time
+limit and does not wait for running tasks.
 """
 
 # pyright: basic
@@ -48,9 +49,10 @@ _MOST_REMEMBERED = 1000
 
 # Classify why a worker was lost: preemption or crash. Pure.
 #
-# When a worker disappears, the scheduler does not know whether its VM was preempted or a task crashed it. It remembers
-# the tasks of the worker, and counts them only after the VM reports that the process crashed. A preempted VM reports
-# nothing. Dask's own count does not distinguish the two cases and is not used.
+# When a worker disappears, the scheduler does not know whether its VM was preempted or a task
+# crashed it. It remembers the tasks of the worker, and counts them only after the VM reports that
+# the process crashed. A preempted VM reports nothing. Dask's own count does not distinguish the two
+# cases and is not used.
 
 
 class Faults:
@@ -129,9 +131,8 @@ class VmScheduler(Scheduler):
         The next worker of the same VM reports the crash before it registers.
         """
         stimulus = f"transient-crashed-{time.time()}"
-        await self.remove_worker(
-            worker, stimulus_id=stimulus
-        )  # its connection may not be closed yet
+        # The connection of the worker may not be closed yet.
+        await self.remove_worker(worker, stimulus_id=stimulus)
         failed = self._faults.crashed(worker, process, cause)
         self.log_event(
             "transient",
@@ -219,9 +220,8 @@ class VmScheduler(Scheduler):
             seen |= {ts.key: ts.get_nbytes() for ts in unique}
             if not unique and not ws.processing:
                 break
-            if unique and (
-                policy is None or policy not in manager.policies
-            ):  # the policy removes itself when it is done
+            # The policy removes itself when it is done.
+            if unique and (policy is None or policy not in manager.policies):
                 policy = RetireWorker(ws.address)
                 manager.add_policy(policy)
                 manager.run_once()

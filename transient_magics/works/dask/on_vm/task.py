@@ -37,13 +37,13 @@ class DaskTask:
     """The VM's own address."""
     scheduler: str = ""
     born: Amount = 0.0
-    """When the VM started, in seconds since 1970 (0: unknown)."""
+    """Start time of the VM, in seconds since 1970 (0: unknown)."""
     code: str = ""
     """The name of the whole package's code, for a bag: its driver and its jobs need it."""
 
     @classmethod
     def from_dict(cls, values: object) -> DaskTask:
-        """Read what `to_dict` wrote. Raises ValueError."""
+        """Create a task from the values of `to_dict`. Raises ValueError."""
         return checks.built(cls, values)
 
     def to_dict(self) -> dict[str, object]:

@@ -1,9 +1,8 @@
-"""The worker of a Dask cluster on one VM: one process, which the VM's agent starts again where it
-crashes.
+"""The worker of a Dask cluster on one VM: one process, which the VM's agent restarts after a crash.
 
-There is no nanny: the agent is what a nanny is, and more. It lives as long as the VM; as a process
-of its own it sees memory that grows while the interpreter is held; and it alone can tell a crash
-from a VM that goes.
+The agent replaces Dask's nanny. It lives as long as the VM. As a separate process, it detects
+growing memory while the interpreter is locked. Only the agent distinguishes a crash from the end of
+the VM.
 """
 
 # pyright: basic
@@ -58,9 +57,8 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     spec = DaskSpec.from_dict(checks.parsed_object((folder / layout.DASK).read_bytes()))
     if spec.bag:
         run = RunFolder(folder)
-        await asyncio.to_thread(
-            provide_packages, run
-        )  # before output is captured, so errors are not part of a job's output
+        # Output is captured after this, so its errors are not part of a job's output.
+        await asyncio.to_thread(provide_packages, run)
         await asyncio.to_thread(gpu_use.insist, run.packages)
         record.capture_output(folder)
     own = security(folder)
@@ -68,7 +66,7 @@ async def work(folder: Path, task: DaskTask, crashed: Sequence[dict[str, Any]]) 
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
     taken = threading.Event()
-    """Thread-safe counterpart of `noticed`, for tasks."""
+    """Thread-safe copy of `noticed`, for tasks."""
 
     def notice() -> None:
         taken.set()

@@ -1,4 +1,7 @@
-"""`python -m transient_magics.works.jobs.on_vm --folder DIRECTORY`: run the job in the folder."""
+"""Run the job in a folder.
+
+Usage: `python -m transient_magics.works.jobs.on_vm --folder DIRECTORY`.
+"""
 
 from __future__ import annotations
 

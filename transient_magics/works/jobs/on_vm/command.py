@@ -74,7 +74,7 @@ class CommandProcesses:
 
     def kill(self) -> None:
         """Kill them until none is left, and wait for the orphans among them."""
-        # CommandProcesses that are forked meanwhile are found in the next round.
+        # Processes that are forked in this time are found in the next round.
         for _ in range(20):
             if not self.members():
                 break

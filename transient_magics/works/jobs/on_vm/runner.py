@@ -47,8 +47,9 @@ from .task import JobTask
 
 GRACE_SECONDS = 15.0
 LAST_SECONDS = 24.0
-"""Times after SIGTERM, of `NOTICE_SECONDS`: until the folder is packed in any case, and until all
-processes are killed. If less of the notice is left, the same shares of that.
+"""Times after SIGTERM until the folder is packed (`GRACE_SECONDS`) and all processes are killed.
+
+They refer to `NOTICE_SECONDS`. If less time is left, they are scaled in proportion.
 """
 MASTER_PORT = 29_500
 _LOOK_SECONDS = 1.0

@@ -16,21 +16,21 @@ class JobTask:
     addresses: tuple[str, ...]
     """The addresses of its VMs, rank 0 first."""
     kept: Count = 0
-    """The number of the archive with which the folder begins (0: there is none)."""
+    """Number of the archive that the folder is restored from (0: none)."""
     packed: Count = 0
-    """The number of the last archive that was reported, after which those of this attempt are
-    numbered.
+    """Number of the last reported archive; those of this attempt follow it.
 
-    It is not `kept` where that archive was lost with its machine.
+    It differs from `kept` if that archive was lost with the machine that had it.
     """
     at: Amount = 0.0
-    """The controller's clock, in seconds since 1970 (0: unknown). Ranks are compared by it: which
-    one saved last.
+    """The controller's clock, in seconds since 1970 (0: unknown).
+
+    It determines which rank saved last.
     """
 
     @classmethod
     def from_dict(cls, values: object) -> JobTask:
-        """Read what `to_dict` wrote. Raises ValueError."""
+        """Create a task from the values of `to_dict`. Raises ValueError."""
         return checks.built(cls, values)
 
     def to_dict(self) -> dict[str, object]:
