@@ -171,6 +171,8 @@ def test_the_pages_are_built_without_a_warning(tmp_path: Path) -> None:
     options = (tmp_path / "reference" / "train.html").read_text(encoding="utf-8")
     index = (tmp_path / "genindex.html").read_text(encoding="utf-8")
     for option in declared("train"):
+        if option.is_position:
+            continue  # Sphinx gives positional arguments another anchor
         assert all(f'id="cmdoption-transient-train-{spelling.lstrip("-")}"' in options for spelling in option.spellings)
         assert all(f">{spelling}" in index for spelling in option.spellings)
     assert "vm.preemption_notice" in (tmp_path / "reference" / "events.html").read_text(encoding="utf-8")

@@ -396,9 +396,9 @@ def test_without_a_token_nothing_is_shipped_and_with_the_next_one_it_goes_on(
     given_up, shipped = asyncio.Event(), asyncio.Event()
 
     class Watched(Shipper):
-        async def _due_or_other_token(self, before: object) -> None:
+        async def _wait_for_new_token(self, before: object) -> None:
             given_up.set()
-            await super()._due_or_other_token(before)
+            await super()._wait_for_new_token(before)
 
     def report(event: TrainShipped | TrainUnshipped) -> None:
         told.append((event.kind, dict(vars(event))))
