@@ -3,8 +3,8 @@
 Several workers apply gradients to the same variables at the same time. SGD, Adam, AdamW and RMSprop
 have an operation of TensorFlow that updates a variable on its parameter server without losing
 concurrent updates. For every other Keras optimizer, the parameter server computes Keras's own
-`update_step`, one worker after the other for each variable (a critical section). That is slower:
-`benchmarks/bench_optimizers.py` has the figures.
+`update_step`, one worker after the other for each variable (a critical section). That is slower;
+by how much was not measured.
 
 Where a batch uses a row of an embedding several times, its gradient is the sum of the parts. Keras
 on TensorFlow squares and clips these parts separately.
