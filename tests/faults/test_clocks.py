@@ -41,9 +41,10 @@ def test_a_controllers_clock_that_jumps_ends_no_cluster_and_bills_no_hour(
         for name, value in clock.environment.items():
             patch.setenv(name, value)
         cluster = client.declare(client.Declaration("k80", name="jumpy", max_hours=2, max_cost=1.0, idle=600))
+        # Within the block: a client that finds the controller not there yet starts another one.
+        cluster.wait(PATIENCE)
     patient = Patient(cluster)
     try:
-        cluster.wait(PATIENCE)
         held.close()
         number = patient.controller()
         library = Path(clock.environment["LD_PRELOAD"]).resolve()  # as the kernel names it, without links
