@@ -54,4 +54,6 @@ def test_what_fit_judges_by_holds_where_the_declaration_says_nothing() -> None:
     assert (spec.train_steps, spec.eval_steps, spec.keep_best) == (160, 16, "max accuracy")
     assert spec.stop_when == "min loss no better in 2 evaluations"
     assert fit.applied(RunSpec("run", 0, eval_steps=40)).eval_steps == 40
-    assert fit.applied(RunSpec("run", 60)) == RunSpec("run", 60)
+    declared = fit.applied(RunSpec("run", 60))
+    assert (declared.train_steps, declared.stop_when) == (60, "min loss no better in 2 evaluations")
+    assert FitDeclaration().applied(RunSpec("run", 60)) == RunSpec("run", 60)

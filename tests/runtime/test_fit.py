@@ -72,7 +72,11 @@ TRAINED = {
     "a PyDataset": (f"{PYDATASET}model.fit(Halves(), epochs=2)\n", 500, 4),
     "a DataFrame": (f"{FRAME}model.fit(frame, pd.Series(y), batch_size=50)\n", 50, 20),
     "code behind it": ("history = model.fit(x, y)\nprint(history.history['loss'])\nmodel.save('a.keras')\n", 32, 32),
-    "a function": ("def main():\n    model.fit(x, y)\nif __name__ == '__main__':\n    main()\nmain()\n", 32, 32),
+    "a function": (
+        "def main():\n    model.fit(x, y)\nif __name__ == '__main__':\n    main()\nelse:\n    main()\n",
+        32,
+        32,
+    ),
     "a caught exception": ("try:\n    model.fit(x, y)\nexcept Exception:\n    model = None\n", 32, 32),
     "a callback that a run needs not": (
         "model.fit(x, y, callbacks=[keras.callbacks.TensorBoard(), keras.callbacks.TerminateOnNaN()])\n",
@@ -102,6 +106,22 @@ TRAINED = {
 REFUSED = {
     "twice": ("model.fit(x, y)\nmodel.fit(x, y)\n", "called twice", None),
     "in a loop": ("for epoch in range(3):\n    model.fit(x, y)\n", "in a loop", None),
+    "in a function that is called in a loop": (
+        "def train():\n    model.fit(x, y)\nfor seed in range(3):\n    train()\n",
+        "in a loop",
+        None,
+    ),
+    "in a function that is called twice": (
+        "def train():\n    model.fit(x, y)\ntrain()\ntrain()\n",
+        "called twice",
+        None,
+    ),
+    "examples in their order": ("model.fit(x, y, shuffle=False)\n", "shuffle=False of model.fit", LINE),
+    "nothing to validate with": (
+        "model.fit(x, y, callbacks=[keras.callbacks.EarlyStopping()])\n",
+        "there are no validation data",
+        LINE,
+    ),
     "a generator": ("model.fit((x[:8], y[:8]) for _ in range(9))\n", "is a generator", LINE),
     "no labels": ("model.fit(x)\n", "features without labels", LINE),
     "a callback of the user": (

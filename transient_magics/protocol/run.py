@@ -304,8 +304,6 @@ class FitDeclaration:
 
     def applied(self, spec: RunSpec) -> RunSpec:
         """Return the run's declaration, completed with what it leaves to the cell."""
-        if spec.train_steps:
-            return spec
         keep_best = spec.keep_best or self.keep_best
         stop_when = spec.stop_when or self.stop_when
         eval_steps = spec.eval_steps
@@ -313,7 +311,7 @@ class FitDeclaration:
             eval_steps = self.epoch_steps
         return replace(
             spec,
-            train_steps=self.steps,
+            train_steps=spec.train_steps or self.steps,
             keep_best=keep_best,
             stop_when=stop_when,
             eval_steps=eval_steps,

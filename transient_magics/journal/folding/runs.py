@@ -130,8 +130,7 @@ def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
     }
     spec = state.of(RunState)[event.run].spec
     fit = FitDeclaration(event.steps, event.epoch_steps, event.keep_best, event.stop_when)
-    if event.steps:
-        counted["spec"] = fit.applied(spec)
+    counted["spec"] = fit.applied(spec)
     return with_run(state, event.run, checked=True, **counted)
 
 

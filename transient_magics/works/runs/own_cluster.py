@@ -96,7 +96,8 @@ def cluster_with(
         The cluster cannot be declared.
     """
     groups = parse_groups(workers, ACCELERATORS, ZONES)
-    own = [cluster for cluster in lookup.current_clusters() if not cluster.state.over]
+    ending = ("deleting", "deleted")
+    own = [cluster for cluster in lookup.current_clusters() if cluster.state.phase not in ending]
     for cluster in own:
         spec = cluster.state.spec
         if spec and _alike(groups, spec.groups) and project in (None, spec.project):

@@ -475,15 +475,12 @@ class Training:
             sizes = {
                 name: max(0, int(counted.get(name, 0))) for name in ("parameters", "variable_bytes")
             }
-            declared: dict[str, Any] = {}
-            if not self._spec.train_steps:
-                fit = declared_by_fit(self.folder)
-                if not fit.steps:
-                    self.fail(_STEPS_UNKNOWN)
-                    return
-                declared = asdict(fit)
-                self._spec = fit.applied(self._spec)
-            self._record(events.TrainChecked(run=self.name, **sizes, **declared))
+            fit = declared_by_fit(self.folder)
+            if not (self._spec.train_steps or fit.steps):
+                self.fail(_STEPS_UNKNOWN)
+                return
+            self._spec = fit.applied(self._spec)
+            self._record(events.TrainChecked(run=self.name, **sizes, **asdict(fit)))
         self._checked = True
         self._changed()
 

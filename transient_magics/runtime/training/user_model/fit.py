@@ -58,8 +58,9 @@ class Fit:
         The number of steps in one pass over the training data; 0 if it is unknown.
     epochs, initial_epoch
         The last epoch, and the number of epochs that are skipped.
-    line
-        The line of the cell's file that calls `fit`; None if the call is elsewhere.
+    calls
+        The lines of the cell's file through which `fit` was called, innermost first, each with the
+        name of its function.
     keep_best, stop_when
         The objective and the condition of its callbacks (protocol/measures/objective.py).
     """
@@ -71,7 +72,7 @@ class Fit:
     steps_per_epoch: int
     epochs: int
     initial_epoch: int = 0
-    line: int | None = None
+    calls: tuple[tuple[int, str], ...] = ()
     keep_best: str = ""
     stop_when: str = ""
 
@@ -174,6 +175,12 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
     """
     call = _arguments(given, options)
     objectives = _objectives(call["callbacks"])
+    if call["shuffle"] is not True:
+        raise DeclarationError(
+            f"shuffle={call['shuffle']} of model.fit is not supported: each worker reads the "
+            "examples from a place of its own",
+            fix="Leave it out.",
+        )
     if call["validation_freq"] != 1:
         raise DeclarationError(
             "validation_freq of model.fit is not supported",
@@ -190,6 +197,11 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         validation = _validation(validation)
         if batch_size is not None and reading.is_dataset(validation):
             validation = validation.unbatch()  # its elements are single examples, as in the arrays
+    if objectives and validation is None:
+        raise DeclarationError(
+            "the callbacks of model.fit monitor validation metrics, and there are no validation data",
+            fix="Give model.fit validation_data or validation_split.",
+        )
     if call["steps_per_epoch"] is not None:
         per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
     epochs = _count(call["epochs"], "epochs", 1)
@@ -203,7 +215,7 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         steps_per_epoch=per_epoch,
         epochs=epochs,
         initial_epoch=begin,
-        line=_line_of_cell(),
+        calls=_calls_of_cell(),
         **objectives,
     )
 
@@ -213,23 +225,28 @@ def refuse_later_training(fit: Fit, source: str, names: Mapping[str, Any]) -> No
 
     `source` is the cell, and `names` are those that it had defined when it called `fit` first.
     """
-    if fit.line is None:
+    if not fit.calls:
         return
     keras = importlib.import_module("keras")
     tree = ast.parse(source)
-    for loop in ast.walk(tree):
-        if isinstance(loop, ast.For | ast.While) and _within(loop, fit.line):
-            raise DeclarationError(
-                f"model.fit is called in a loop (cell line {loop.lineno})", fix=_TIMES
-            )
+    lines = [line for line, _ in fit.calls]
+    functions = {name for _, name in fit.calls}
     for node in ast.walk(tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        if isinstance(node, ast.For | ast.While | ast.ListComp) and any(
+            _within(node, line) for line in lines
+        ):
+            raise DeclarationError("model.fit is called in a loop", fix=_TIMES)
+        if not isinstance(node, ast.Call) or any(_within(node, line) for line in lines):
             continue
-        if node.func.attr != "fit" or _within(node, fit.line):
-            continue
-        receiver = node.func.value
-        model = names.get(receiver.id) if isinstance(receiver, ast.Name) else None
-        if isinstance(model, keras.Model) and node.lineno > fit.line:
+        if isinstance(node.func, ast.Name):
+            again = node.func.id in functions
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "fit":
+            receiver = node.func.value
+            model = names.get(receiver.id) if isinstance(receiver, ast.Name) else None
+            again = isinstance(model, keras.Model)
+        else:
+            again = False
+        if again and node.lineno > lines[-1]:
             raise DeclarationError(f"model.fit is called twice (line {node.lineno})", fix=_TIMES)
 
 
@@ -353,7 +370,7 @@ def _objective(callback: Any, name: str) -> str:
 
 def _refuse_options(callback: Any, name: str, defaults: Mapping[str, Any]) -> None:
     for option, default in defaults.items():
-        if getattr(callback, option, default) not in (default, -default if default else default):
+        if getattr(callback, option, default) != default:
             raise DeclarationError(
                 f"{option} of {name} is not supported in a run", fix="Leave it out."
             )
@@ -425,11 +442,12 @@ def _count(value: Any, name: str, least: int) -> int:
     return count
 
 
-def _line_of_cell() -> int | None:
-    """Return the line of the innermost frame whose code is the cell's."""
+def _calls_of_cell() -> tuple[tuple[int, str], ...]:
+    """Return the lines and functions of all frames whose code is the cell's, innermost first."""
+    calls: list[tuple[int, str]] = []
     frame = sys._getframe(1)
     while frame is not None:
         if is_of_cell(frame.f_code.co_filename):
-            return frame.f_lineno
+            calls.append((frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return None
+    return tuple(calls)
