@@ -93,7 +93,7 @@ LENGTHS = {
 }
 """Of features that have no size of their own; the others get 8."""
 WHY = {
-    "autoencoder_stacked": "bug in T2T: the encoder returns an image and its layers, but its caller expects only an image",
+    "autoencoder_stacked": "bug in T2T: the encoder returns an image and its layers, but its caller expects an image",
     "dense_bitwise": "needs gym, and learns in an environment instead of from examples",
     "feed_forward": "needs gym, and learns in an environment instead of from examples",
     "glow": "the model reads a batch to initialize itself, but does not pass a data folder",
@@ -127,10 +127,11 @@ The table lists all models. To train one, name the model, its set of hyperparame
 %%train --model resnet --hparams-set resnet_cifar_15 --problem image_cifar10 --train-steps 1000
 ```
 
-For the table, we built each model with the hparams set and the problem in its row, and ran one step on random examples.
-(Integer features were all 1, and texts were empty.) We reduced the width and the number of layers. Other hparams that we
-changed follow the name of the set. Problems whose names begin with `tiny_` are in `tests/runtime/trial_problems.py`. If a
-model fails, its row shows the cause, the error message, and the place in T2T or in a library.
+For the table, we built each model with the hparams set and the problem in its row, and ran one step on random
+examples. (Integer features were all 1, and texts were empty.) We reduced the width and the number of layers. Other
+hparams that we changed follow the name of the set. Problems whose names begin with `tiny_` are in
+`tests/runtime/trial_problems.py`. If a model fails, its row shows the cause, the error message, and the place in T2T
+or in a library.
 
 `python -m tests.runtime.try_models` repeats this for all models. The test suite repeats it for nine of them.
 
@@ -143,25 +144,25 @@ model fails, its row shows the cause, the error message, and the place in T2T or
 Data, losses, schedules, optimizers and metrics are Tensor2Tensor's own code. The differences are:
 
 - **Order of the examples**: a worker that starts reads the files in a random order, and begins each file at a random
-  position. T2T's default of `batch_shuffle_size=512` reads 512 batches before the first step, so it is not used. A value
-  that you set in `--hparams`, or that an hparams set contains, is used.
-- **Learning rate**: T2T divides the learning rate by the square root of the declared number of asynchronous workers. Here,
-  the number of workers that currently train is used (`--lr-policy`).
+  position. T2T's default of `batch_shuffle_size=512` reads 512 batches before the first step, so it is not used. A
+  value that you set in `--hparams`, or that an hparams set contains, is used.
+- **Learning rate**: T2T divides the learning rate by the square root of the declared number of asynchronous workers.
+  Here, the number of workers that currently train is used (`--lr-policy`).
 - **Synchronous steps**: T2T averages the losses of the workers with equal weights. Here, each loss is weighted by its
   number of targets. This includes losses without targets of their own (expert balance, KL divergence). Gradients of
   embeddings become dense.
 - **Moving statistics of batch normalization**: a synchronous step assigns the mean of the workers' new values. In an
-  asynchronous step, the parameter server updates the current value with the worker's statistics. T2T adds the worker's
-  difference to an older value instead. If a model assigns variables outside `tf.GraphKeys.UPDATE_OPS`, each worker makes
-  these assignments separately.
+  asynchronous step, the parameter server updates the current value with the worker's statistics. T2T adds the
+  worker's difference to an older value instead. If a model assigns variables outside `tf.GraphKeys.UPDATE_OPS`, each
+  worker makes these assignments separately.
 - **float16**: a step with gradients that are not finite is skipped, as in T2T, but here it counts as a step.
-- **Evaluation loss**: the loss is the mean over examples. T2T uses the mean over batches, which can differ in size. For a
-  model without an evaluation loss (resnet), it is the negative log perplexity. The metrics are the same. Hooks of T2T's
-  trainer (BLEU of whole files, decoding) do not run.
+- **Evaluation loss**: the loss is the mean over examples. T2T uses the mean over batches, which can differ in size.
+  For a model without an evaluation loss (resnet), it is the negative log perplexity. The metrics are the same. Hooks
+  of T2T's trainer (BLEU of whole files, decoding) do not run.
 - **`run.decode`**: decoding is greedy unless you set `beam_size`. `t2t_decoder` uses `beam_size=4` and `alpha=0.6` by
   default.
-- **`run.export`**: the exported model accepts examples in the format of the problem's generator. It returns `scores` or
-  `logits`.
+- **`run.export`**: the exported model accepts examples in the format of the problem's generator. It returns `scores`
+  or `logits`.
 - **Seeds**: a seed that the cell sets does not change the initial values. Use `--seed`.
 - **`clip_grad_norm`** can be an integer. T2T rejects integers.
 
