@@ -80,6 +80,7 @@ class Keeper:
         self._trainable = load_model(
             self._folder, self._spec, self._folder.data_directory(self._spec)
         )
+        self._trainable.keep_vocabularies(self._folder.checkpoints)
 
     @property
     def batch(self) -> int:
