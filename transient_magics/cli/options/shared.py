@@ -187,7 +187,7 @@ NETWORK_OPTIONS = (BUCKET, SERVICE_ACCOUNT, VM_NETWORK, SUBNET, FIREWALL, SSH_FR
 
 TRAIN_STEPS = flag(
     "--train-steps",
-    "number of steps, counted over all workers",
+    "number of steps of all workers together",
     whole("--train-steps"),
     metavar="N",
 )
