@@ -23,10 +23,6 @@ x = layers.BatchNormalization(momentum=0.9)(x)
 x = layers.GlobalAveragePooling3D()(x)
 x = layers.Dropout(0.3)(x)
 model = keras.Model(inputs, layers.Dense(units=1, activation="sigmoid")(x), name="3dcnn")
-lr_schedule = keras.optimizers.schedules.ExponentialDecay(
-    0.01, decay_steps=100, decay_rate=0.96, staircase=True
-)
-model.compile(
-    loss="binary_crossentropy", optimizer=keras.optimizers.Adam(learning_rate=lr_schedule), metrics=["acc"]
-)
+lr_schedule = keras.optimizers.schedules.ExponentialDecay(0.01, decay_steps=100, decay_rate=0.96, staircase=True)
+model.compile(loss="binary_crossentropy", optimizer=keras.optimizers.Adam(learning_rate=lr_schedule), metrics=["acc"])
 model.fit(train_dataset, epochs=4, shuffle=True, verbose=2)

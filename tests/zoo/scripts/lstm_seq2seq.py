@@ -20,7 +20,5 @@ decoder_dense = keras.layers.Dense(num_tokens, activation="softmax")
 decoder_outputs = decoder_dense(decoder_outputs)
 model = keras.Model([encoder_inputs, decoder_inputs], decoder_outputs)
 model.compile(optimizer="rmsprop", loss="categorical_crossentropy", metrics=["accuracy"])
-model.fit(
-    [encoder_input_data, decoder_input_data], decoder_target_data, batch_size=32, epochs=5, validation_split=0.2
-)
+model.fit([encoder_input_data, decoder_input_data], decoder_target_data, batch_size=32, epochs=5, validation_split=0.2)
 model.save("s2s_model.keras")

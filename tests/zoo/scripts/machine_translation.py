@@ -25,9 +25,7 @@ def custom_standardization(input_string):
     return tf.strings.regex_replace(tf.strings.lower(input_string), f"[{strip_chars.replace('^', '')}]", "")
 
 
-eng_vectorization = TextVectorization(
-    max_tokens=vocab_size, output_mode="int", output_sequence_length=sequence_length
-)
+eng_vectorization = TextVectorization(max_tokens=vocab_size, output_mode="int", output_sequence_length=sequence_length)
 spa_vectorization = TextVectorization(
     max_tokens=vocab_size, output_sequence_length=sequence_length + 1, standardize="lower"
 )

@@ -31,8 +31,7 @@ def causal_attention_mask(batch_size, n_dest, n_src, dtype):
     m = i >= j - n_src + n_dest
     mask = ops.cast(m, dtype)
     mask = ops.reshape(mask, [1, n_dest, n_src])
-    mult = ops.concatenate([ops.expand_dims(batch_size, -1), ops.convert_to_tensor([1, 1])], 0)
-    return ops.tile(mask, mult)
+    return ops.broadcast_to(mask, (batch_size, n_dest, n_src))
 
 
 class TransformerBlock(layers.Layer):

@@ -64,7 +64,7 @@ def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> A
 def _values(
     run: RecordedRun, checkpoint: str | int
 ) -> tuple[int, Mapping[str, ndarray], Mapping[str, ndarray], Any]:
-    """Return the step of a checkpoint, its weights, what layers learned, and two zero examples."""
+    """Return the step of a checkpoint, its weights, what layers learned, and two examples."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"

@@ -207,7 +207,7 @@ def export(folder: RunFolder, spec: RunSpec, step: int, data: str | None, target
 def weights(folder: RunFolder, spec: RunSpec, step: int, outputs: Path) -> dict[str, Any]:
     """Write a Keras model's weights by name, what its preprocessing layers learned, and two examples.
 
-    The examples are zeros and empty texts, by key.
+    The examples are those with which the model was first used, by key.
 
     Returns
     -------
