@@ -226,7 +226,7 @@ class Training:
         """Raise TrainingError if sessions fail without a step and the graph may be the cause."""
         if self._fruitless >= _MAX_FRUITLESS_SESSIONS and placement.may_be_own(error):
             why = reason(error, self._spec.line_offset)
-            raise TrainingError(f"no step succeeds: {why}") from error
+            raise TrainingError(f"all steps fail: {why}") from error
 
     # --- the session -----------------------------------------------------------------------------
     def _open(self) -> Any:
