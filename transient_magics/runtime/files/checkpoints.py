@@ -87,6 +87,24 @@ class Checkpoints:
         found = (_NAME.fullmatch(path.name) for path in self._folder.iterdir())
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
+    def find(self, step: int | None = None) -> int:
+        """Return `step` if it has a checkpoint; without it, the newest step.
+
+        Raises TrainingError if there is no such checkpoint.
+        """
+        steps = self.steps()
+        if not steps:
+            raise TrainingError("the run has no checkpoint yet", where=str(self._folder))
+        if step is None:
+            return steps[0]
+        if step not in steps:
+            raise TrainingError(
+                f"the run has no checkpoint of step {step:,}",
+                where=str(self._folder),
+                fix=f"Use one of these steps: {', '.join(map(str, steps))}.",
+            )
+        return step
+
     def prefix(self, step: int) -> Path:
         """Return TensorFlow's path of a checkpoint."""
         return self._folder / f"model.ckpt-{step}"

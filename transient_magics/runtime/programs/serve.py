@@ -337,10 +337,7 @@ def _answer(given: argparse.Namespace) -> Mapping[str, Any]:
     try:
         spec = folder.spec()
         offset = spec.line_offset
-        steps = Checkpoints(folder.checkpoints).steps()
-        if not steps or given.step not in (None, *steps):
-            raise TrainingError("there is no checkpoint to restore", where=str(folder.checkpoints))
-        step = steps[0] if given.step is None else given.step
+        step = Checkpoints(folder.checkpoints).find(given.step)
         data = given.data
         if not data and not kept_vocabularies(folder.checkpoints) and spec.data_folder:
             # A folder of the VMs, which this machine may have too.
