@@ -106,7 +106,7 @@ class BagSpec:
             if len(outputs) != 1:
                 raise ValueError(
                     f"the jobs return {', '.join(outputs)}: name the output of --until, such as "
-                    f"{outputs[0]}=0.02"
+                    f"{min(outputs)}=0.02"
                 )
             return {next(iter(outputs)): self.until[""]}
         if lost := [name for name in self.until if name not in outputs]:
