@@ -300,7 +300,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "sums of unequal mini-batches": (
         cell(("from_logits=True", "reduction='sum'")), {"batching": "dynamic"},
-        "is a sum, and mini-batches of different",
+        "is a sum, but mini-batches of different",
     ),
     "mixed_float16": (
         cell(head="keras.config.set_dtype_policy('mixed_float16')"), {},
@@ -311,7 +311,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a variable of the cell's": (
         cell((COMPILED, "times"), head=USES_OUTSIDE.replace("OUTSIDE", "tf.Variable([1.0, 2.0])")), {},
-        "the model uses a variable (or another object) that was made outside of it",
+        "the model uses a variable (or another object) that was created outside of it",
     ),
     "a variable for every call": (
         cell(("layers.Dense(2)", "Scaled(), layers.Dense(2)"), head=VARIABLE_IN_CALL), {},
@@ -383,11 +383,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no batch for an evaluation": (
         of_dataset(f"{SETS}.batch(8 if mode == 'train' else 32, drop_remainder=True).map(lambda x, y: (x, y))",
                    model=WITH_INPUT), {},
-        "returns no examples for the mode 'eval': fewer than one batch of 32. Remove drop_remainder=True.",
+        "returns less than one batch of 32 examples for the mode 'eval'. Remove drop_remainder=True.",
     ),
     "no batch to train on": (
         of_dataset(f"{SETS}.batch(32, drop_remainder=True)", model=WITH_INPUT), {},
-        "returns no examples for the mode 'train': fewer than one batch of 32",
+        "returns less than one batch of 32 examples for the mode 'train'",
     ),
     "nothing for an evaluation": (
         cell(("return DATA", "if mode == 'train': return DATA")), {}, "it returned None",
@@ -404,7 +404,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "Centralized.apply is not called in a run. Override update_step",
     ),
     "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model but a builtins.int"),
-    "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not take"),
+    "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not accept"),
 }  # fmt: skip
 
 
