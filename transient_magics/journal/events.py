@@ -28,7 +28,7 @@ _Rate = Annotated[float, within(1e-6, 1e7)]  # of the emulated clock, in seconds
 
 def _begun(anchors: tuple[object, ...]) -> tuple[object, ...]:
     if not anchors:
-        raise ValueError("no anchor of a clock")
+        raise ValueError("the clock has no anchor")
     return anchors
 
 

@@ -495,7 +495,7 @@ def from_chief(line: bytes, run: str, since: int, until: int) -> Event:
     """
     found = taken(line, _OF_CHIEF, VM, since, until)
     if found.values["run"] != run:
-        raise ValueError(f"a {found.kind} event of another run")
+        raise ValueError(f"the {found.kind} event belongs to another run")
     return found
 
 
