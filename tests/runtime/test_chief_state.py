@@ -338,7 +338,7 @@ def test_a_last_checkpoint_that_fails_is_tried_again_for_minutes_and_then_ends_t
     assert story(events.Tick(), after=11) == [events.Save()]
     story(events.SaveFailed("disk full"))
     assert story(events.Tick(), after=11) == [events.Save()]
-    assert story(saved(100))[-1] == events.Evaluate(100)
+    assert story(saved(100))[-1] == events.Evaluate(100, last=True)
     assert story.emitted("train.failed") == []
 
     story = Story()
@@ -442,7 +442,7 @@ def test_the_end_saves_evaluates_and_finishes_with_zero():
     assert events.Send(1, messages.Stop()) in story(events.StepSeen(100))
     assert events.Save() in story(events.Leaving(1, "finished"))
     assert not story.emitted("train.made"), "the last steps could still be lost"
-    assert events.Evaluate(101) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
+    assert events.Evaluate(101, last=True) in story(events.SaveDone(101, "checkpoints/model.ckpt-101", 0.1, 10))
     assert story.emitted("train.made") == [{"run": "run-1", "step": 101}]
     done = story(events.EvaluationDone(101, {"accuracy": 0.95}))
     assert kinds(done) == ["train.evaluated", "train.finished"]
@@ -472,7 +472,7 @@ def test_the_end_during_a_save_and_an_evaluation_still_evaluates_the_last_checkp
     assert story.state.is_awaited, "nothing is left but to evaluate"
     story(events.SaveDone(95, "checkpoints/model.ckpt-95", 0.1, 10))
     story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
-    assert events.Evaluate(100) in story(events.EvaluationDone(50, {"accuracy": 0.5}))
+    assert events.Evaluate(100, last=True) in story(events.EvaluationDone(50, {"accuracy": 0.5}))
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
 
 
@@ -484,7 +484,7 @@ def test_the_end_waits_for_the_save_in_progress_and_saves_the_last_steps_once():
     story(events.Leaving(1, "finished"))
     assert story(events.Tick(), after=6) == [], "the first checkpoint is being written"
     assert events.Save() in story(events.SaveDone(0, "checkpoints/model.ckpt-0", 0.1, 10))
-    assert events.Evaluate(100) in story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
+    assert events.Evaluate(100, last=True) in story(events.SaveDone(100, "checkpoints/model.ckpt-100", 0.1, 10))
     assert story(events.Tick(), after=6) == [], "it is there; what is left is to evaluate it"
     assert story(events.EvaluationDone(100, {"accuracy": 0.9}))[-1] == events.Finish(0)
 
@@ -510,7 +510,8 @@ def test_nothing_is_saved_beside_a_save_for_an_evaluation():
 def evaluated(story: Story, step: int, **metrics: float) -> list[Any]:
     """Save and evaluate at `step`."""
     story(events.StepSeen(step))
-    assert events.Evaluate(step) in story(events.SaveDone(step, f"checkpoints/model.ckpt-{step}", 0.1, 10))
+    done = story(events.SaveDone(step, f"checkpoints/model.ckpt-{step}", 0.1, 10))
+    assert [item.step for item in done if isinstance(item, events.Evaluate)] == [step]
     return story(events.EvaluationDone(step, metrics))
 
 

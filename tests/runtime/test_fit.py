@@ -78,8 +78,20 @@ TRAINED = {
         32,
     ),
     "a caught exception": ("try:\n    model.fit(x, y)\nexcept Exception:\n    model = None\n", 32, 32),
-    "a callback that a run needs not": (
+    "callbacks that a run replaces": (
         "model.fit(x, y, callbacks=[keras.callbacks.TensorBoard(), keras.callbacks.TerminateOnNaN()])\n",
+        32,
+        32,
+    ),
+    "a callback of the user": (
+        "class Mine(keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None):\n        pass\n"
+        "model.fit(x, y, callbacks=[Mine(), keras.callbacks.LambdaCallback(on_train_end=print)])\n",
+        32,
+        32,
+    ),
+    "options of EarlyStopping": (
+        "stop = keras.callbacks.EarlyStopping('loss', min_delta=0.1, baseline=1.0, start_from_epoch=2)\n"
+        "model.fit(x, y, callbacks=stop)\n",
         32,
         32,
     ),
@@ -124,14 +136,25 @@ REFUSED = {
     ),
     "a generator": ("model.fit((x[:8], y[:8]) for _ in range(9))\n", "is a generator", LINE),
     "no labels": ("model.fit(x)\n", "features without labels", LINE),
-    "a callback of the user": (
-        "class Mine(keras.callbacks.Callback):\n    pass\nmodel.fit(x, y, callbacks=[Mine()])\n",
-        "callback Mine",
-        LINE + 2,
+    "a callback of batches": (
+        "class Mine(keras.callbacks.Callback):\n    def on_train_batch_end(self, batch, logs=None):\n        pass\n"
+        "model.fit(x, y, callbacks=[Mine()])\n",
+        "on_train_batch_end of the callback Mine is not called in a run",
+        LINE + 3,
     ),
-    "a metric of the training data": (
-        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss'))\n",
+    "a function for batches": (
+        "model.fit(x, y, callbacks=keras.callbacks.LambdaCallback(on_batch_begin=print))\n",
+        "on_batch_begin of the callback LambdaCallback is not called in a run",
+        LINE,
+    ),
+    "the best by a metric of the training data": (
+        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping('loss', restore_best_weights=True))\n",
         "Write monitor='val_loss'",
+        LINE,
+    ),
+    "callbacks without epochs": (
+        f"model.fit({DATASET}.repeat(), callbacks=keras.callbacks.CSVLogger('a.csv'))\n",
+        "callbacks need to know how many steps an epoch has",
         LINE,
     ),
     "an unknown direction": (
@@ -139,21 +162,10 @@ REFUSED = {
         "Give the callback mode='max' or mode='min'",
         LINE,
     ),
-    "a least improvement": (
-        "model.fit(x, y, callbacks=keras.callbacks.EarlyStopping(min_delta=0.1))\n",
-        "min_delta of EarlyStopping is not supported",
-        LINE,
-    ),
     "both kinds of weights": (
         "model.fit(x, y, class_weight={0: 1.0}, sample_weight=np.ones(1000))\n",
         "class_weight or sample_weight",
         LINE,
-    ),
-    "two schedules": (
-        "model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 10)\n"
-        "model.fit(x, y, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])\n",
-        "LearningRateScheduler and a schedule of the optimizer exclude each other",
-        LINE + 1,
     ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
     "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
@@ -198,12 +210,14 @@ def test_what_a_run_cannot_do_is_refused_with_its_line(answers: dict[str, dict[s
     assert answer["line"] == line
 
 
-def test_early_stopping_and_the_best_checkpoint_are_those_of_the_run(answers: dict[str, dict[str, Any]]) -> None:
+def test_a_run_calls_early_stopping_and_keeps_the_best_checkpoint(answers: dict[str, dict[str, Any]]) -> None:
     assert answers["early stopping"]["fit"] == {
         "steps": 160,
         "epoch_steps": 16,
+        "first_epoch": 0,
+        "eval_steps": 16,
         "keep_best": "max accuracy",
-        "stop_when": "min loss no better in 2 evaluations",
+        "callbacks": True,
     }
 
 

@@ -24,7 +24,7 @@ from ..tf.graph_mode import tensorflow
 from ..training.batching import MiniBatch
 from ..training.examples import Examples
 from ..training.graph.worker import WorkerGraph
-from ..training.step_rules import divisor
+from ..training.step_rules import SMALLEST_RATE, divisor
 from ..training.usercode import reason, sentence
 from . import gpu
 from .blocks import Blocks
@@ -34,6 +34,10 @@ from .graph import FinishedGraph, GraphMaker
 from .meter import Meter, NoiseProbe, Tracer, whole
 from .steps import AsynchronousStep, LocalVariables, StepResult, SynchronousStep
 
+_LIMIT_SECONDS = 0.01
+"""Pause between two checks whether the chief lets training continue after an epoch."""
+_USE_SECONDS = 1.0
+"""Pause between two uses of the parameter servers while it waits."""
 _POLL_SECONDS = 0.1
 """Pause between two checks whether an unreachable parameter server is back."""
 _CLOSE_SECONDS = 2.0
@@ -272,8 +276,15 @@ class Training:
         first_of_session = True
         last_size = 0
         last_seconds = 0.0
+        step = 0
+        if self._link.limit is not None:
+            step = int(session.run(self._built.before))
         previous_end = time.monotonic()
         while not self.stop.is_set():
+            if self._is_at_limit(step):
+                step = self._wait_for_chief(session, step)
+                previous_end = time.monotonic()
+                continue
             started = time.monotonic()
             if started + max(meter.usual, last_seconds) > self.leave_at:
                 # The VM would end within another step, and the barrier might wait for it.
@@ -303,6 +314,7 @@ class Training:
             self._fruitless = 0
             self._examples.stepped()
             last_seconds = now - started
+            step = int(result.after)
             if not result.counted:
                 # No step of the run, but from now on the barrier waits for this worker.
                 self._link.report_stepping(None, 0, program=self._maker.fingerprint)
@@ -310,7 +322,6 @@ class Training:
             first_of_run = not meter.steps
             if tracing:
                 # A traced step is slow: the tracer has it, and no speed counts it.
-                step = int(result.after)
                 self._tracer.took(tracing, step, result.clock, last_seconds, meter.usual)
                 meter.traced(now - previous_end)
             else:
@@ -328,14 +339,35 @@ class Training:
                     self._link.send_metrics()
             if self._link.save_requested.is_set():
                 self._save(session)
-            if self._local and self._local.is_due(int(result.after)):
+            if self._local and (self._is_at_limit(step) or self._local.is_due(step)):
                 self._hand_over(session)
-            if result.after >= self._spec.train_steps:
+            if step >= self._spec.train_steps:
                 # No worker steps beyond the end. The chief ends all of them when it sees this step.
                 self._link.send_metrics()
                 self.stop.wait()
             else:
                 previous_end += self._measure_noise(session, size, share)
+
+    def _is_at_limit(self, step: int) -> bool:
+        limit = self._link.limit
+        return limit is not None and step >= limit
+
+    def _wait_for_chief(self, session: Any, step: int) -> int:
+        """Report the steps so far, and wait until the chief lets training continue after `step`.
+
+        Returns the global step. Variables that were lost meanwhile go back to a checkpoint from
+        before the limit, so the parameter servers are used from time to time.
+        """
+        self._link.send_metrics()
+        used_at = time.monotonic()
+        while self._is_at_limit(step) and not self.stop.wait(_LIMIT_SECONDS):
+            self._mark_alive()
+            if time.monotonic() - used_at >= _USE_SECONDS:
+                used_at = time.monotonic()
+                if self._local:
+                    self._hand_over(session)
+                step = int(session.run(self._built.before))
+        return step
 
     def _next_batch(self) -> tuple[int, float]:
         """Return the examples of the next step, and the share of its gradient."""
@@ -402,6 +434,9 @@ class Training:
             rate_divisor,
             split,
         )
+        if result.metrics is not None and self._spec.epoch_steps:
+            epoch = (int(result.after) - 1) // self._spec.epoch_steps
+            self.meter.add_metrics(epoch, result.metrics)
 
     def _report_first_step(self, loss: float) -> None:
         """Report the first step of this worker to the chief: from now on it counts as training."""
@@ -473,12 +508,13 @@ class Training:
     def _rate_divisor(self) -> float:
         """Return the divisor of the learning rate for the workers that train now."""
         spec = self._spec
-        return divisor(
+        found = divisor(
             spec.lr_policy,
             synchronous=spec.mode == "sync",
             active=self._link.active,
             slots=spec.max_workers,
         )
+        return found / max(self._link.rate, SMALLEST_RATE)
 
 
 def _free_port() -> int:
