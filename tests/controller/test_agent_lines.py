@@ -249,7 +249,7 @@ async def test_a_vm_that_answers_tells_of_its_notice_before_compute_engine_is_be
             tasks = Tasks(group, lambda: None, lambda *_: None)
             fleet = Fleet(cluster, controller._recorder, cast(Access, None), tasks, lambda *_: None, lambda _: None)
             fleet._links["worker-0"] = cast(Link, SimpleNamespace(answering=answers))
-            fleet._compare({"worker-0": taken}, 0.0, {})
+            fleet._reconcile({"worker-0": taken}, time.time(), {})
         assert (controller._recorder.state.vms["worker-0"].state == "leaving") == told
 
 

@@ -18,11 +18,12 @@ import pytest
 
 from tests.remote import ssh_server
 from tests.remote.vms import Vm
-from transient_magics.controller import artifacts
+from transient_magics.controller import artifacts, on_vm
 from transient_magics.controller.record import Recorder
 from transient_magics.controller.tasks import Tasks
 from transient_magics.controller.vms.link import Link
 from transient_magics.controller.works import Tick
+from transient_magics.errors import ConnectionLostError
 from transient_magics.journal import ClusterState, Event, events, fold
 from transient_magics.protocol import jsonl, layout
 from transient_magics.protocol.agent_commands import Begin, End
@@ -205,6 +206,32 @@ async def test_a_vm_that_tells_too_much_of_a_job_ends_it(tmp_path: Path, monkeyp
     job = journal.state.of(JobState)["job-1"]
     assert (job.phase, job.reason) == ("failed", "its VM has reported more about it than is read from a VM")
     assert End(kind="job", work="job-1", attempt=1) in told
+
+
+async def test_the_end_of_a_job_whose_vm_reports_too_much_is_recorded_once_its_agent_has_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its command would continue on a VM that other work gets."""
+    monkeypatch.setattr(Jobs, "most_event_bytes", 1000)
+    monkeypatch.setattr(on_vm, "TRY_AGAIN_SECONDS", 0.01)
+    journal = Journal()
+    asked = list[object]()
+
+    class Deaf(Answering):
+        vm = "worker-0"
+
+        async def ask(self, _: object) -> None:
+            asked.append(_)
+            if asked.count(end_command) < 3:
+                raise ConnectionLostError("The agent on worker-0 does not answer")
+            assert not journal.state.of(JobState)["job-1"].exits
+
+    end_command = End(kind="job", work="job-1", attempt=1)
+    jobs = Jobs(tmp_path, cast("Recorder", journal), lambda _: cast("Link", Deaf(cast("Connection", None))))
+    rank = conduct._Rank(jobs, journal.state.of(JobState)["job-1"], "worker-0", 0)
+    await rank._end_unread()
+    assert asked == [end_command] * 3
+    assert list(journal.state.of(JobState)["job-1"].exits) == ["worker-0"]
 
 
 async def test_a_flood_of_short_lines_leaves_the_event_loop_its_turns_and_is_written_in_blocks(

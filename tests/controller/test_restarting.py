@@ -352,11 +352,11 @@ def test_a_vm_that_boots_again_is_not_silent_before_it_answers(tmp_path: Path, a
         at = time.monotonic()
         fleet._lost(NAME)
         fleet._silent.polled(at + 100, at + 100.1, answered=True)
-        assert fleet.given_up() == ([NAME] if answered else [])
+        assert fleet.find_silent() == ([NAME] if answered else [])
         for name in ("ps-0", "worker-0"):
             fleet._lost(name)
         fleet._silent.polled(at + 200, at + 200.1, answered=True)
-        assert fleet.given_up() == [], "of those that answered before none does"
+        assert fleet.find_silent() == [], "of those that answered before none does"
         assert fleet._silent.path_closed
 
 

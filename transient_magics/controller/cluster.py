@@ -341,7 +341,7 @@ class Controller:
             self._saved_ahead,
             ahead=now() - at,
             answering=fleet.answering,
-            silent=fleet.given_up(),
+            silent=fleet.find_silent(),
             here=controller_vm(),
             isolated=access.isolated,
             unprepared=unprepared,

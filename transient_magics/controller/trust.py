@@ -289,7 +289,7 @@ def agreed_spec(
     return next(spec for spec, why in zip(specs, whys, strict=True) if not why)
 
 
-def compare(
+def refuse_difference(
     agreement: Agreement, event: events.VmRequested, request: VmRequest, agreed: VmRequest
 ) -> None:
     """Raise AgreementError if the request differs from the agreement's request for the same VM."""

@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -308,5 +309,6 @@ def _ask(url: str) -> dict[str, Any]:
     try:
         with _WITHOUT_PROXY.open(url, timeout=10) as answer:
             return json.load(answer)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
+        # HTTPException: the emulator ended in the middle of its answer.
         raise UnreachableError(f"The emulator does not answer: {error}", where=url) from error

@@ -231,7 +231,7 @@ class Link:
             with suppress(RemoteError, TrainingError, OSError):
                 await self.ask(Stop(run=run), timeout=_DISMISS_SECONDS)
 
-    async def leave(self, *, at_once: bool) -> None:
+    async def stop_work(self, *, at_once: bool) -> None:
         """Make the agent end work that continues on another VM, and assign no more.
 
         Parameter servers end with `at_once`, because their chief would otherwise report that the
@@ -248,7 +248,7 @@ class Link:
             self._work.pop(run, None)
         self._expected = {}
 
-    def recall(self) -> None:
+    def allow_work(self) -> None:
         """Allow new assignments again, because the VM is not deleted after all."""
         self._dismissed = False
 

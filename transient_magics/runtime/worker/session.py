@@ -36,8 +36,6 @@ from .steps import AsynchronousStep, LocalVariables, StepResult, SynchronousStep
 
 _LIMIT_SECONDS = 0.01
 """Pause between two checks whether the chief lets training continue after an epoch."""
-_USE_SECONDS = 1.0
-"""Pause between two uses of the parameter servers while it waits."""
 _POLL_SECONDS = 0.1
 """Pause between two checks whether an unreachable parameter server is back."""
 _CLOSE_SECONDS = 2.0
@@ -46,13 +44,18 @@ _CLOSE_LOST_SECONDS = 0.2
 
 Closing hangs where the session's server is gone, and the next session should not wait for it.
 """
-_FRUITLESS_SESSIONS = 3
-"""Sessions without a step that still count as progress for the watchdog.
+_END_POLL_SECONDS = 0.5
+"""Pause between two reads of the global step while it waits for the chief."""
+_SESSIONS_COUNTED_ALIVE = 3
+"""Successive sessions without a step that count as progress for the watchdog.
 
 A parameter server that comes back may end a few sessions.
 """
-_MAX_FRUITLESS_SESSIONS = 5
-"""Sessions without a step after which an error of the session ends the run, if it may be ours."""
+_SESSIONS_BEFORE_FAILURE = 5
+"""Successive sessions without a step after which an error fails the run.
+
+Only an error that the user's graph may have caused (`placement.may_be_own`) fails it.
+"""
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 2.0
 """Pauses between sessions; they grow while sessions make no step."""
@@ -61,8 +64,10 @@ _LONGEST_PAUSE = 2.0
 class Training:
     """One worker's part in a run. `run` returns when training has ended or `stop` was set.
 
-    Methods run on the training thread, in the order `define`, `listen`, `build`, `run`. The main
-    thread sets `stop` and `leave_at`, and reads `alive`, `starved` and `meter`.
+    Methods run on the training thread, in the order `make_ready` (only for a run that prepares
+    while another run has the VM), `define`, `listen`, `build`, `run`. That thread sets `blocks`
+    before `build`, if the records come in blocks. The main thread sets `stop` and `leave_at`, and
+    reads `alive`, `starved` and `meter`.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class Training:
 
     @property
     def starved(self) -> bool:
-        """Whether other VMs prepare the mini-batches, and none has come since the last step."""
+        """Whether other VMs prepare the mini-batches, and none came since the last progress."""
         return not self._spec.reads_records and self._examples.added_at <= self.alive
 
     def make_ready(self) -> None:
@@ -228,7 +233,7 @@ class Training:
 
     def _raise_own_error(self, error: Exception) -> None:
         """Raise TrainingError if sessions fail without a step and the graph may be the cause."""
-        if self._fruitless >= _MAX_FRUITLESS_SESSIONS and placement.may_be_own(error):
+        if self._fruitless >= _SESSIONS_BEFORE_FAILURE and placement.may_be_own(error):
             why = reason(error, self._spec.line_offset)
             raise TrainingError(f"no step succeeds: {why}") from error
 
@@ -246,7 +251,7 @@ class Training:
         while not self.stop.is_set():
             ready = not len(session.run(self._built.missing))
             self._fruitless += ready
-            if not ready or self._fruitless <= _FRUITLESS_SESSIONS:
+            if not ready or self._fruitless <= _SESSIONS_COUNTED_ALIVE:
                 self._mark_alive()
             if ready:
                 break
@@ -277,12 +282,10 @@ class Training:
         first_of_session = True
         last_size = 0
         last_seconds = 0.0
-        step = 0
-        if self._link.limit is not None:
-            step = int(session.run(self._built.before))
+        step = int(session.run(self._built.before))
         previous_end = time.monotonic()
         while not self.stop.is_set():
-            if self._is_at_limit(step):
+            if step >= self._limit:
                 step = self._wait_for_chief(session, step)
                 previous_end = time.monotonic()
                 continue
@@ -317,8 +320,10 @@ class Training:
             last_seconds = now - started
             step = int(result.after)
             if not result.counted:
-                # No step of the run, but from now on the barrier waits for this worker.
-                self._link.report_stepping(None, 0, program=self._maker.fingerprint)
+                # The gradient came too late for its round, or the round was lost. It is not a step
+                # of the run, but from now on the barrier waits for this worker. `previous_end`
+                # stays, so that the next step reports this time as waited.
+                self._link.report_stepping(loss=None, samples=0, program=self._maker.fingerprint)
                 continue
             first_of_run = not meter.steps
             if tracing:
@@ -327,7 +332,16 @@ class Training:
                 meter.traced(now - previous_end)
             else:
                 rate_divisor = feeds[self._built.divisor]
-                self._count(result, size, rate_divisor, pace, previous_end, started, fed, now)
+                self._count(
+                    result,
+                    size=size,
+                    rate_divisor=rate_divisor,
+                    pace=pace,
+                    previous_end=previous_end,
+                    started=started,
+                    fed=fed,
+                    ended=now,
+                )
             previous_end = now
             if first_of_run:
                 self._report_first_step(result.loss)
@@ -340,38 +354,47 @@ class Training:
                     self._link.send_metrics()
             if self._link.save_requested.is_set():
                 self._save(session)
-            if self._local and (self._is_at_limit(step) or self._local.is_due(step)):
+            if self._local and (step >= self._limit or self._local.is_due(step)):
                 self._hand_over(session)
-            if step >= self._spec.train_steps:
-                # No worker steps beyond the end. The chief ends all of them when it sees this step.
-                self._link.send_metrics()
-                self.stop.wait()
-            else:
+            if step < self._limit:
                 previous_end += self._measure_noise(session, size, share)
 
-    def _is_at_limit(self, step: int) -> bool:
+    @property
+    def _limit(self) -> int:
+        """The global step at which to wait for the chief: the run's last step, or an epoch's."""
         limit = self._link.limit
-        return limit is not None and step >= limit
+        return self._spec.train_steps if limit is None else min(limit, self._spec.train_steps)
 
     def _wait_for_chief(self, session: Any, step: int) -> int:
-        """Report the steps so far, and wait until the chief lets training continue after `step`.
+        """Report the steps so far, and wait at the limit until `stop` is set or steps are left.
 
-        Returns the global step. Variables that were lost meanwhile go back to a checkpoint from
-        before the limit, so the parameter servers are used from time to time.
+        No worker steps beyond the end: the chief stops all of them once it reads this step. At the
+        end of an epoch it moves the limit after the callbacks were called. If a parameter server is
+        lost in between, the run returns to its last checkpoint, and this worker has to step again.
+        Then the session fails, or the global step is a smaller one. Returns the global step.
         """
         self._link.send_metrics()
         used_at = time.monotonic()
-        while self._is_at_limit(step) and not self.stop.wait(_LIMIT_SECONDS):
+        while step >= self._limit and not self.stop.wait(_LIMIT_SECONDS):
             self._mark_alive()
-            if time.monotonic() - used_at >= _USE_SECONDS:
-                used_at = time.monotonic()
+            if time.monotonic() - used_at < _END_POLL_SECONDS:
+                continue
+            used_at = time.monotonic()
+            found = int(session.run(self._built.before))
+            if found < step:
+                log(f"the run is back at step {found}: stepping again")
                 if self._local:
-                    self._hand_over(session)
-                step = int(session.run(self._built.before))
+                    self._local.pull(session)
+            elif self._local:
+                self._hand_over(session)
+            step = found
         return step
 
     def _next_batch(self) -> tuple[int, float]:
-        """Return the examples of the next step, and the share of its gradient."""
+        """Return the number of examples of the next step, and the share of its gradient.
+
+        The share is this mini-batch over the mean one of all workers (`batching`).
+        """
         assigned = self._link.batch
         size, share = self._batch.next(assigned)
         if assigned and assigned[0] > size and assigned != self._refused:
@@ -381,7 +404,7 @@ class Training:
         return size, share
 
     def _feeds(self, size: int, share: float) -> dict[Any, Any]:
-        """Return what a step of `size` examples is fed with, whose gradient has that share."""
+        """Return the feeds of a step of `size` examples; `share` is that of its gradient."""
         built = self._built
         feeds = self._examples.feeds(size)
         feeds[built.divisor] = self._rate_divisor()
@@ -402,38 +425,50 @@ class Training:
     def _count(
         self,
         result: StepResult,
+        *,
         size: int,
         rate_divisor: float,
         pace: float,
         previous_end: float,
         started: float,
         fed: float,
-        now: float,
+        ended: float,
     ) -> None:
         """Add a step to the metrics.
 
-        All times are of `time.monotonic`, in order: the end of the step before, the start of this
-        one, its mini-batch in this process, its end.
+        Parameters
+        ----------
+        result
+            Values of the step.
+        size
+            Examples that were requested for its mini-batch.
+        rate_divisor
+            Divisor of its learning rate.
+        pace
+            Seconds that an emulated accelerator computes; 0 for a real one.
+        previous_end, started, fed, ended
+            Times of `time.monotonic`, in this order: the end of the previous step, the start of
+            this one, the arrival of its mini-batch in this process, its end.
         """
         staleness = 0
         if self._spec.mode != "sync":
             # Updates by other workers between this step's reading and its own update.
             staleness = max(0, int(result.after) - 1 - int(result.before))
         between = started - previous_end
-        total = now - previous_end
+        total = ended - previous_end
         waited = result.waited + between
         split = whole(result.parts, total, fed - started, result.waited, between, pace)
         examples = int(result.examples)
         self.meter.add(
-            int(result.after),
-            float(result.loss),
-            examples,
-            examples if self._spec.batching == "uniform" else size,
-            total - waited,
-            waited,
-            staleness,
-            rate_divisor,
-            split,
+            step=int(result.after),
+            loss=float(result.loss),
+            samples=examples,
+            batch=examples if self._spec.batching == "uniform" else size,
+            compute=total - waited,
+            wait=waited,
+            staleness=staleness,
+            divisor=rate_divisor,
+            parts=split,
         )
         if result.metrics is not None and self._spec.epoch_steps:
             epoch = (int(result.after) - 1) // self._spec.epoch_steps
@@ -443,11 +478,16 @@ class Training:
         """Report the first step of this worker to the chief: from now on it counts as training."""
         self._noise.begin(self.meter.usual)
         finite = float(loss) if math.isfinite(loss) else None
-        self._link.report_stepping(finite, 0, self._pace.speed, self._maker.fingerprint)
+        self._link.report_stepping(
+            loss=finite, samples=0, speed=self._pace.speed, program=self._maker.fingerprint
+        )
 
     # --- between two steps -----------------------------------------------------------------------
     def _hand_over(self, session: Any) -> None:
-        """Push local variables to the parameter servers; stop if another worker has replaced it."""
+        """Push local variables to the parameter servers.
+
+        Stops this worker if another one has replaced it: its variables no longer count.
+        """
         if self._local and not self._local.push(session, int(session.run(self._built.before))):
             self._local = None
             self.stop.set()
@@ -473,10 +513,7 @@ class Training:
         return time.monotonic() - began
 
     def _save(self, session: Any) -> None:
-        """Write a checkpoint and send it to the chief on another thread.
-
-        Chief workers of the published systems save in the same way, between two steps.
-        """
+        """Write a checkpoint between two steps, and send it to the chief on another thread."""
         self._link.save_requested.clear()
         built = self._built
         checkpoints = Checkpoints(self._folder.checkpoints, keep=1)

@@ -97,11 +97,11 @@ class Bags(Works[BagSpec]):
                 case Begin(dask):
                     self._try_to_begin(bag, dask)
                 case Stop(reason, state):
-                    self.end(name, reason, state)
+                    self.request_end(name, reason=reason, state=state)
                 case EndDask(dask, reason):
-                    self._dasks.end(dask, reason)
+                    self._dasks.request_end(dask, reason=reason)
                 case End(state, reason):
-                    self.ended(name, state, reason)
+                    self.record_end(name, state=state, reason=reason)
                 case None:
                     pass
             self._follow(tick.tasks, self.state.of(DeclaredBag)[name])
@@ -188,7 +188,7 @@ class Bags(Works[BagSpec]):
 
     def fail(self, bag: str, dask: str, reason: str) -> None:
         """Fail a bag, and stop its Dask cluster."""
-        self._dasks.end(dask, reason)
+        self._dasks.request_end(dask, reason=reason)
         self.recorder.record(self.failed(bag, reason))
 
     @contextmanager

@@ -174,10 +174,10 @@ class Runs(Works[RunSpec]):
         assert self.fleet
         trainings = [training for _, training in self._training_now()]
         if save:
-            await self.fleet.leave(leaves, WORKER)
+            await self.fleet.stop_work(leaves, WORKER)
             for training in trainings:
                 await training.save()
-            await self.fleet.leave(leaves, PARAMETER_SERVER)
+            await self.fleet.stop_work(leaves, PARAMETER_SERVER)
             for training in trainings:
                 await training.caught_up()
         first = (

@@ -142,7 +142,7 @@ class Studies(Works[StudySpec]):
                 )
                 self.recorder.record(ended)
             case EndStudy():
-                self.end(name, decision.reason)
+                self.request_end(name, reason=decision.reason)
             case StartTrial():
                 self._ask(tasks, name, decision.trial)
             case DeclareRun():
