@@ -209,7 +209,9 @@ class DelayedPush:
         self._stop = stop
         self._computed = [built.loss, built.before, built.examples, built.weight]
         self._computed += [built.fed, built.pulled, built.forward]
-        self._metrics = [] if built.metrics is None else [built.metrics]
+        self._metrics: list[Any] = []
+        if built.metrics is not None:
+            self._metrics.append(built.metrics)
         self._pushed = [built.after, built.backward]
         self._pushing = 0.0
 

@@ -202,7 +202,9 @@ class Meter:
 
 def _rounded(value: float) -> float | None:
     """Return nine digits of a number; None for one that is not finite, which JSON lacks."""
-    return float(f"{value:.9g}") if math.isfinite(value) else None
+    if math.isfinite(value):
+        return float(f"{value:.9g}")
+    return None
 
 
 # The parts of one step's seconds, from moments that its graph records.
@@ -221,7 +223,9 @@ def moments(built: WorkerGraph) -> list[object]:
 
 def metrics(built: WorkerGraph) -> list[object]:
     """Return the fetch of what a step adds to the training metrics; empty if it adds nothing."""
-    return [] if built.metrics is None else [built.metrics]
+    if built.metrics is None:
+        return []
+    return [built.metrics]
 
 
 def fetches(built: WorkerGraph) -> list[object]:

@@ -363,7 +363,9 @@ class Training:
     def _limit(self) -> int:
         """The global step at which to wait for the chief: the run's last step, or an epoch's."""
         limit = self._link.limit
-        return self._spec.train_steps if limit is None else min(limit, self._spec.train_steps)
+        if limit is None:
+            return self._spec.train_steps
+        return min(limit, self._spec.train_steps)
 
     def _wait_for_chief(self, session: Any, step: int) -> int:
         """Report the steps so far, and wait at the limit until `stop` is set or steps are left.

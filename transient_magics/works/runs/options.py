@@ -461,7 +461,9 @@ def _names(run: Run, code: Code) -> dict[str, object]:
     from ...client import keras_cell
 
     name = keras_cell.history_name(code.source)
-    return {name: run.fit_history()} if name else {}
+    if not name:
+        return {}
+    return {name: run.fit_history()}
 
 
 _OF_A_RUN = (

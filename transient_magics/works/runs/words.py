@@ -468,7 +468,9 @@ def _result_words(event: Event) -> str:
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
         case TrainEpoch():
             printed = "; ".join(event.output.split("\n")).strip("; ")
-            output = f"; callbacks printed: {plain(printed, _MOST_PRINTED)}" if printed else ""
+            output = ""
+            if printed:
+                output = f"; callbacks printed: {plain(printed, _MOST_PRINTED)}"
             scores = ", ".join(f"{name} {number(value)}" for name, value in event.logs.items())
             return f"{event.run} ended epoch {event.epoch + 1}: {scores}{output}"
         case TrainUnevaluated():

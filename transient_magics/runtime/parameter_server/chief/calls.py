@@ -7,6 +7,7 @@ run's port. If it ends, another one begins with the epochs in the run's events.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from ....protocol import chief_messages as messages
@@ -68,15 +69,14 @@ class Callbacks:
         seconds
             Time that the whole dev split may take.
         """
-        epoch = request.ended
         message = messages.EpochEnded(
             step=request.step,
-            epoch=-1 if epoch is None else epoch.number,
-            sums=() if epoch is None else epoch.sums,
             last=request.last,
             seconds=seconds,
             before=part_before(self._folder),
         )
+        if request.ended:
+            message = replace(message, epoch=request.ended.number, sums=request.ended.sums)
         called = await self._ask(message, PASSES * seconds)
         done = evaluation_done(request.step, called.evaluation)
         return events.EvaluationDone(**{**vars(done), "called": called})

@@ -258,7 +258,9 @@ class ChiefState:
     def limit(self) -> int:
         """The global step at which training ends, or waits for callbacks."""
         limit = self._epochs.limit
-        return self.spec.train_steps if limit is None else min(limit, self.spec.train_steps)
+        if limit is None:
+            return self.spec.train_steps
+        return min(limit, self.spec.train_steps)
 
     @property
     def rate(self) -> float:
@@ -769,7 +771,9 @@ class ChiefState:
     def _end_epoch(self, step: int, now: float) -> list[Instruction]:
         """Save for the end of an epoch that callbacks wait for, or as usual before it."""
         if not self._epochs.reached(step, now):
-            return self._save(Why.DUE) if self._saving.due(step, now) else []
+            if self._saving.due(step, now):
+                return self._save(Why.DUE)
+            return []
         if self._evaluating or self._saving.why or not self._saving.may_try(now):
             return []
         training = [

@@ -142,7 +142,9 @@ class KerasModel:
             examples = tf.shape(self._keras.tree.flatten(features)[0])[0]
             model._loss_tracker.update_state(loss, sample_weight=examples)
             results = model.compute_metrics(features, labels, outputs, sample_weight)
-            added = self.metrics.added(scope, results, examples) if training else None
+            added = None
+            if training:
+                added = self.metrics.added(scope, results, examples)
         if created := tf.global_variables()[variables_before:]:
             raise DeclarationError(
                 f"the model creates a variable in each call ({created[0].op.name})",
