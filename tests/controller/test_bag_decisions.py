@@ -132,7 +132,7 @@ def test_the_journal_adds_up_what_drivers_tell_and_refuses_what_makes_no_sense()
     assert state.needs_workers_alone
     assert state.active(DeclaredBag) == [bag]
     assert bag.heard == 10 * 10**9 + 10**9
-    with pytest.raises(JournalError, match="there is no job 7"):
+    with pytest.raises(JournalError, match="unknown job 7"):
         fold(state_of(*dask(1)), b.BagStarted(bag="bag-1", job=7, attempt=1, vm="worker-0", age=0.0))
     over = state_of(*dask(1), *COMPUTED, events.WorkEnded(work="bag-1", of="bag", state="finished", reason="done"))
     assert over.active(DeclaredBag) == []

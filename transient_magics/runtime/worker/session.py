@@ -235,7 +235,7 @@ class Training:
         """Raise TrainingError if sessions fail without a step and the graph may be the cause."""
         if self._fruitless >= _SESSIONS_BEFORE_FAILURE and placement.may_be_own(error):
             why = reason(error, self._spec.line_offset)
-            raise TrainingError(f"no step succeeds: {why}") from error
+            raise TrainingError(f"all steps fail: {why}") from error
 
     # --- the session -----------------------------------------------------------------------------
     def _open(self) -> Any:

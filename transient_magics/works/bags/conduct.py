@@ -80,7 +80,7 @@ class Bags(Works[BagSpec]):
         """Check that results of a bag can be read here. Raises ClusterError."""
         if not artifacts.can_read():
             raise ClusterError(
-                f"The controller of {self.directory.name} has no NumPy, which a bag needs",
+                f"A bag needs NumPy, which the controller of {self.directory.name} does not have",
                 fix=install_extra("bags"),
             )
 
@@ -241,7 +241,7 @@ class _Follower(OnVm):
             self._learnt = event.results
         with self._bags.receiving(self._dask):
             if not self._bags.record(self.name, event):
-                raise RejectedEventError("it does not fit the earlier reports")
+                raise RejectedEventError("the event contradicts earlier events")
         return False
 
     async def _bring(self, artifact: Artifact) -> None:

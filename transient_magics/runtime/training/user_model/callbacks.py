@@ -37,6 +37,7 @@ _REFUSED: Mapping[str, str] = {
     "OrbaxCheckpoint": "Leave it out: a run saves checkpoints, and run.save() writes one.",
     "SwapEMAWeights": "Leave it out: a run does not average weights.",
 }
+_SETTING_RATES = ("LearningRateScheduler", "ReduceLROnPlateau")
 _OF_BATCHES = tuple(
     f"on_{of}batch_{when}"
     for of in ("", "train_", "test_", "predict_")
@@ -46,21 +47,34 @@ _MOST_OUTPUT = 2000
 """Characters of what callbacks print in one epoch that are kept; all of it is in the log."""
 
 
-def called(callbacks: Any) -> tuple[Any, ...]:
+def called(callbacks: Any, optimizer: Any) -> tuple[Any, ...]:
     """Return the callbacks of `fit` that a run calls.
+
+    Parameters
+    ----------
+    callbacks
+        All callbacks of the call.
+    optimizer
+        The optimizer of the model.
 
     Raises
     ------
     DeclarationError
-        For a callback that it neither calls nor replaces.
+        For a callback that it neither calls nor replaces, or that Keras refuses as well.
     """
     found: list[Any] = []
+    scheduled = has_schedule(optimizer)
     for callback in flat(callbacks):
         name = type(callback).__name__
         if is_of_keras(callback) and name in _REPLACED:
             continue
         if is_of_keras(callback) and name in _REFUSED:
             raise DeclarationError(f"a run does not call the callback {name}", fix=_REFUSED[name])
+        if scheduled and is_of_keras(callback) and name in _SETTING_RATES:
+            raise DeclarationError(
+                f"{name} cannot be used with a schedule of the optimizer",
+                fix="Leave one of them out.",
+            )
         if hooks := [hook for hook in _OF_BATCHES if _overrides(callback, hook)]:
             raise DeclarationError(
                 f"{hooks[0]} of the callback {name} is not called in a run, whose batches are "
@@ -105,6 +119,12 @@ def is_of_keras(callback: Any) -> bool:
     return type(callback).__module__.startswith("keras.")
 
 
+def has_schedule(optimizer: Any) -> bool:
+    """Return whether the learning rate of an optimizer is a schedule, which cannot be set."""
+    schedule = importlib.import_module("keras").optimizers.schedules.LearningRateSchedule
+    return isinstance(getattr(optimizer, "_learning_rate", None), schedule)
+
+
 def _overrides(callback: Any, hook: str) -> bool:
     """Return whether a callback has a method of its own for a hook, also as an attribute."""
     base = importlib.import_module("keras").callbacks.Callback
@@ -120,14 +140,14 @@ def _objective(callback: Any, name: str) -> str:
     if metric == monitor:
         raise DeclarationError(
             f"{name} keeps the best {monitor}, which is a metric of the training data",
-            fix=f"Write monitor='val_{monitor}', and give fit validation data.",
+            fix=f"Write monitor='val_{monitor}', and pass validation data to fit.",
         )
     text = metric if callback.mode == "auto" else f"{callback.mode} {metric}"
     try:
         return str(Objective.parse(text))
     except ValueError as error:
         raise DeclarationError(
-            f"{name}: {error}", fix="Give the callback mode='max' or mode='min'."
+            f"{name}: {error}", fix="Pass mode='max' or mode='min' to the callback."
         ) from None
 
 
@@ -252,8 +272,7 @@ class CallbackCalls:
     def _learning_rate(self) -> float | None:
         """Return the learning rate of the optimizer; None for a schedule, which steps follow."""
         optimizer = self._model.optimizer
-        schedule = importlib.import_module("keras").optimizers.schedules.LearningRateSchedule
-        if isinstance(getattr(optimizer, "_learning_rate", None), schedule):
+        if has_schedule(optimizer):
             return None
         return float(self._convert(optimizer.learning_rate))
 

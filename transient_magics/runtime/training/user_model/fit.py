@@ -28,7 +28,7 @@ from .structure import is_text
 
 _BATCH = 32
 """Keras's default, in examples."""
-_TIMES = "A cell can train once. Put the later fit into a cell of its own."
+_TIMES = "A cell can train only once. Put the later fit into another cell."
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Fit:
         if not size:
             raise DeclarationError(
                 "the batches of the dataset of model.fit have no known size",
-                fix="Batch it with .batch(N), or leave --mode sync out.",
+                fix="Batch it with .batch(N), or leave out --mode sync.",
             )
         validation = self.validation
         if reading.is_dataset(validation):
@@ -173,12 +173,12 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         For arguments that a run cannot take, or that Keras refuses as well.
     """
     call = _arguments(given, options)
-    callbacks = called(call["callbacks"])
+    callbacks = called(call["callbacks"], model.optimizer)
     keep_best = best_objective(call["callbacks"])
     if call["shuffle"] is not True:
         raise DeclarationError(
             f"shuffle={call['shuffle']} of model.fit is not supported: each worker reads the "
-            "examples from a place of its own",
+            "examples from a different position",
             fix="Leave it out.",
         )
     if call["validation_freq"] != 1:
@@ -206,8 +206,9 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
             validation = validation.unbatch()  # its elements are single examples, as in the arrays
     if validation is None and (keep_best or monitors_validation(call["callbacks"])):
         raise DeclarationError(
-            "the callbacks of model.fit monitor validation metrics, and there are no validation data",
-            fix="Give model.fit validation_data or validation_split.",
+            "the callbacks of model.fit monitor validation metrics, but there are no validation "
+            "data",
+            fix="Pass validation_data or validation_split to model.fit.",
         )
     if call["steps_per_epoch"] is not None:
         per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
@@ -261,7 +262,9 @@ def refuse_later_training(fit: Fit, source: str, names: Mapping[str, Any]) -> No
         else:
             again = False
         if again and node.lineno > lines[-1]:
-            raise DeclarationError(f"model.fit is called twice (line {node.lineno})", fix=_TIMES)
+            raise DeclarationError(
+                f"model.fit is called a second time (line {node.lineno})", fix=_TIMES
+            )
 
 
 def _within(node: ast.stmt | ast.expr, line: int) -> bool:
@@ -325,7 +328,7 @@ def _examples(
         if class_weight is not None:
             if weights is not None:
                 raise DeclarationError(
-                    "model.fit takes class_weight or sample_weight, not both",
+                    "model.fit cannot have both class_weight and sample_weight",
                     fix="Multiply one by the other.",
                 )
             utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
@@ -399,7 +402,7 @@ def _count(value: Any, name: str, least: int) -> int:
         count = least - 1
     if count < least or count != value:
         raise DeclarationError(
-            f"{name} of model.fit is a whole number from {least} on, not {value!r}"
+            f"{name} of model.fit must be a whole number of at least {least}, not {value!r}"
         )
     return count
 
