@@ -150,7 +150,7 @@ TRAINED = {
 }
 
 REFUSED = {
-    "twice": ("model.fit(x, y)\nmodel.fit(x, y)\n", "called twice", None),
+    "twice": ("model.fit(x, y)\nmodel.fit(x, y)\n", "called a second time", None),
     "in a loop": ("for epoch in range(3):\n    model.fit(x, y)\n", "in a loop", None),
     "in a function that is called in a loop": (
         "def train():\n    model.fit(x, y)\nfor seed in range(3):\n    train()\n",
@@ -159,7 +159,7 @@ REFUSED = {
     ),
     "in a function that is called twice": (
         "def train():\n    model.fit(x, y)\ntrain()\ntrain()\n",
-        "called twice",
+        "called a second time",
         None,
     ),
     "examples in their order": ("model.fit(x, y, shuffle=False)\n", "shuffle=False of model.fit", LINE),
@@ -212,7 +212,7 @@ REFUSED = {
         LINE + 1,
     ),
     "an unknown argument": ("model.fit(x, y, epoch=3)\n", "unexpected keyword argument 'epoch'", LINE),
-    "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit is a whole number from 1 on", LINE),
+    "no epoch": ("model.fit(x, y, epochs=0)\n", "epochs of model.fit must be a whole number of at least 1", LINE),
     "input_fn beside it": ("def input_fn(mode):\n    return x, y\nmodel.fit(x, y)\n", "Keep one of them", None),
     "evaluate before it": ("model.evaluate(x, y)\n", "Move it after model.fit", LINE),
     "no training": ("", "the cell does not train a model", None),

@@ -1,10 +1,10 @@
 """The epochs of a run that the cell's `model.fit` declares: metrics, and the wait for callbacks. Pure.
 
-Workers report what their steps add to the training metrics of each epoch (user_model/
-training_metrics.py). With callbacks, a run is
-exact about epochs: its workers wait at the end of each (`limit`) until the callbacks were called
-(user_model/callbacks.py), as `fit` does, because they may stop the run or change its learning rate (`rate`). Without callbacks
-workers train on, and an epoch is reported a moment after its last step.
+Workers report what their steps add to the training metrics of each epoch
+(user_model/training_metrics.py). With callbacks (user_model/callbacks.py), a run is exact about
+epochs: its workers wait at the end of each (`limit`) until the callbacks were called, as `fit`
+does, because they may stop the run or change its learning rate (`rate`). Without callbacks workers
+train on, and an epoch is reported a moment after its last step.
 
 Epochs count from the run's first step here. A run that goes back to a checkpoint makes some steps
 again: each epoch is reported once, and its training metrics are those of the steps made last.

@@ -88,14 +88,15 @@ class KerasModel:
         self.example = features
         # The first use creates weights and metrics.
         outputs = self._outputs(features, training=False)
-        model._compute_loss(features, labels, outputs, weights, training=False)
+        loss = model._compute_loss(features, labels, outputs, weights, training=False)
         results = model.compute_metrics(features, labels, outputs, weights)
         refuse_parts(model, uneven)
         refuse_results(results)
         model.reset_metrics()
 
         def update() -> None:
-            loss = model._compute_loss(features, labels, outputs, weights, training=False)
+            if getattr(model._compile_loss, "metrics", None):  # those of several outputs
+                model._compute_loss(features, labels, outputs, weights, training=False)
             model._loss_tracker.update_state(loss, sample_weight=2)
             model.compute_metrics(features, labels, outputs, weights)
 
