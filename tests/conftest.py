@@ -293,10 +293,16 @@ def emulate(tmp_path_factory: pytest.TempPathFactory) -> Emulate:
 
 
 @pytest.fixture(scope="session")
-def calm(emulate: Emulate) -> Iterator[str]:
-    """The state directory of an emulator, to be `TRANSIENT_MAGICS_EMULATOR` where a test only asks how its weather is.
+def url(emulate: Emulate) -> Iterator[str]:
+    """The URL of an emulator that tests share.
 
-    Nobody makes VMs in it, nor changes its weather: it is there for all.
+    They make no VMs in it and restore its weather, and the tests of a file use buckets that no other file names.
     """
     with emulate() as url:
-        yield emulator.about(url)["state"]
+        yield url
+
+
+@pytest.fixture(scope="session")
+def calm(url: str) -> str:
+    """The state directory of the shared emulator: `TRANSIENT_MAGICS_EMULATOR` for tests that only read its weather."""
+    return emulator.about(url)["state"]

@@ -23,9 +23,7 @@ def _properties(machine: str) -> compute_v1.InstanceProperties:
     )  # fmt: skip
 
 
-def _bulk(
-    cloud: Cloud, request_id: str | None = None, machine: str = "n1-standard-4", **fields: Any
-) -> dict[str, Any]:
+def _bulk(cloud: Cloud, request_id: str | None = None, machine: str = "n1-standard-4", **fields: Any) -> dict[str, Any]:
     resource = compute_v1.BulkInsertInstanceResource(instance_properties=_properties(machine), **fields)
     request = compute_v1.BulkInsertInstanceRequest(
         project=PROJECT, zone=ZONE, bulk_insert_instance_resource_resource=resource, request_id=request_id

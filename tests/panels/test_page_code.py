@@ -24,7 +24,13 @@ def test_the_pages_modules_pass_their_own_tests() -> None:
         pytest.skip("the page's libraries are not here: `make venv` fetches them")
     files = sorted(TESTS.glob("*.test.js"))
     ended = subprocess.run(
-        [NODE, "--test", "--test-isolation=none", *files], capture_output=True, text=True, check=False, timeout=120, cwd=TESTS, encoding="utf-8"
+        [NODE, "--test", "--test-isolation=none", *files],  # one process for all files
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=TESTS,
+        encoding="utf-8",
     )
     assert files
     assert ended.returncode == 0, ended.stdout + ended.stderr
