@@ -141,6 +141,16 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         return tf.math.rsqrt(self.width) * tf.math.minimum(tf.math.rsqrt(tf.cast(step, tf.float32) + 1.0), 0.1)
 """
+WORDS = """
+words = layers.TextVectorization(output_sequence_length=4)
+words.adapt(["good film", "bad film"])
+text, city = keras.Input((), dtype="string", name="text"), keras.Input((1,), dtype="string", name="city")
+place = layers.StringLookup(vocabulary=["rome", "oslo"], output_mode="one_hot")(city)
+both = layers.Concatenate()([layers.GlobalAveragePooling1D()(layers.Embedding(9, 3)(words(text))), place])
+FEATURES = {"text": np.array(["a good film", "bad"] * 4), "city": np.array([["rome"], ["lima"]] * 4, object)}
+"""
+"""Raw texts, and the layers that turn them into numbers."""
+READS_WORDS = ("keras.Sequential([layers.Dense(2)])", "keras.Model([text, city], layers.Dense(2)(both))")
 OUTSIDE = "TOP = tf.data.Dataset.from_tensor_slices(DATA)"
 TABLE = """
 WORDS = tf.constant(["a", "b"])
@@ -149,6 +159,11 @@ TEXTS = tf.data.Dataset.from_tensor_slices((["a", "b"] * 4, DATA[1]))
 FLIP = layers.RandomFlip()
 """
 TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "texts": (cell(("return DATA", "return FEATURES, DATA[1]"), READS_WORDS, head=WORDS), {}),
+    "texts, synchronously": (
+        cell(("return DATA", "return FEATURES, DATA[1]"), READS_WORDS, head=WORDS),
+        {"mode": "sync", "workers": 2},
+    ),
     "a constraint": (cell(("layers.Dense(2)", "layers.Dense(2, kernel_constraint='max_norm')")), {}),
     "features of any names": (
         cell(
@@ -276,7 +291,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "sums of unequal mini-batches": (
         cell(("from_logits=True", "reduction='sum'")), {"batching": "dynamic"},
-        "is a sum, and mini-batches of different",
+        "is a sum, but mini-batches of different",
     ),
     "a metric of several numbers": (
         cell((COMPILED, "'mse', metrics=[keras.metrics.F1Score()]"), ("np.arange(8) % 2", "np.ones((8, 2), 'f')")), {},
@@ -291,7 +306,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a variable of the cell's": (
         cell((COMPILED, "times"), head=USES_OUTSIDE.replace("OUTSIDE", "tf.Variable([1.0, 2.0])")), {},
-        "the model uses a variable (or another object) that was made outside of it",
+        "the model uses a variable (or another object) that was created outside of it",
     ),
     "a variable for every call": (
         cell(("layers.Dense(2)", "Scaled(), layers.Dense(2)"), head=VARIABLE_IN_CALL), {},
@@ -349,7 +364,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
             "windows": (
                 f"{SETS}.window(2)", "its dataset has 'inputs' as datasets. Write ds.flat_map",
             ),
-            "texts": ("np.array(['a', 'b'] * 4), DATA[1]", "as text, but a Keras model in a run takes only numbers"),
             "an unknown shape": (
                 f"{SETS}.map(lambda x, y: (tf.py_function(lambda x: x, [x], tf.float32), y))",
                 "'inputs' with an unknown shape, as from py_function. Set it in a map: tf.ensure_shape",
@@ -364,11 +378,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "no batch for an evaluation": (
         of_dataset(f"{SETS}.batch(8 if mode == 'train' else 32, drop_remainder=True).map(lambda x, y: (x, y))",
                    model=WITH_INPUT), {},
-        "returns no examples for the mode 'eval': fewer than one batch of 32. Remove drop_remainder=True.",
+        "returns less than one batch of 32 examples for the mode 'eval'. Remove drop_remainder=True.",
     ),
     "no batch to train on": (
         of_dataset(f"{SETS}.batch(32, drop_remainder=True)", model=WITH_INPUT), {},
-        "returns no examples for the mode 'train': fewer than one batch of 32",
+        "returns less than one batch of 32 examples for the mode 'train'",
     ),
     "nothing for an evaluation": (
         cell(("return DATA", "if mode == 'train': return DATA")), {}, "it returned None",
@@ -381,7 +395,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         cell(tail="batch_size = True"), {}, "batch_size must be a whole number of at least 1",
     ),
     "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model but a builtins.int"),
-    "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not take"),
+    "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not accept"),
 }  # fmt: skip
 
 

@@ -71,15 +71,15 @@ def _change(options: argparse.Namespace) -> dict[str, Any] | None:
     """Return the change that the command line asks for; None to show the state."""
     takes_steps = options.verb in _VERBS_WITH_STEPS
     if takes_steps and not options.steps:
-        raise DeclarationError(f"{options.verb} takes steps", fix="See -h.")
+        raise DeclarationError(f"{options.verb} needs steps", fix="-h lists them.")
     if options.steps and not takes_steps:
-        raise DeclarationError(f"{options.verb} takes no steps", fix="See -h.")
+        raise DeclarationError(f"{options.verb} does not accept steps", fix="Leave them out.")
     match options.verb:
         case "fresh" | "whole":
             return {options.verb: True}
         case "role":
             if len(options.steps) > 1:
-                raise DeclarationError("role takes one name", fix="See -h.")
+                raise DeclarationError("role needs one name", fix="-h lists the names.")
             name = options.steps[0]
             return {"role": "" if name == _EVERY_RIGHT else name}
         case "mend" | "lack":
@@ -121,8 +121,8 @@ def ask(url: str, change: dict[str, Any] | None = None) -> dict[str, Any]:
         answer = connection.getresponse()
         content = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
-        fix = "Start one with `transient emulator`, or name its --state."
-        raise UnreachableError("No emulator answers", where=url, fix=fix) from error
+        fix = "Start it with `transient emulator`, or name its --state."
+        raise UnreachableError("The emulator does not answer", where=url, fix=fix) from error
     finally:
         connection.close()
     if answer.status != 200:
@@ -147,28 +147,30 @@ def describe(lacks: list[str]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="transient emulator project",
-        description="Show what the project of a running emulator lacks, as a new Google project "
-        "does, and change it step by step.",
-        epilog=f"Steps: {', '.join(STEPS)}.",
+        description="Show which APIs, roles, policies and quotas the project of a running emulator "
+        "lacks, and change them.",
+        epilog=f"Names for STEP: {', '.join(STEPS)}.",
     )
     parser.add_argument(
         "verb",
         nargs="?",
         choices=_VERBS,
         default="show",
-        help="fresh: lack everything; whole: lack nothing; mend STEP...: take steps; "
-        "lack STEP...: take them back; "
-        "role NAME: limit users to a custom role of docs/accounts.md "
-        f"({', '.join(CUSTOM_ROLES)}; {_EVERY_RIGHT}: no limit)",
+        help="show: show what is missing; fresh: remove everything; whole: add everything; "
+        "mend STEP...: add STEPs; lack STEP...: remove STEPs; "
+        "role NAME: restrict users to a custom role of docs/accounts.md "
+        f"({', '.join(CUSTOM_ROLES)}; {_EVERY_RIGHT}: no restriction)",
     )
     parser.add_argument(
         "steps",
         nargs="*",
         metavar="STEP",
-        help="Google's name of it: an API, a role, a policy, a quota",
+        help="Google's name of an API, role, policy or quota",
     )
     parser.add_argument(
-        "--state", type=Path, help="the emulator's directory (default: this user's own)"
+        "--state",
+        type=Path,
+        help="the directory of the emulator (default: a directory of this user)",
     )
     return parser
 

@@ -47,7 +47,8 @@ from ..usercode import run_program
 from .data import Data, keep_as_constants
 from .fit import refuse_later_training
 from .keras_model import declared_only, refuse_callbacks
-from .structure import leaves, name_of, unique
+from .structure import is_text, leaves, name_of, unique
+from .tables import repeat_in_graphs
 
 if TYPE_CHECKING:
     from .keras_model import KerasModel
@@ -67,6 +68,7 @@ class OwnModel:
         """Run the cell. Raises CellError, DeclarationError or TrainingError."""
         os.environ["KERAS_BACKEND"] = "tensorflow"
         keep_as_constants()
+        repeat_in_graphs()
         with declared_only(folder) as recorder:
             module = run_program(folder, spec)
         self.fit = fit = recorder.fit
@@ -87,7 +89,7 @@ class OwnModel:
             model = fit.model
             batch = fit.batch_size
         elif not callable(input_fn):
-            raise DeclarationError("the cell trains no model", fix=_REQUIRED)
+            raise DeclarationError("the cell does not train a model", fix=_REQUIRED)
         else:
             _check_parameters(input_fn, "mode")
             refuse_callbacks(module)
@@ -99,13 +101,19 @@ class OwnModel:
         if not callable(model_fn):
             inputs = [tensor.shape for tensor in getattr(model, "inputs", None) or ()]
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
-        self._data = Data(self._examples, inputs, batch, fit.batched if fit else None)
+        self._data = Data(
+            self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
+        )
         self.batch = self._data.batch or _BATCH
         self.keras_model: KerasModel | None = None
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
-            self._model_fn = self.keras_model = _keras(model, self._data, spec)
+            from .keras_model import KerasModel
+
+            self._model_fn = self.keras_model = KerasModel(
+                model, self._data, spec.batching != "uniform"
+            )
 
     def prepare(self) -> None:
         """Do nothing: the definition is complete."""
@@ -216,7 +224,7 @@ class OwnModel:
     def texts(self) -> Texts:
         """Raise TrainingError: only the cell can turn texts into numbers."""
         raise TrainingError(
-            "a model of a cell takes and returns numbers, not texts",
+            "a model of a cell accepts and returns numbers, not texts",
             fix="Pass features to run.predict as input_fn returns them.",
         )
 
@@ -232,7 +240,7 @@ class OwnModel:
     def _without_weights(self, model_fn: Callable[..., Any]) -> Callable[..., Any]:
         if self._data.weighted:
             raise DeclarationError(
-                "input_fn returns sample weights, which model_fn does not take",
+                "input_fn returns sample weights, which model_fn does not accept",
                 fix="Make them one of the features.",
             )
         return lambda features, labels, weights, mode: model_fn(features, labels, mode)
@@ -252,19 +260,6 @@ class OwnModel:
         if missing := [name for name in needed if answer.get(name) is None]:
             raise TrainingError(f"model_fn must return {missing[0]!r}", where=where, fix=fix)
         return answer
-
-
-def _keras(model: Any, data: Data, spec: RunSpec) -> KerasModel:
-    from .keras_model import KerasModel
-
-    texts = [data.names[key] for key in data.features if data.types[key] == tensorflow().string]
-    if texts:
-        raise DeclarationError(
-            f"input_fn returns {texts[0]!r} as text, but a Keras model in a run takes only numbers",
-            fix="Convert it above input_fn, for example with "
-            "numbers = StringLookup(vocabulary=words)(texts).numpy().",
-        )
-    return KerasModel(model, data, spec.batching != "uniform")
 
 
 def _rows(values: Mapping[str, Any]) -> Any:
@@ -368,7 +363,8 @@ def _arrays(given: Any) -> dict[str, Any] | None:
             array = numpy.asarray(value)
         except (TypeError, ValueError, NotImplementedError):
             return None  # ragged lists or symbolic tensors, which other code refuses
-        if array.dtype.kind not in "biufSU" or not array.ndim:
+        numeric = array.dtype.kind in "biuf"
+        if not array.ndim or not (numeric or is_text(array)):
             return None
         arrays[name] = array
     return arrays
