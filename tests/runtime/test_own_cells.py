@@ -6,27 +6,23 @@ All cells are checked in one process, as `check` does it for one.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.runtime.machine_room import PROJECT
+from tests.runtime import programs
 
 pytestmark = pytest.mark.training
 
 PROGRAM = """
 import contextlib, json, pathlib, sys, tempfile
-from transient_magics.runtime.tf.graph_mode import everything
-everything()
 import keras
 from transient_magics.runtime.programs import check
 from transient_magics.runtime.folder import RunFolder
 
 answers = []
 with contextlib.redirect_stdout(sys.stderr):
-    for cell, declared in json.load(sys.stdin):
+    for cell, declared in json.loads(pathlib.Path(sys.argv[1]).read_text()):
         keras.utils.clear_session()
         keras.config.set_dtype_policy("float32")
         with tempfile.TemporaryDirectory() as place:
@@ -403,25 +399,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         cell(('"sgd"', "Centralized()"), head=CENTRALIZED), {},
         "Centralized.apply is not called in a run. Override update_step",
     ),
-    "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model but a builtins.int"),
+    "a number for a model": (cell(tail="model = 3"), {}, "the cell's model is not a Keras model, but a builtins.int"),
     "weights for a model_fn": (MODEL_FN, {}, "input_fn returns sample weights, which model_fn does not accept"),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, dict[str, Any]]:
-    cells = [(text, declared) for text, declared, *_ in (*TAKEN.values(), *REFUSED.values())]
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=PROJECT,
-        input=json.dumps(cells),
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip((*TAKEN, *REFUSED), json.loads(done.stdout), strict=True))
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    cells = tmp_path_factory.mktemp("cells") / "cells.json"
+    given = [(text, declared) for text, declared, *_ in (*TAKEN.values(), *REFUSED.values())]
+    cells.write_text(json.dumps(given), encoding="utf-8")
+    printed = programs.run(PROGRAM, cells, own=True)
+    return dict(zip((*TAKEN, *REFUSED), json.loads(printed), strict=True))
 
 
 def test_what_is_honoured_is_built(answers: dict[str, dict[str, Any]]) -> None:

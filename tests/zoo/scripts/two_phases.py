@@ -1,6 +1,6 @@
 """Fine-tuning in a second fit, with another learning rate.
 
-zoo: refused: called twice
+zoo: refused: called a second time
 """
 
 import keras

@@ -197,8 +197,7 @@ def measure(
 ) -> Measurement | Measurements:
     """Start a measurement of capacity and return immediately; without a GPU, list measurements.
 
-    A process that outlives this one requests a VM in each zone at intervals, and deletes it
-    immediately.
+    A separate process requests a VM in each zone at intervals, and deletes it immediately.
 
     Parameters
     ----------

@@ -152,7 +152,8 @@ def _counted(source: Any, depth: int, count: int, asserted: bool) -> Begin:
     counted, _, ended = counted_in(source, SECONDS)
     if ended:
         return Begin(depth, counted)
-    return Begin(depth, counted, partial=True, total=max(count, 0))
+    # The first element alone may take longer, as where a large buffer is shuffled.
+    return Begin(depth, max(counted, 1), partial=True, total=max(count, 0))
 
 
 def begun(dataset: Any, begin: Begin) -> Any:
