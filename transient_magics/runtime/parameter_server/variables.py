@@ -80,16 +80,13 @@ class Keeper:
         self._trainable = load_model(
             self._folder, self._spec, self._folder.data_directory(self._spec)
         )
-<<<<<<< HEAD
         self._trainable.keep_vocabularies(self._folder.checkpoints)
-=======
         fit = getattr(self._trainable, "fit", None)
         if fit and fit.callbacks and not self._spec.callbacks:
             raise DeclarationError(
                 "the callbacks of model.fit are called only if the run was checked",
                 fix="Leave --no-check out.",
             )
->>>>>>> main
 
     @property
     def batch(self) -> int:

@@ -80,7 +80,6 @@ class Fit:
         return self.batch_size is None
 
     def declaration(self) -> FitDeclaration:
-<<<<<<< HEAD
         """Return the part of the run's declaration that the call says.
 
         Counts the batches of a dataset that does not know their number, for a minute at most.
@@ -91,17 +90,12 @@ class Fit:
             if ended:
                 counted = replace(self, steps_per_epoch=batches)
         return FitDeclaration(
-            counted.steps, counted.steps_per_epoch, self.keep_best, self.stop_when
-=======
-        """Return the part of the run's declaration that the call says."""
-        return FitDeclaration(
-            self.steps,
-            self.steps_per_epoch,
+            counted.steps,
+            counted.steps_per_epoch,
             self.initial_epoch,
-            0 if self.validation is None else self.steps_per_epoch,
+            0 if self.validation is None else counted.steps_per_epoch,
             self.keep_best,
             bool(self.callbacks),
->>>>>>> main
         )
 
     def shared(self, workers: int) -> Fit:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -26,7 +25,7 @@ from .data import Data
 from .fit import Recorder, recording
 from .keras_optimizer import KerasOptimizer
 from .structure import weight_names
-from .training_metrics import TrainingMetrics
+from .training_metrics import TrainingMetrics, numbers
 
 _EXAMPLES = 2
 """Size of the batch with which the model is used first."""
@@ -90,19 +89,14 @@ class KerasModel:
         self.example = features
         # The first use creates weights and metrics.
         outputs = self._outputs(features, training=False)
-<<<<<<< HEAD
         count = len(keras.tree.flatten(outputs))
         if count == _EXAMPLES:
             # Keras would distribute the rows of the labels over as many outputs.
             features, labels, weights = data.structured(data.example(count + 1))
             outputs = self._outputs(features, training=False)
-        model._compute_loss(features, labels, outputs, weights, training=False)
-=======
         loss = model._compute_loss(features, labels, outputs, weights, training=False)
->>>>>>> main
-        results = model.compute_metrics(features, labels, outputs, weights)
+        model.compute_metrics(features, labels, outputs, weights)
         refuse_parts(model, uneven)
-        self._sizes = {name: tuple(getattr(value, "shape", ())) for name, value in results.items()}
         model.reset_metrics()
 
         def update() -> None:
@@ -177,7 +171,7 @@ class KerasModel:
         with self._scope([(variable, state.read_value()) for variable, state in states]):
             metrics = {
                 name: (value, updates)
-                for name, value in self._numbers(tf, model.get_metrics_result())
+                for name, value in numbers(model.get_metrics_result())
                 if name != "loss"
             }
         return {"loss": loss, "eval_metric_ops": metrics}
@@ -202,17 +196,6 @@ class KerasModel:
         if names:
             return dict(zip(names, outputs, strict=True))
         return tuple(outputs)
-
-    def _numbers(self, tf: Any, results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the metrics as single numbers: `f1_score_0`, `f1_score_1` where one has several."""
-        for name, value in results.items():
-            size = math.prod(self._sizes[name])
-            if not self._sizes[name]:
-                yield name, value
-                continue
-            values = tf.reshape(value, [size])
-            for number in range(size):
-                yield f"{name}_{number}", values[number]
 
     def _unused(self, tf: Any) -> list[tuple[Any, Any]]:
         """Return constants for the states of metrics in a training step.

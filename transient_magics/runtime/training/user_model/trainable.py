@@ -108,12 +108,8 @@ class OwnModel:
             self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
         )
         self.batch = self._data.batch or _BATCH
-<<<<<<< HEAD
-        self.keras_model: KerasModel | None = None
         self.learned: Mapping[str, Any] = {}
         """What the model's preprocessing layers learned from data."""
-=======
->>>>>>> main
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
