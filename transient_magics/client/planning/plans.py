@@ -115,8 +115,8 @@ def plan(
         Instead of `train_steps`, a goal such as `accuracy>=0.9`: the steps that runs of the model
         took to reach it (`planner.efficiency`).
     ps
-        The number of parameter servers (default: 1; a search tries 1, 2 and 4); 0: one worker
-        alone.
+        The number of parameter servers (default: 1; a search tries 1, 2 and 4); 0: train with one
+        worker only.
     ps_cores
         The vCPUs of each parameter server (default: 4).
     ps_zone, machine_type, disk

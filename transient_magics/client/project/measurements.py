@@ -198,8 +198,7 @@ def measure(
 ) -> Measurement | Measurements:
     """Start a measurement of availability and return immediately. Without `gpu`, list all.
 
-    A process that outlives this one requests a VM in each zone at intervals, and deletes it
-    immediately.
+    A separate process requests a VM in each zone at intervals, and deletes it immediately.
 
     Parameters
     ----------

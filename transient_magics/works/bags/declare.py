@@ -72,7 +72,7 @@ def declare_bag(
     pip
         Packages that it needs.
     notebook
-        Names that are defined in the notebook alone.
+        Names that are defined only in the notebook.
     line_offset
         The number of lines above the code.
     options

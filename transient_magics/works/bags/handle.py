@@ -52,7 +52,7 @@ class Plot:
 
 
 class Bag(Handle[DeclaredBag, DeclaredBag]):
-    """A bag of a cluster: a function at many points, and a surrogate of its results."""
+    """A bag: one function that is computed for many points, and a surrogate of its results."""
 
     kind = "bag"
     at_stop = "no further job starts"
@@ -123,9 +123,9 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
             ) from error
 
     def output(self, job: int, lines: int | None = None) -> Log:
-        """Return the end of a job's output, of each completed attempt.
+        """Return the last output of each completed attempt of a job.
 
-        It is lost for attempts whose VM was lost.
+        The output of attempts whose VM was lost is not available.
 
         Parameters
         ----------
@@ -283,13 +283,13 @@ def bag(name: str | None = None, cluster: Cluster | str | None = None) -> Bag:
     name
         Its name (default: the newest bag).
     cluster
-        Its cluster or the name of that (default: any cluster that has such a bag).
+        The cluster or its name (default: any cluster that has such a bag).
 
     Raises
     ------
     UnknownWorkError
         There is no such bag.
     ClusterError
-        Several clusters have one.
+        Several clusters have such work.
     """
     return find_work("bag", name, cluster)
