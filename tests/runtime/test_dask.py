@@ -29,7 +29,6 @@ from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
 from transient_magics.works.dask.on_vm import record
-from transient_magics.works.dask.on_vm.scheduler import Faults
 from transient_magics.works.dask.on_vm.task import DaskTask
 from transient_magics.works.dask.spec import DaskSpec
 
@@ -347,6 +346,8 @@ async def test_a_scheduler_that_is_killed_is_told_of_and_never_begun_again(room:
 
 
 def test_a_fault_counts_where_the_vm_lives_to_tell_it() -> None:
+    from transient_magics.works.dask.on_vm.scheduler import Faults  # Dask's scheduler takes half a second to import
+
     faults = Faults(allowed=1)
     faults.gone("a", ["x", "y"])
     faults.gone("b", ["x"])

@@ -20,6 +20,7 @@ from ...protocol.vm_events import (
     TrainCheckpoint,
     TrainData,
     TrainDetour,
+    TrainEpoch,
     TrainEvaluated,
     TrainFailed,
     TrainFinished,
@@ -49,6 +50,7 @@ QUIET = (
     "deadline.outlook",
     "worker.replaced",
 )
+_MOST_PRINTED = 200
 TONES = {
     TrainFailed: "bad",
     TrainSlow: "warn",
@@ -465,6 +467,13 @@ def _result_words(event: Event) -> str:
             scores = scores_words({**event.metrics, **dict.fromkeys(event.undefined, math.nan)})
             scores += evaluated_words(event.examples, event.complete, event.of, event.endless)
             return f"{event.run} evaluated at step {event.step:,}: {scores}"
+        case TrainEpoch():
+            printed = "; ".join(event.output.split("\n")).strip("; ")
+            output = ""
+            if printed:
+                output = f"; callbacks printed: {plain(printed, _MOST_PRINTED)}"
+            scores = ", ".join(f"{name} {number(value)}" for name, value in event.logs.items())
+            return f"{event.run} ended epoch {event.epoch + 1}: {scores}{output}"
         case TrainUnevaluated():
             return f"{event.run} could not be evaluated at step {event.step:,}: {event.reason}"
         case TrainBest():
