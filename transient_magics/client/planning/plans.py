@@ -478,17 +478,21 @@ def _never_run(spec: RunSpec, source: str, include: tuple[str, ...]) -> Workload
 
 
 def _learnt_from(name: str, runs: list[KnownRun]) -> tuple[ModelStore, str, str, Source]:
-    """Return the store of a run's model, the wire format, the settings and the place of the run."""
+    """Return measurements of a run's model, and how and where that run was trained.
+
+    These are the store of its model, its wire format, its settings, and whether it ran on the
+    emulator or in a project.
+    """
+    # The newest run of this name.
     found = next((run for run in reversed(runs) if run.state.name == name), None)
     if found is None:
         names = [run.state.name for run in runs]
-        fix = "For example: icac19/resnet-32."
         raise unknown(
             "run or published workload",
             name,
             names,
             where="--workload",
-            otherwise=fix,
+            otherwise="For example: icac19/resnet-32.",
             numbered=True,
         )
     if is_synchronous(found):

@@ -19,7 +19,8 @@ from ...journal.declared import agree_to_code, is_brought
 from ...protocol import layout
 from ...protocol.cluster_commands import Agree, Evaluate, Logs, Move, Save
 from ...protocol.step_parts import part_words
-from ...protocol.vm_events import TrainEvaluated
+from ...protocol.vm_events import TrainEpoch, TrainEvaluated
+from .fit_history import FitHistory
 from .stalls.handle import Stalls
 
 if TYPE_CHECKING:
@@ -290,6 +291,69 @@ class Run(RecordedRun):
             frame.insert(2, "part", parts, allow_duplicates=True)
         frame["time"] = pandas.to_datetime(frame["time"], utc=True)
         return frame
+
+    def epochs(self) -> pandas.DataFrame:
+        """Return the metrics of the cell's `model.fit` as a DataFrame with a row for each epoch.
+
+        Training metrics are those of all workers, as Keras computes them over an epoch.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The columns epoch (as Keras counts, from 0), step, time (UTC), and one for each metric:
+            those of validation data begin with `val_`.
+
+        Examples
+        --------
+        >>> tm.run("run-1").epochs().plot("epoch", ["loss", "val_loss"])
+        """
+        import pandas
+
+        found = self._epochs()
+        rows = [
+            {"epoch": event.epoch, "step": event.step, "time": event.time, **event.logs}
+            for event in found
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        frame = pandas.DataFrame(rows, columns=names or ["epoch", "step", "time"])
+        frame["time"] = pandas.to_datetime(frame["time"], utc=True)
+        return frame
+
+    def fit_history(self) -> FitHistory:
+        """Return the metrics by epoch in the form that `model.fit` returns.
+
+        `%%train` binds it to the name to which the cell binds the result of `model.fit`.
+
+        Returns
+        -------
+        FitHistory
+            `history`, `epoch` and `params`, as of `keras.callbacks.History`. They wait for the end
+            of the run.
+        """
+
+        def params() -> dict[str, int]:
+            spec = self.state.spec
+            epochs = -(-spec.train_steps // max(spec.epoch_steps, 1))
+            return {"epochs": spec.first_epoch + epochs, "steps": spec.epoch_steps}
+
+        return FitHistory(self.name, self.wait, self._epochs, params)
+
+    def output(self) -> str:
+        """Return what the callbacks of `model.fit` have printed so far.
+
+        Returns
+        -------
+        str
+            The last 2,000 characters of each epoch.
+        """
+        return "".join(event.output for event in self._epochs())
+
+    def _epochs(self) -> list[TrainEpoch]:
+        return [
+            event
+            for event in self.cluster.events()
+            if isinstance(event, TrainEpoch) and event.run == self.name
+        ]
 
     def tensorboard(self, folder: str | Path | None = None) -> Path:
         """Write the metrics and events of the run for TensorBoard.

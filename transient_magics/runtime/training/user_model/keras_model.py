@@ -25,6 +25,7 @@ from .data import Data
 from .fit import Recorder, recording
 from .keras_optimizer import KerasOptimizer
 from .structure import weight_names
+from .training_metrics import TrainingMetrics
 
 _TRAINING = ("evaluate", "train_on_batch", "test_on_batch")
 _STEPS = ("train_step", "test_step", "predict_step", "make_train_function", "make_test_function")
@@ -87,11 +88,19 @@ class KerasModel:
         self.example = features
         # The first use creates weights and metrics.
         outputs = self._outputs(features, training=False)
-        model._compute_loss(features, labels, outputs, weights, training=False)
+        loss = model._compute_loss(features, labels, outputs, weights, training=False)
         results = model.compute_metrics(features, labels, outputs, weights)
         refuse_parts(model, uneven)
         refuse_results(results)
         model.reset_metrics()
+
+        def update() -> None:
+            if getattr(model._compile_loss, "metrics", None):  # those of several outputs
+                model._compute_loss(features, labels, outputs, weights, training=False)
+            model._loss_tracker.update_state(loss, sample_weight=2)
+            model.compute_metrics(features, labels, outputs, weights)
+
+        self.metrics = TrainingMetrics(model, update)
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
         self._seed = seed_generator.global_seed_generator().state
         self._names = dict(zip(map(id, model.weights), weight_names(model.weights), strict=True))
@@ -132,8 +141,12 @@ class KerasModel:
                     outputs = dict(zip(model.output_names, outputs, strict=True))
                 return {"predictions": outputs}
             loss = model._compute_loss(features, labels, outputs, sample_weight, training=training)
-            if not training:
-                model.compute_metrics(features, labels, outputs, sample_weight)
+            examples = tf.shape(self._keras.tree.flatten(features)[0])[0]
+            model._loss_tracker.update_state(loss, sample_weight=examples)
+            results = model.compute_metrics(features, labels, outputs, sample_weight)
+            added = None
+            if training:
+                added = self.metrics.added(scope, results, examples)
         if created := tf.global_variables()[variables_before:]:
             raise DeclarationError(
                 f"the model creates a variable in each call ({created[0].op.name})",
@@ -144,7 +157,7 @@ class KerasModel:
                 if id(weight) in scope.assigning:
                     refuse_assigned(model, weight, scope.assigning[id(weight)])
                     keep(variable, before[id(weight)], scope.get_current_value(weight))
-            return {"loss": loss, **self._optimizer.parts()}
+            return {"loss": loss, "training_metrics": added, **self._optimizer.parts()}
         # Without a batch, nothing is counted.
         with tf.control_dependencies(self._keras.tree.flatten(features)):
             updates = tf.group(
@@ -157,6 +170,13 @@ class KerasModel:
                 if name != "loss"
             }
         return {"loss": loss, "eval_metric_ops": metrics}
+
+    def load(self, prefix: str, step: int) -> None:
+        """Set the weights of the Keras model to those of a checkpoint, and its optimizer's step."""
+        reader = tensorflow().train.load_checkpoint(prefix)
+        for weight in self.model.weights:
+            weight.assign(reader.get_tensor(self._names[id(weight)]))
+        self.model.optimizer.iterations.assign(step)
 
     def _outputs(self, features: Any, training: bool) -> Any:
         """Call the model as Keras does: some models have no parameter `training`."""

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from .keras_model import KerasModel
 
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
+_OF_KERAS = ("training_metrics",)
+"""Keys of the answer of a Keras model alone."""
 _BATCH = 32
 _REQUIRED = (
     "Without --model, call fit of a compiled Keras model; or define input_fn(mode), and model "
@@ -100,12 +102,12 @@ class OwnModel:
         inputs: Sequence[Any] = ()
         if not callable(model_fn):
             inputs = [tensor.shape for tensor in getattr(model, "inputs", None) or ()]
+        self.keras_model: KerasModel | None = None
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
         self._data = Data(
             self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
         )
         self.batch = self._data.batch or _BATCH
-        self.keras_model: KerasModel | None = None
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
@@ -150,6 +152,12 @@ class OwnModel:
         """Raise TrainingError if there are no examples to train on, or to evaluate."""
         self._data.check(self.batch)
 
+    def training_results(self, total: Sequence[float]) -> dict[str, float]:
+        """Return the training metrics of steps that added up to `total` (Objective.metrics)."""
+        if self.keras_model is None:
+            return {}
+        return self.keras_model.metrics.results(total)
+
     def counted_evaluation(self, seconds: float) -> tuple[int, int, bool]:
         """Count the evaluation examples for at most `seconds`.
 
@@ -183,7 +191,18 @@ class OwnModel:
             raise TrainingError("the loss has no gradient for any trainable variable")
         weight = tf.cast(_rows(features), tf.float32)
         clip = _clipping(answer.get("clip"))
-        return Objective(loss, pairs, optimizer, clip, lambda by: make_optimizer(rate / by), weight)
+        metrics = None
+        if self.fit:  # only fit has epochs, whose metrics are reported
+            metrics = answer.get("training_metrics")
+        return Objective(
+            loss,
+            pairs,
+            optimizer,
+            clip,
+            lambda by: make_optimizer(rate / by),
+            weight,
+            metrics=metrics,
+        )
 
     def evaluation_graph(self, features: Mapping[str, Any]) -> EvaluationGraph:
         """Return the metrics that the model defines."""
@@ -253,7 +272,7 @@ class OwnModel:
                 f"model_fn must return a dict, not {type(answer).__name__}", fix=fix
             )
         where = f"mode {mode}"
-        if unknown := sorted(set(answer) - set(_ANSWERS)):
+        if unknown := sorted(set(answer) - {*_ANSWERS, *_OF_KERAS}):
             raise TrainingError(
                 f"model_fn returns the unknown key {unknown[0]!r}", where=where, fix=fix
             )
