@@ -440,7 +440,7 @@ export interface BagVm {
 
 /** A bag.
  *
- * `results` of `wanted` results are there. `per_result` is in US dollars. `counts` has the number
+ * `results` of `planned` results are there. `per_result` is in US dollars. `counts` has the number
  * of points in each state. `more` VMs have no row. `tried_words` is empty without a surrogate. */
 export interface Bag {
   name: string;
@@ -448,7 +448,7 @@ export interface Bag {
   words: string;
   about: string;
   results: number;
-  wanted: number;
+  planned: number;
   cost_words: string;
   per_result: Figure;
   ends: string;

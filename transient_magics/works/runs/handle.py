@@ -63,15 +63,15 @@ class Run(RecordedRun):
     """
 
     def advice(self, question: str) -> Advice:
-        """Return what it costs to give up processors that the provider wants back.
+        """Return the cost of giving up processors that the provider reclaims.
 
         The advice compares a lost worker, all workers shrunk, and a few workers shrunk, the fastest
-        first. It also has what was measured when VMs of the cluster were shrunk or revoked.
+        first. It also contains measurements from when VMs of the cluster were shrunk or revoked.
 
         Parameters
         ----------
         question : str
-            What the provider wants, such as `"reclaim 1"` for one worker, or `"reclaim 0.5"` for
+            The provider's request, such as `"reclaim 1"` for one worker, or `"reclaim 0.5"` for
             half of a worker.
 
         Returns
@@ -84,7 +84,7 @@ class Run(RecordedRun):
         DeclarationError
             The question is invalid.
         PlanError
-            The run does not train, or has no more workers than that.
+            The run is not training, or has too few workers.
 
         Examples
         --------
@@ -110,7 +110,7 @@ class Run(RecordedRun):
         return projected(found, self)
 
     def forecast(self, revocations: str | None = None) -> Forecast:
-        """Return when the run ends and what it will have cost, with intervals.
+        """Return the expected end and the expected cost of the run, with intervals.
 
         The forecast uses everything that has happened so far.
 
@@ -258,14 +258,13 @@ class Run(RecordedRun):
     def evaluations(self) -> pandas.DataFrame:
         """Return all evaluations as a DataFrame with a row for each.
 
-        Steps that were made twice, because the VM of a parameter server was lost, may have two
-        rows.
+        Steps that were repeated because a parameter server was lost can have two rows.
 
         Returns
         -------
         pandas.DataFrame
-            The columns step, time (UTC), and one for each metric. `part` says which part of the dev
-            split was evaluated; it is there if an evaluation did not use the whole split.
+            The columns step, time (UTC), and one for each metric. If an evaluation used only a part
+            of the dev split, the column `part` describes it.
         """
         import pandas
 
@@ -359,7 +358,7 @@ class Run(RecordedRun):
     def tensorboard(self, folder: str | Path | None = None) -> Path:
         """Write the metrics and events of the run for TensorBoard.
 
-        A second call appends what is new, and `%tensorboard --logdir FOLDER` follows it.
+        A second call appends new values. `%tensorboard --logdir FOLDER` shows them.
 
         Parameters
         ----------
@@ -384,7 +383,7 @@ class Run(RecordedRun):
         """Trace one step of a worker with all its operations and those of the parameter servers.
 
         A traced step is several times slower than other steps, and does not count for speeds and
-        mini-batches. At most one step is traced in five minutes, fewer if a trace was expensive.
+        mini-batches. At most one step is traced in five minutes, or fewer if tracing is expensive.
 
         Parameters
         ----------
@@ -418,7 +417,7 @@ class Run(RecordedRun):
         ----------
         now : bool, default False
             Evaluate the model as it is now, while training continues, and wait for the result.
-            Otherwise the result is that of the last evaluation.
+            Otherwise return the result of the last evaluation.
 
         Returns
         -------
@@ -473,8 +472,8 @@ class Run(RecordedRun):
     ) -> ndarray | dict[str, ndarray]:
         """Return the predictions of the model of a checkpoint, computed on this machine.
 
-        The cluster may be gone. TensorFlow takes some seconds to start, so ask for many predictions
-        at once.
+        The cluster can be deleted. TensorFlow takes seconds to start, so compute many predictions
+        with one call.
 
         Parameters
         ----------
@@ -526,12 +525,13 @@ class Run(RecordedRun):
         checkpoint: str | int = "last",
         trust: bool = False,
     ) -> list[str]:
-        """Return the texts with which a Tensor2Tensor model answers other texts.
+        """Return the output texts of a Tensor2Tensor model for input texts.
 
-        The encoders of the problem convert texts to token numbers and back. A model with inputs
-        answers them, a language model continues them, a classifier names their classes. With a
-        `beam_size` of 1 each token is the likeliest one. Larger sizes use Tensor2Tensor's beam
-        search, which takes as many times the time; its t2t_decoder uses 4.
+        The encoders of the problem convert texts to token numbers and back. A
+        sequence-to-sequence model returns its outputs, a language model continues the texts, and
+        a classifier returns the names of classes. With a `beam_size` of 1, decoding is greedy.
+        Larger sizes use Tensor2Tensor's beam search, whose duration grows in proportion. The
+        program t2t_decoder uses 4.
 
         Parameters
         ----------
@@ -540,9 +540,9 @@ class Run(RecordedRun):
         data_dir : str or Path, optional
             The folder with the vocabulary of the problem (default: the one beside the checkpoint).
         beam_size : int, default 1
-            The number of beginnings that are kept.
+            The beam size.
         alpha : float, default 0.6
-            The preference of a beam search for longer texts.
+            The length penalty of the beam search. Larger values prefer longer texts.
         average : int, default 1
             Use the mean of this many last checkpoints, which the run must have kept (`--keep`).
         checkpoint : {"last", "best"} or int, default "last"
@@ -553,7 +553,7 @@ class Run(RecordedRun):
         Returns
         -------
         list of str
-            An answer for each text.
+            The output for each text.
 
         Raises
         ------
@@ -575,8 +575,8 @@ class Run(RecordedRun):
     ) -> Path:
         """Write the model of a checkpoint as a SavedModel.
 
-        The signature `serving_default` takes and returns what `predict` does, and includes the
-        preprocessing. `tf.saved_model.load` and TensorFlow Serving read it.
+        The signature `serving_default` has the inputs and outputs of `predict`, and includes the
+        preprocessing. `tf.saved_model.load` and TensorFlow Serving read the folder.
 
         Parameters
         ----------
@@ -609,8 +609,8 @@ class Run(RecordedRun):
     ) -> Any:
         """Return the compiled Keras model of the cell with the weights of a checkpoint.
 
-        The cell runs in this process and imports TensorFlow here, which nothing else does. The
-        model can be evaluated and trained like any other; its optimizer starts afresh. Only arrays
+        The cell runs in this process and imports TensorFlow here. No other method does this. The
+        model can be evaluated and trained like any other; its optimizer is new. Only arrays
         are read from the checkpoint, and they must fit the weights of the model.
 
         Parameters
