@@ -1,6 +1,6 @@
 """A training loop with GradientTape.
 
-zoo: refused: the cell trains no model
+zoo: refused: the cell does not train a model
 """
 
 import keras
@@ -18,4 +18,3 @@ for _epoch in range(2):
             loss_value = loss_fn(y_batch, model(x_batch, training=True))
         grads = tape.gradient(loss_value, model.trainable_weights)
         optimizer.apply(grads, model.trainable_weights)
-model.fit = None

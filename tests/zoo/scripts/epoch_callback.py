@@ -1,7 +1,4 @@
-"""A callback of the user's own, and a learning rate that falls on a plateau.
-
-zoo: refused: a run does not call the callback
-"""
+"""A callback of the user's own, and a learning rate that falls on a plateau."""
 
 import keras
 import numpy as np
