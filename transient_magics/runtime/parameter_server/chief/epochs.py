@@ -141,7 +141,9 @@ class Epochs:
 
         Returns whether they do.
         """
-        patience = FIRST_PATIENCE if not self._evaluated else PATIENCE
+        patience = FIRST_PATIENCE
+        if self._evaluated:
+            patience = PATIENCE
         if not self.holds or self._spec.callbacks or waited < patience:
             return False
         self.holds = False
