@@ -340,7 +340,7 @@ async def test_a_machine_that_attached_rents_nothing(home: Path, caplog: pytest.
     assert lock is not None
     await _look_after(home, lock)
     os.close(lock)
-    assert "only follows the cluster and rents nothing" in caplog.text
+    assert "but this machine only follows the cluster" in caplog.text
 
 
 def seat(name: str, **labels: str) -> Vm:

@@ -117,7 +117,7 @@ async def check_folder(_: Patient) -> Answer:
         return Answer(BAD, found, "export TRANSIENT_MAGICS_HOME=FOLDER")
     free = shutil.disk_usage(home).free
     if free < _LITTLE_BYTES:
-        found = f"{home} has {free / 1e6:.0f} MB left: checkpoints come here."
+        found = f"{home} has only {free / 1e6:.0f} MB left for checkpoints."
         return Answer(BAD, found, f"df -h {home}")
     if home.stat().st_mode & 0o077:
         found = (
@@ -135,7 +135,10 @@ async def check_gcloud(patient: Patient) -> Answer | None:
     if not (patient.spec.project and patient.spec.through_proxy):
         return None
     if not shutil.which("gcloud"):
-        found = "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the way, is not here."
+        found = (
+            "SSH goes through Identity-Aware Proxy, and the program gcloud, which opens the "
+            "way, is not here."
+        )
         return Answer(BAD, found, "transient doctor --ssh-from ADDRESS/32")
     command = [
         "gcloud",
@@ -158,7 +161,10 @@ async def check_gcloud(patient: Patient) -> Answer | None:
         return Answer(BAD, "gcloud does not answer.", " ".join(command))
     account = ended.stdout.strip()
     if ended.returncode or not account:
-        found = "gcloud has no active login: tunnels need one besides the application-default credentials."
+        found = (
+            "gcloud has no active login: tunnels need one besides the application-default "
+            "credentials."
+        )
         return Answer(BAD, found, "gcloud auth login")
     return Answer(GOOD, f"opens the way to the VMs through Identity-Aware Proxy, as {account}.")
 
@@ -182,7 +188,10 @@ async def check_clock(patient: Patient) -> Answer:
     found = f"this machine is {_ahead(least, most)} {whose}"
     if away <= _NO_SKEW:
         return Answer(GOOD, f"{found}.")
-    why = "Google takes signed tokens from some minutes off at most, and VMs end that much later or earlier than said"
+    why = (
+        "Google rejects tokens signed more than some minutes early or late, and the end of VMs "
+        "is shifted as much"
+    )
     return Answer(
         BAD if away > _MOST_SKEW else NOTE, f"{found}: {why}.", "sudo timedatectl set-ntp true"
     )
@@ -228,8 +237,8 @@ def quota_project_answer(login: SignedIn | None, project: str) -> Answer | None:
     if login.quota_project == project:
         return Answer(GOOD, f"the login names {project}, as --project does.")
     found = (
-        f"the login names {login.quota_project}. Requests to Compute Engine and Cloud Storage are charged to "
-        f"{project} anyway; other programs use the one of the login."
+        f"the login names {login.quota_project}. Requests to Compute Engine and Cloud Storage are "
+        f"charged to {project} anyway; other programs use the one of the login."
     )
     return Answer(NOTE, found, set_quota_project(project))
 
@@ -262,7 +271,10 @@ def _boot_answer(spec: ClusterSpec, choice: events.ClusterImageChosen | None) ->
         return Answer(
             GOOD, "emulated VMs have this machine's packages, so they boot ready to train."
         )
-    found = "VMs install TensorFlow at their first boot: some minutes, with a GPU 10 to 15 by estimate, each time."
+    found = (
+        "VMs install TensorFlow at their first boot: some minutes, with a GPU 10 to 15 by "
+        "estimate, each time."
+    )
     return Answer(NOTE, found, f"transient image build{_project_option(spec)}")
 
 
@@ -271,7 +283,7 @@ async def check_bucket(patient: Patient) -> Answer:
     spec = patient.spec
     access = patient.access
     if not spec.bucket or not access.storage:
-        return Answer(NOTE, "none is used: checkpoints and results come to this machine.")
+        return Answer(NOTE, "none is used: checkpoints and results are stored on this machine.")
     name = spec.bucket.partition("/")[0]
     location = region(spec.home_zone)
     own = name == own_bucket(access.engine.project, location)
@@ -286,10 +298,12 @@ async def check_bucket(patient: Patient) -> Answer:
             grant("roles/storage.admin", access.engine.project),
         )
     if warning is None:
-        return Answer(GOOD, f"{name} is not there yet; the first cluster makes it in {location}.")
+        return Answer(
+            GOOD, f"{name} does not exist yet; the first cluster creates it in {location}."
+        )
     if warning:
         return Answer(NOTE, f"{warning}.", _commands(warning))
-    return Answer(GOOD, f"{name} is there, with uniform access and closed to the public.")
+    return Answer(GOOD, f"{name} exists, with uniform access and closed to the public.")
 
 
 async def check_tokens(patient: Patient) -> Answer:
@@ -312,7 +326,10 @@ async def check_prices(patient: Patient) -> Answer:
         raise
     except CloudError as error:
         enable = f"gcloud services enable cloudbilling.googleapis.com --project {spec.project}"
-        found = f"the catalog's dated ones are used ({sources}), because Google's could not be read: {error.what}."
+        found = (
+            f"the catalog's dated ones are used ({sources}), because Google's could not be "
+            f"read: {error.what}."
+        )
         return Answer(NOTE, found, _commands(error.fix) or enable)
     if not count and learned_seconds_ago() == float("inf"):
         return Answer(
@@ -333,7 +350,7 @@ async def check_leftovers(patient: Patient) -> Answer:
         raise
     except AccessError:
         # Other checks report it, with the fix.
-        return Answer(NOTE, "not told: it takes rights, or an API, that are missing.")
+        return Answer(NOTE, "unknown: rights or an API are missing.")
     names = [orphan["name"] for orphan in (*found["orphans"], *found["rules"])]
     if names:
         command = f"transient cluster sweep{_project_option(patient.spec)} --yes"
@@ -399,16 +416,17 @@ _AT_GOOGLE = (
 )
 _BOOT = "Whether VMs boot from an image with the training stack."
 _EXAMINED = {
-    "project": "Whether the project is there, and Compute Engine's API is enabled.",
+    "project": "Whether the project exists, and Compute Engine's API is enabled.",
     "rights": "Whether the credentials have all permissions that the cluster takes.",
     "service account": "Whether the credentials may give the service account to a VM.",
     "zone": "Whether the zone has the machine types and GPUs.",
-    "image": "Whether the image is there and fits on the disks.",
-    "network": "Whether the network is there and has subnetworks.",
+    "image": "Whether the image exists and fits on the disks.",
+    "network": "Whether the network exists and has subnetworks.",
     "way out": "Whether VMs without an external address reach the internet.",
     "OS Login": "Whether VMs take the cluster's own SSH key.",
     "organization polic": "Whether a policy of the organization forbids the VMs.",
-    "managed organization policies": "Whether a managed policy of the organization forbids the VMs.",
+    "managed organization "
+    "policies": "Whether a managed policy of the organization forbids the VMs.",
     "quotas": "Whether the quotas have room for the VMs.",
 }
 """Checks that the examination of a project covers, by the start of a finding's subject."""
