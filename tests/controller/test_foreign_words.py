@@ -525,7 +525,7 @@ def test_a_cluster_without_any_journal_costs_the_most_that_it_can_and_runs_nothi
     assert (state.of(RunState)["run-1"].phase, state.of(JobState)["job-1"].phase) == ("failed", "failed")
     assert not state.active_run
     assert not state.active(JobState)
-    assert "was removed" in state.of(JobState)["job-1"].reason
+    assert "the removed journal" in state.of(JobState)["job-1"].reason
 
 
 @pytest.mark.parametrize("other", [True, False])

@@ -26,7 +26,7 @@ def test_the_journal_says_once_that_it_began_and_once_that_it_is_over(tmp_path: 
         assert not login.refused
     troubles = [event.what for event in read(path) if isinstance(event, events.ControllerTrouble)]
     assert len(troubles) == 2
-    assert troubles[0].startswith("Google did not accept the credentials. Training goes on")
+    assert troubles[0].startswith("Google did not accept the credentials. Training continues")
     assert "`gcloud auth application-default login`" in troubles[0]
     assert troubles[1] == ""
 

@@ -85,7 +85,7 @@ def test_so_many_jobs_are_begun_that_none_is_waited_for() -> None:
     [
         ({"space": ()}, "a bag needs parameters"),
         ({"space": parse_space("seed=1:9:int")}, "seed is reserved"),
-        ({"space": parse_space("solvent=water,oil")}, "solvent has choices that are no numbers"),
+        ({"space": parse_space("solvent=water,oil")}, "solvent has choices that are not numbers"),
         ({"surrogate": "none", "until": {"": 0.1}}, "only a bag with a surrogate can reach it"),
         ({"until": {"": 0.1, "pressure": 0.1}}, "a number without a name is for the only output"),
         ({"until": {"pressure": 0.0}}, "must be greater than 0"),

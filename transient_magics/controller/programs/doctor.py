@@ -205,7 +205,7 @@ async def check_credentials(patient: Patient) -> Answer:
 def login_answer(login: SignedIn | None) -> Answer:
     """Describe credentials."""
     if login is None:
-        return Answer(GOOD, "the emulator takes everybody on this machine.")
+        return Answer(GOOD, "the emulator accepts every user of this machine.")
     found = f"{login.kind}, {login.whose}"
     if login.place:
         found += f", found in {login.place}"
