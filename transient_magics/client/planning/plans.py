@@ -162,7 +162,7 @@ def plan(
         Instead of `workload`, code that defines a model, in a file or as text. The operations of a
         model that never ran are counted (`planner.speeds.counted`) if TensorFlow is installed.
     hparams, params, include, line_offset
-        Hyper-parameters, parameters, files and the place of that code.
+        Hyperparameters, parameters, files and the place of that code.
     bag
         Whether to plan a bag of jobs instead of a run.
     jobs, job_time, spare, policy, save_time
