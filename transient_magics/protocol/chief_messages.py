@@ -139,7 +139,7 @@ class EpochEnded(Message):
 
 @message("called")
 class Called(Message):
-    """What callbacks did, and the metrics that they received, `logs`.
+    """The effects of callbacks, and the metrics that they received, `logs`.
 
     The learning rate is `rate` times the declared one. `stop`, a clause: why training ends.
     `output`: what they printed. `error`: why the run cannot continue. `evaluation` is the answer of

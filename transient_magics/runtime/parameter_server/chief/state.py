@@ -819,7 +819,9 @@ class ChiefState:
             Send(able[number].connection or 0, take) for number, take in takes.items()
         ]
         if failing := self._turns.failing:
-            return self._fail(f"no worker could take the measure {failing}; their logs say why")
+            return self._fail(
+                f"no worker could complete the measure {failing}; see the logs of the workers"
+            )
         if measured is None:
             return requests
         self.step = self._turns.count

@@ -34,7 +34,7 @@ _TIMES = "A cell can train only once. Put the later fit into another cell."
 
 @dataclass(frozen=True)
 class Fit:
-    """What one call of `model.fit` declares.
+    """The declarations of one call of `model.fit`.
 
     Attributes
     ----------
