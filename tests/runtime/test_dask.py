@@ -24,7 +24,7 @@ import pytest
 from tests.processes import until
 from transient_magics.protocol import layout
 from transient_magics.protocol.agent_commands import Begin, End
-from transient_magics.protocol.outputs import MOST_SAID
+from transient_magics.protocol.outputs import MOST_PRINTED
 from transient_magics.runtime import process_record
 from transient_magics.runtime.agent.processes import Processes
 from transient_magics.works.dask import certificates
@@ -400,11 +400,12 @@ def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     assert record.last_output(tmp_path) == "", "nothing was printed"
     monkeypatch.setattr(record, "_MOST_BYTES", 50_000)
     program = (
-        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import record\n"
-        "folder = Path(sys.argv[1]); record.capture_output(folder)\n"
+        "import os, sys; from pathlib import Path; from transient_magics.works.dask.on_vm import "
+        "record\nfolder = Path(sys.argv[1]); record.capture_output(folder)\n"
         "print('of the job before'); record.clear_output(folder)\n"
         "for line in range(5000): print(f'line {line:06}')\n"
-        "record.shorten_output(folder); os.system('echo by a child; echo as an error >&2'); os.abort()"
+        "record.shorten_output(folder); os.system('echo by a child; echo as an error >&2'); "
+        "os.abort()"
     )
     ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=False, timeout=60)
     assert ended.returncode == -signal.SIGABRT, ended.stderr
@@ -413,6 +414,6 @@ def test_of_what_jobs_print_the_end_is_kept_whatever_they_write_meanwhile(
     record.shorten_output(tmp_path)
     end = record.last_output(tmp_path)
     assert (tmp_path / record.OUTPUT_FILE).stat().st_size < size / 3
-    assert len(end) <= MOST_SAID
+    assert len(end) <= MOST_PRINTED
     assert end.startswith("line ")
     assert end.endswith("line 004999\nby a child\nas an error")

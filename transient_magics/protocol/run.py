@@ -67,7 +67,7 @@ class RunSpec:
     """A declared run: which model on which problem (none: the cell's own), how long, and how.
 
     Model: `model`, `hparams_set` and `problem` name entries of Tensor2Tensor's registry, or all are
-    empty; `hparams` overrides hyper-parameters. `data_dir` is the location of the records: a folder
+    empty; `hparams` overrides hyperparameters. `data_dir` is the location of the records: a folder
     that every VM has, or a location in a bucket (`gs://`). `include` names files that are sent
     along. `pip` lists packages as pip reads them (files among them are in the run's folder `pip`).
     `line_offset` is the line of the notebook's cell at which its body begins, so errors show the
@@ -386,7 +386,7 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
             )
     if given.get("params") and not missing:
         what = "Only a cell with a model of its own takes --param"
-        return what, "Name hyper-parameters of Tensor2Tensor's models with --hparams."
+        return what, "Name hyperparameters of Tensor2Tensor's models with --hparams."
     sync = given.get("mode") == "sync"
     batching = given.get("batching") or "uniform"
     if given.get("backup_workers") and not sync:

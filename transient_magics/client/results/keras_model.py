@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
+from ...runtime.training.user_model import preprocessing
 from ...runtime.training.user_model.keras_model import declared_only
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
 from ...runtime.training.usercode import provide_packages, run_program, to_transient_error
@@ -46,21 +47,24 @@ def keras_model(run: RecordedRun, file: Path | None, checkpoint: str | int) -> A
         raise TrainingError(
             f"{run.name} trains {registered} of Tensor2Tensor, which is not a Keras model", fix=fix
         )
-    step, weights, example = _values(run, checkpoint)
+    step, weights, learned, example = _values(run, checkpoint)
     if "tensorflow" not in sys.modules:
         print(f"The model of {run.name} brings TensorFlow into this process.", file=sys.stderr)
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     graph_mode.prepare()
     with ThreadPoolExecutor(1) as own_thread:
-        model = own_thread.submit(_built, RunFolder(run.directory), example).result()
+        folder = RunFolder(run.directory)
+        model = own_thread.submit(_built, folder, learned, example).result()
     _load(model, weights, f"step {step:,} of {run.name}")
     if target:
         _save(model, target)
     return model
 
 
-def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, ndarray], Any]:
-    """Return the step of a checkpoint, its weights by name, and features of two zero examples."""
+def _values(
+    run: RecordedRun, checkpoint: str | int
+) -> tuple[int, Mapping[str, ndarray], Mapping[str, ndarray], Any]:
+    """Return the step of a checkpoint, its weights, what layers learned, and two examples."""
     with tempfile.TemporaryDirectory(prefix="transient-") as temporary:
         which = with_checkpoint(run, Path(temporary), checkpoint)
         arrays = Path(temporary) / "weights.npz"
@@ -69,10 +73,15 @@ def _values(run: RecordedRun, checkpoint: str | int) -> tuple[int, Mapping[str, 
         )
         values = read_arrays(arrays)
     weights = {name: values[f"weight {name}"] for name in answer["weights"]}
-    return which[1], weights, rebuilt(answer["given"], values)
+    learned = {
+        name.removeprefix("learned "): value
+        for name, value in values.items()
+        if name.startswith("learned ")
+    }
+    return which[1], weights, learned, rebuilt(answer["given"], values)
 
 
-def _built(folder: RunFolder, example: Any) -> Any:
+def _built(folder: RunFolder, learned: Mapping[str, ndarray], example: Any) -> Any:
     """Return the cell's model, called once, so that all its weights exist."""
     spec = folder.spec()
     provide_packages(folder)
@@ -83,6 +92,7 @@ def _built(folder: RunFolder, example: Any) -> Any:
             if recorder.fit:
                 model = recorder.fit.model
             assert model is not None
+            preprocessing.restore(model, learned)
             model(example, training=False) if model._call_has_training_arg else model(example)
     except Exception as error:
         raise to_transient_error(error, spec.line_offset) from error
@@ -129,11 +139,11 @@ def _load(model: Any, values: Mapping[str, ndarray], where: str) -> None:
             "The cell creates its layers in a different order here", where=where, fix=_SAME
         )
     for path, weight in weights.items():
-        wanted = _kind(weight.shape, weight.dtype)
-        there = _kind(values[path].shape, values[path].dtype)
-        if wanted != there:
+        built = _kind(weight.shape, weight.dtype)
+        saved = _kind(values[path].shape, values[path].dtype)
+        if built != saved:
             raise TrainingError(
-                f"{path} is {there} in the checkpoint, but {wanted} here", where=where, fix=_SAME
+                f"{path} is {saved} in the checkpoint, but {built} here", where=where, fix=_SAME
             )
     for path, weight in weights.items():
         weight.assign(values[path])

@@ -301,9 +301,9 @@ def terms_words(which: str, terms: Terms, change: Change) -> str:
     with_ = ""
     if "contention" in shown:
         with_ = f", {terms.workers} workers and --ps {terms.servers}"
-    computed = ", computed for these" if moved else ""
+    computed = ", and recomputed for this plan" if moved else ""
     return (
-        f"A step on the {which}: {listed}{noise}, as {terms.run} measured on {terms.place.vcpus} "
+        f"A step on the {which}: {listed}{noise}. Measured by {terms.run} on {terms.place.vcpus} "
         f"vCPUs in {len(stalls.repeats)} repeats{with_}{computed}."
     )
 

@@ -147,9 +147,9 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
                 fix = "Wait until its first job has been chosen."
             raise ClusterError(f"{self.name} has no job {job}", where=self.cluster.name, fix=fix)
         parts = list[str]()
-        for attempt, said in jobs[job].said.items():
+        for attempt, output in jobs[job].printed.items():
             parts += [f"[attempt {attempt}]"] if jobs[job].attempt > 1 else []
-            parts += all_plain(said).splitlines()[-(lines or len(said)) :]
+            parts += all_plain(output).splitlines()[-(lines or len(output)) :]
         return Log("\n".join(parts))
 
     def __call__(self, **parameters: Value) -> Answer | dict[str, Answer]:
@@ -231,12 +231,12 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         from .surrogate.active_learning import Speedup
 
         bag = self.state
-        taken = [
+        seconds = [
             found.seconds
             for number in bag.state.counted
             if (found := bag.state.jobs[number].result)
         ]
-        if not taken:
+        if not seconds:
             raise PlanError(
                 f"{self.name} has no results yet",
                 where=self.cluster.name,
@@ -250,8 +250,8 @@ class Bag(Handle[DeclaredBag, DeclaredBag]):
         lookup = (time.perf_counter() - began) / _LOOKUPS
         rate = self.cluster.state.clock.rate
         whole = rate * ((bag.ended_at or now()) - (bag.began_at or bag.declared_at))
-        sequential = rate * statistics.fmean(taken)
-        return Speedup(sequential, lookup, whole / len(taken), 0.0, len(taken))
+        sequential = rate * statistics.fmean(seconds)
+        return Speedup(sequential, lookup, whole / len(seconds), 0.0, len(seconds))
 
     def _is_home(self) -> bool:
         """Return whether its arrays and its surrogate are here, if NumPy is, which reads them."""

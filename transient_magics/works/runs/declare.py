@@ -87,7 +87,7 @@ def train(
     name : str, optional
         The name of the run (default: `run-1`, `run-2`, ...).
     model, hparams_set, problem : str
-        A model of Tensor2Tensor, its hyper-parameters and its data.
+        A model of Tensor2Tensor, its hyperparameters and its data.
     train_steps : int
         The number of steps (default: what the cell's `model.fit` declares).
     workers : int or str, optional

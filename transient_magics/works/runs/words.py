@@ -89,21 +89,22 @@ def work_words(run: RunState, cluster: ClusterState | None) -> str:
     cluster
         The state of its cluster, which says whether other runs are before it; None: unknown.
     """
-    of = f"{'measure' if run.spec.stalls else 'step'} {counted_words(run)}"
-    loss = "" if run.loss is None else f", loss {number(run.loss)}"
+    # For example "step 5 of 10"; a measurement of stalls counts measures instead.
+    progress = f"{'measure' if run.spec.stalls else 'step'} {counted_words(run)}"
+    loss_clause = "" if run.loss is None else f", loss {number(run.loss)}"
     if run.phase == "declared":
         waiting = waits_for(run, cluster) if cluster else ""
         return waiting or "waits for its first step"
     if run.phase == "failed":
         return f"failed at step {run.step:,}: {plain(run.reason)}"
     if run.phase == "finished":
-        return _end_words(run, of, loss)
+        return _end_words(run, progress, loss_clause)
     if is_evaluated(run):
-        return f"{of} made{loss}, {_last_part(run)}"
+        return f"{progress} made{loss_clause}, {_last_part(run)}"
     workers = count(len(run.workers), "worker")
     if run.spec.stalls:
-        return f"{of} taken, {workers}"
-    return f"{of}, {number(run.steps_per_second)} steps/s{loss}, {workers}"
+        return f"{progress} taken, {workers}"
+    return f"{progress}, {number(run.steps_per_second)} steps/s{loss_clause}, {workers}"
 
 
 def work_phase(run: RunState) -> str:

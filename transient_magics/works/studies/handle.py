@@ -211,7 +211,7 @@ class Study(Handle[StudyState, "Trial | None"]):
                         for run in trial.runs
                         if run in state.of(RunState)
                     ),
-                    "seconds": (trial.told_at or now()) - trial.asked_at,
+                    "seconds": (trial.ended_at or now()) - trial.asked_at,
                     "dollars": sum(by_name[run].total for run in trial.runs if run in by_name),
                     "best": trial is best,
                     "reason": trial.reason,
@@ -411,9 +411,9 @@ class Study(Handle[StudyState, "Trial | None"]):
         return f"<Study {self.name} on {where}: {self._progress(studies)}>"
 
     def _progress(self, studies: Sequence[StudyState]) -> str:
-        ended = sum(trial.told for study in studies for trial in study.trials.values())
+        ended = sum(trial.ended for study in studies for trial in study.trials.values())
         spec = studies[0].spec
-        return f"{ended} of {spec.points if spec.parts else studies[0].wanted} trials"
+        return f"{ended} of {spec.points if spec.parts else studies[0].planned} trials"
 
 
 handle = Study

@@ -423,6 +423,9 @@ class RegisteredModel:
         """Run the problem's own generate_data into `directory`."""
         data.generate(self._definition, directory, temporary)
 
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Do nothing: they are copied from the records (parameter_server/records.py)."""
+
     @autograph_off()
     def record_files(self) -> Sequence[Path]:
         """Return the training files if their records may be read in any order; else none."""

@@ -41,14 +41,14 @@ from ....errors import DeclarationError, TrainingError
 from ....protocol.run import RunSpec
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
-from ..reproducibility import Generators, fingerprint_examples, seeded
+from ..reproducibility import VOCABULARIES, Generators, fingerprint_examples, seeded
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
 from ..usercode import run_program
+from . import preprocessing
 from .data import Data, keep_as_constants
 from .fit import refuse_later_training
 from .keras_model import declared_only, refuse_callbacks
-from .structure import is_text, leaves, name_of, unique
-from .tables import repeat_in_graphs
+from .structure import is_text, leaves, name_of, read_arrays, unique, write_arrays
 
 if TYPE_CHECKING:
     from .keras_model import KerasModel
@@ -70,7 +70,7 @@ class OwnModel:
         """Run the cell. Raises CellError, DeclarationError or TrainingError."""
         os.environ["KERAS_BACKEND"] = "tensorflow"
         keep_as_constants()
-        repeat_in_graphs()
+        preprocessing.repeat_in_graphs()
         with declared_only(folder) as recorder:
             module = run_program(folder, spec)
         self.fit = fit = recorder.fit
@@ -108,21 +108,36 @@ class OwnModel:
             self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
         )
         self.batch = self._data.batch or _BATCH
+        self.learned: Mapping[str, Any] = {}
+        """What the model's preprocessing layers learned from data."""
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
             from .keras_model import KerasModel
 
+            stored = folder.checkpoints / preprocessing.FILE
+            if stored.exists():
+                preprocessing.restore(model, read_arrays(stored))
             self._model_fn = self.keras_model = KerasModel(
                 model, self._data, spec.batching != "uniform"
             )
+            self.learned = preprocessing.learned(model)
 
     def prepare(self) -> None:
         """Do nothing: the definition is complete."""
 
     def fingerprint(self) -> dict[str, str]:
-        """Return the fingerprint of the examples."""
-        return self._examples.fingerprint()
+        """Return the fingerprint of the examples and of the model's vocabularies."""
+        parts = self._examples.fingerprint()
+        if vocabularies := preprocessing.fingerprint(self.learned):
+            parts[VOCABULARIES] = vocabularies
+        return parts
+
+    def keep_vocabularies(self, checkpoints: Path) -> None:
+        """Write what the model's preprocessing layers learned beside its checkpoints."""
+        if self.learned:
+            checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_arrays(checkpoints / preprocessing.FILE, self.learned)
 
     def has_records(self) -> bool:
         """Return True: every VM calls input_fn."""
