@@ -33,6 +33,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests import controllers, processes, zygotes
+from tests.quick.sitecustomize import is_looked_up
 from transient_magics import emulator
 from transient_magics.cloud.calling import clients
 
@@ -247,7 +248,7 @@ class _Noting:
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "tensorflow" and not _importers:
+        if name == "tensorflow" and not _importers and not is_looked_up():
             _importers.append("".join(traceback.format_stack(limit=30)))
 
 
