@@ -264,7 +264,7 @@ def advice(stalls: Stalls, servers: int = 1) -> str:
     once = [part for part in stalls.stalled if _once(part.name, stalls)]
     if once:
         fits = f"the data ({stalls.bytes / 1e6:,.0f} MB) fit into the VM's memory"
-        return f"Fetching costs time in the first pass only: {fits}. There is no other stall."
+        return f"Fetching costs time in the first pass only: {fits}. There are no other stalls."
     uneven = max(stalls.parts, key=lambda part: part.share)
     if uneven.share >= _UNEVEN:
         often = f"{uneven.name} took {uneven.share:.0%} of a step in the mean, but unevenly"
