@@ -523,13 +523,14 @@ class TrainChecked(Event):
     parameters: Count = 0
     variable_bytes: Count = 0
     steps: Count = 0
-    """With the next three fields: what the cell's `model.fit` declares.
+    """With the next four fields: what the cell's `model.fit` declares.
 
     Set if the run's declaration leaves it to the cell (protocol.run.FitDeclaration).
     """
     epoch_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
+    phase_steps: Count = 0
 
 
 @_event("train.traced", FACT)

@@ -77,7 +77,9 @@ class RunSpec:
     `share_input`, one process on a VM prepares mini-batches for all trials there.
 
     Length: `train_steps` is the number of steps of all workers together (0: the cell's `model.fit`
-    declares it, and the check of the run reads it).
+    declares it, and the check of the run reads it). A cell that calls `fit` several times trains
+    one phase after the other: the present one makes `phase_steps` steps from the step `phase_begin`
+    on (0: the run has one phase). On a VM, `train_steps` is the last step of the present phase.
 
     Saving: the run is saved every `checkpoint_steps` steps and every `checkpoint_seconds` seconds
     (None: not by this). `checkpoint_auto` plans the seconds from the measured cost of checkpoints.
@@ -134,6 +136,8 @@ class RunSpec:
 
     name: Name
     train_steps: Count
+    phase_begin: Count = 0
+    phase_steps: Count = 0
     model: str = ""
     hparams_set: str = ""
     problem: str = ""
@@ -294,13 +298,15 @@ class RunSpec:
 class FitDeclaration:
     """The fields of a RunSpec that the cell's `model.fit` declares; 0 or empty: not declared.
 
-    `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch.
+    `steps` is the number of steps of all workers together, `epoch_steps` that of an epoch. If the
+    cell calls `fit` several times, `phase_steps` is the number of steps of the first call.
     """
 
     steps: Count = 0
     epoch_steps: Count = 0
     keep_best: Annotated[str, objective_or_none] = ""
     stop_when: Annotated[str, patience_or_none] = ""
+    phase_steps: Count = 0
 
     def applied(self, spec: RunSpec) -> RunSpec:
         """Return the run's declaration, completed with what it leaves to the cell."""
@@ -312,6 +318,7 @@ class FitDeclaration:
         return replace(
             spec,
             train_steps=spec.train_steps or self.steps,
+            phase_steps=self.phase_steps,
             keep_best=keep_best,
             stop_when=stop_when,
             eval_steps=eval_steps,

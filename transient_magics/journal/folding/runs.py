@@ -129,7 +129,9 @@ def _(state: ClusterState, event: e.TrainChecked) -> ClusterState:
         "variable_bytes": event.variable_bytes,
     }
     spec = state.of(RunState)[event.run].spec
-    fit = FitDeclaration(event.steps, event.epoch_steps, event.keep_best, event.stop_when)
+    fit = FitDeclaration(
+        event.steps, event.epoch_steps, event.keep_best, event.stop_when, event.phase_steps
+    )
     counted["spec"] = fit.applied(spec)
     return with_run(state, event.run, checked=True, **counted)
 
@@ -153,7 +155,12 @@ def _(run: RunState, event: TrainStarted) -> _Changes:
     deadline = run.deadline
     if deadline:
         deadline = deadline.started(event.at, event.step)
+    spec = run.spec
+    if event.steps:
+        # A phase may be shorter or longer than the check of the run expected.
+        spec = replace(spec, train_steps=event.steps)
     return {
+        "spec": spec,
         "phase": "running",
         "started_at": run.started_at or event.at,
         "step": event.step,

@@ -121,7 +121,7 @@ def evaluate(
     dict
         The answer as printed.
     """
-    trainable = load_model(folder, spec, folder.data_directory(spec))
+    trainable = load_model(folder, spec, folder.data_directory(spec), step)
     # Random examples are the same in each evaluation.
     seed_process(spec.program_seed, "evaluation")
     checkpoints = Checkpoints(folder.checkpoints)

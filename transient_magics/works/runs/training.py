@@ -670,6 +670,7 @@ def _fit_of(spec: RunSpec) -> dict[str, Any]:
         "epoch_steps": spec.eval_steps or 0,
         "keep_best": spec.keep_best,
         "stop_when": spec.stop_when,
+        "phase_steps": spec.phase_steps,
     }
 
 

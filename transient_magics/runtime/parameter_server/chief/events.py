@@ -13,6 +13,7 @@ from ....protocol.chief_messages import Lease, Took, ToWorker
 from ....protocol.events import Event
 from ....protocol.objective import Best
 from ...files.blocks import Index
+from ...files.phases import Phase
 from ..server_load import Load
 
 
@@ -207,6 +208,13 @@ class EvaluationDone:
 
 
 @dataclass(frozen=True)
+class PhaseFound:
+    """The cell was executed behind the present phase; None: it does not call `fit` once more."""
+
+    phase: Phase | None
+
+
+@dataclass(frozen=True)
 class Failed:
     """The run cannot continue."""
 
@@ -272,6 +280,20 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
+class FindPhase:
+    """Find the phase after the checkpoint of `step`; PhaseFound or Failed follows."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class BeginPhase:
+    """Store that this phase begins, and start this process and the workers' again for it."""
+
+    phase: Phase
+
+
+@dataclass(frozen=True)
 class KeepBest:
     """Keep the checkpoint of the best evaluation, and report it.
 
@@ -301,4 +323,16 @@ class Finish:
     code: int
 
 
-Instruction = Emit | Record | Send | Save | Evaluate | KeepBest | Persist | Release | Finish
+Instruction = (
+    Emit
+    | Record
+    | Send
+    | Save
+    | Evaluate
+    | FindPhase
+    | BeginPhase
+    | KeepBest
+    | Persist
+    | Release
+    | Finish
+)

@@ -37,12 +37,14 @@ from ....protocol.vm_events import (
     WorkerLeft,
 )
 from ...files.blocks import Index
+from ...files.phases import Phase as TrainingPhase
 from ...role import DONE, FAILED
 from ...training.batching import Rule
 from ...training.reproducibility import fingerprint_difference
 from ..server_load import Shares
 from .blocks import Lending
 from .events import (
+    BeginPhase,
     Built,
     Disconnected,
     Emit,
@@ -51,6 +53,7 @@ from .events import (
     EvaluationRequested,
     Exhausted,
     Failed,
+    FindPhase,
     Finish,
     Heartbeat,
     Indexed,
@@ -61,6 +64,7 @@ from .events import (
     MeasureTaken,
     Noticed,
     Persist,
+    PhaseFound,
     Prepared,
     Reading,
     Record,
@@ -154,6 +158,9 @@ class ChiefState:
         turns: Turns | None = None,
     ) -> None:
         self.spec = spec
+        if kept.get("phase", 0) != spec.phase_begin:
+            # Mini-batches and data were those of an earlier phase of the training.
+            kept = {name: kept[name] for name in ("next_number", "given") if name in kept}
         self.phase = Phase.PREPARING
         self.step = 0
         # Workers:
@@ -190,6 +197,10 @@ class ChiefState:
         """Until when a failed last checkpoint is tried again."""
         self._stopping = False
         """Whether a stop was requested: the run ends with a checkpoint, to be resumed later."""
+        self._held: list[int] = []
+        """Connections of workers that joined between two phases of the training."""
+        self._continues = False
+        """Whether this process starts again for the next phase of the training."""
         self._troubles: Counter[str] = Counter()
         self._noted = False
         """Whether the note about the order of examples was reported."""
@@ -229,7 +240,9 @@ class ChiefState:
         if self.spec.checkpoint_steps:
             marks.append(max(self._saving.step, 0) + self.spec.checkpoint_steps)
         if self.spec.eval_steps:
-            marks.append((self.step // self.spec.eval_steps + 1) * self.spec.eval_steps)
+            made = self.step - self.spec.phase_begin
+            evaluated = made // self.spec.eval_steps + 1
+            marks.append(self.spec.phase_begin + evaluated * self.spec.eval_steps)
         return min(marks)
 
     @property
@@ -266,6 +279,8 @@ class ChiefState:
             kept["blocks"] = self._lending_saved
         if self._program:
             kept["program"] = dict(self._program)
+        if self.spec.phase_begin:
+            kept["phase"] = self.spec.phase_begin
         return kept
 
     # --- events ----------------------------------------------------------------------------------
@@ -322,6 +337,8 @@ class ChiefState:
                 return self._save_failed(reason, now)
             case EvaluationDone():
                 return self._evaluated(event)
+            case PhaseFound(phase):
+                return self._finish() if phase is None else self._begin_phase(phase)
             case Failed(reason):
                 return self._fail(reason)
             # From the agent or the user:
@@ -458,12 +475,17 @@ class ChiefState:
         A chief that was stopped may have a successor, for example if another parameter server
         moved. Then the worker gets no answer: it connects to the successor, or is stopped as well.
         """
-        if self._stopping:
+        if self._stopping or self._continues:
+            return []
+        if self._is_between_phases:
+            self._held.append(event.connection)
             return []
         return [Send(event.connection, messages.Leave(reason="finished"))]
 
     def _welcome(self, member: Member) -> Instruction:
-        message = messages.Joined(number=member.number, active=max(self.active, 1))
+        message = messages.Joined(
+            number=member.number, active=max(self.active, 1), phase=self.spec.phase_begin
+        )
         return Send(member.connection or 0, message)
 
     def _is_full(self) -> bool:
@@ -509,7 +531,8 @@ class ChiefState:
         member = self._member_at(connection)
         if member is None:
             # Another process has its name, or its place.
-            return [] if self._stopping else [_dismiss(connection)]
+            silent = self._stopping or self._is_between_phases
+            return [] if silent else [_dismiss(connection)]
         member.seen_at = now
         member.speed = speed or member.speed
         if member.lost:
@@ -667,10 +690,11 @@ class ChiefState:
             self.phase = Phase.FINISHING
             self._finish_by = now + FINISH_WITHIN
             instructions += self._progress.report(step, self.active, now, last=True)
-            stop = self._send_all(messages.Stop())
+            stop = self._send_all(messages.Stop(again=self._may_continue))
             return [*instructions, *stop, *self._save_when_left(now)]
         every = self.spec.eval_steps
-        if every and step // every > before // every:
+        begin = self.spec.phase_begin
+        if every and (step - begin) // every > (before - begin) // every:
             self._evaluation_due = True
             return [*instructions, *self._save(Why.EVALUATION)]
         if self._saving.due(step, now):
@@ -753,7 +777,7 @@ class ChiefState:
             return [*instructions, *self._fail(reason)]
         if final and self._lending:
             instructions.append(Emit(self._lending.summary))
-        if final:
+        if final and not self._may_continue:
             instructions.append(Emit(TrainMade(run=self.spec.name, step=event.step)))
         if (final or self._evaluation_due) and not self._evaluating:
             self._evaluating = True
@@ -788,22 +812,18 @@ class ChiefState:
     def _evaluated(self, event: EvaluationDone) -> list[Instruction]:
         """Report and judge an evaluation; the last one ends the run."""
         self._evaluating = False
-        if other := self._compare("the evaluation", event.program):
+        # The checkpoint with which this phase began is evaluated by the program of the one before.
+        is_of_phase = event.step > self.spec.phase_begin or not event.step
+        if is_of_phase and (other := self._compare("the evaluation", event.program)):
             return other
         instructions = self._report_evaluation(event)
         if not self._last_checkpoint_written:
             return instructions
         if event.step != self._saving.step:
             return [*instructions, Evaluate(self._saving.step)]
-        self.phase = Phase.ENDED
-        finished = TrainFinished(
-            run=self.spec.name,
-            step=event.step,
-            loss=self._progress.loss,
-            checkpoint=self._saving.path,
-            reason=self._ended_early,
-        )
-        return [*instructions, Emit(finished), Finish(DONE)]
+        if self._may_continue:
+            return [*instructions, FindPhase(event.step)]
+        return [*instructions, *self._finish()]
 
     def _report_evaluation(self, event: EvaluationDone) -> list[Instruction]:
         if event.reason:
@@ -825,6 +845,35 @@ class ChiefState:
         return [Emit(evaluated), *self._judge.evaluated(evaluated)]
 
     # --- the end ---------------------------------------------------------------------------------
+    @property
+    def _may_continue(self) -> bool:
+        """Whether another phase may follow the present one."""
+        return bool(self.spec.phase_steps)
+
+    @property
+    def _is_between_phases(self) -> bool:
+        """Whether workers wait until it is known whether another phase follows."""
+        return self._may_continue and self.phase is Phase.FINISHING
+
+    def _begin_phase(self, phase: TrainingPhase) -> list[Instruction]:
+        """Begin the next phase: all processes execute the cell up to its next call of `fit`."""
+        self.phase = Phase.ENDED
+        self._continues = True
+        return [BeginPhase(phase)]
+
+    def _finish(self) -> list[Instruction]:
+        """End the run, whose steps are made, saved and evaluated."""
+        self.phase = Phase.ENDED
+        finished = TrainFinished(
+            run=self.spec.name,
+            step=self._saving.step,
+            loss=self._progress.loss,
+            checkpoint=self._saving.path,
+            reason=self._ended_early,
+        )
+        leave = [Send(connection, messages.Leave(reason="finished")) for connection in self._held]
+        return [Emit(finished), *leave, Finish(DONE)]
+
     @property
     def _ending(self) -> bool:
         """Whether no worker should train any more."""

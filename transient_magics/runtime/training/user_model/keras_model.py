@@ -49,7 +49,9 @@ def _loops_of_tensorflow_2() -> Iterator[None]:
 class KerasModel:
     """A Keras model as a model_fn. Create it outside of any graph."""
 
-    def __init__(self, model: Any, data: Data, uneven: bool = False) -> None:
+    def __init__(
+        self, model: Any, data: Data, uneven: bool = False, optimizer_begin: int = 0
+    ) -> None:
         """Build the model for these data.
 
         Parameters
@@ -60,37 +62,21 @@ class KerasModel:
             The examples that it is built for.
         uneven
             Whether workers may have mini-batches of different sizes.
+        optimizer_begin
+            The step of the run with which its optimizer began.
 
         Raises
         ------
         DeclarationError
             For a model that a run cannot train.
         """
-        self._keras = keras = importlib.import_module("keras")
-        if not isinstance(model, keras.Model):
-            kind = f"{type(model).__module__}.{type(model).__qualname__}"
-            if kind.startswith("tf_keras"):
-                fix = "Create it with keras (Keras 3), not tf_keras."
-            else:
-                fix = ""
-            raise DeclarationError(f"the cell's model is not a Keras model but a {kind}", fix=fix)
-        if not model.compiled:
-            raise DeclarationError(
-                "the cell's model is not compiled", fix="model.compile(optimizer=..., loss=...)"
-            )
-        refuse_model(model)
+        self._keras = importlib.import_module("keras")
+        check_model(model)
         self.model = model
-        self._optimizer = KerasOptimizer(model.optimizer)
-        batch = {name: _zeros(data.types[name], shape) for name, shape in data.shapes.items()}
-        features, labels, weights = data.structured(batch)
-        self.example = features
-        # The first use creates weights and metrics.
-        outputs = self._outputs(features, training=False)
-        model._compute_loss(features, labels, outputs, weights, training=False)
-        results = model.compute_metrics(features, labels, outputs, weights)
+        self._optimizer = KerasOptimizer(model.optimizer, optimizer_begin)
+        self.example, results = build(model, data)
         refuse_parts(model, uneven)
         refuse_results(results)
-        model.reset_metrics()
         seed_generator = importlib.import_module("keras.src.random.seed_generator")
         self._seed = seed_generator.global_seed_generator().state
         self._names = dict(zip(map(id, model.weights), weight_names(model.weights), strict=True))
@@ -125,7 +111,7 @@ class KerasModel:
         ]
         counted = [(variable, state.read_value()) for variable, state in states]
         with self._scope([*values, *(counted or self._unused(tf))]) as scope:
-            outputs = self._outputs(features, training)
+            outputs = _outputs(model, features, training)
             if mode == "infer":
                 if isinstance(outputs, list | tuple):
                     outputs = dict(zip(model.output_names, outputs, strict=True))
@@ -157,12 +143,10 @@ class KerasModel:
             }
         return {"loss": loss, "eval_metric_ops": metrics}
 
-    def _outputs(self, features: Any, training: bool) -> Any:
-        """Call the model as Keras does: some models have no parameter `training`."""
-        model = self.model
-        if model._call_has_training_arg:
-            return model(features, training=training)
-        return model(features)
+    @property
+    def weight_names(self) -> list[str]:
+        """The names of the model's weights in a graph and in checkpoints, in order."""
+        return list(self._names.values())
 
     def _unused(self, tf: Any) -> list[tuple[Any, Any]]:
         """Return constants for the states of metrics in a training step.
@@ -227,6 +211,44 @@ class KerasModel:
         )
 
 
+def check_model(model: Any) -> None:
+    """Raise DeclarationError if a run cannot train the cell's model."""
+    keras = importlib.import_module("keras")
+    if not isinstance(model, keras.Model):
+        kind = f"{type(model).__module__}.{type(model).__qualname__}"
+        if kind.startswith("tf_keras"):
+            fix = "Create it with keras (Keras 3), not tf_keras."
+        else:
+            fix = ""
+        raise DeclarationError(f"the cell's model is not a Keras model but a {kind}", fix=fix)
+    if not model.compiled:
+        raise DeclarationError(
+            "the cell's model is not compiled", fix="model.compile(optimizer=..., loss=...)"
+        )
+    refuse_model(model)
+
+
+def build(model: Any, data: Data) -> tuple[Any, Mapping[str, Any]]:
+    """Use a compiled model once, on zeros, which creates its weights and metrics.
+
+    Returns the features of two examples, and the metrics by name.
+    """
+    batch = {name: _zeros(data.types[name], shape) for name, shape in data.shapes.items()}
+    features, labels, weights = data.structured(batch)
+    outputs = _outputs(model, features, training=False)
+    model._compute_loss(features, labels, outputs, weights, training=False)
+    results = model.compute_metrics(features, labels, outputs, weights)
+    model.reset_metrics()
+    return features, results
+
+
+def _outputs(model: Any, features: Any, training: bool) -> Any:
+    """Call the model as Keras does: some models have no parameter `training`."""
+    if model._call_has_training_arg:
+        return model(features, training=training)
+    return model(features)
+
+
 def _zeros(kind: Any, shape: Any) -> Any:
     """Return a batch of two examples in which every unknown dimension is one."""
     import numpy
@@ -242,20 +264,24 @@ def _zeros(kind: Any, shape: Any) -> Any:
 
 
 @contextlib.contextmanager
-def declared_only(folder: RunFolder) -> Iterator[Recorder]:
-    """Let the cell define Keras models, and record its call of `fit` instead of training.
+def declared_only(folder: RunFolder, recorder: Recorder) -> Iterator[None]:
+    """Let the cell define Keras models, and record its calls of `fit` instead of training.
 
     Every process of a run executes the cell: each would train a copy and discard it. Arguments of
-    `compile` that have no effect in a run are refused.
+    `compile` that have no effect in a run are refused. After an earlier call of `fit`, the cell may
+    evaluate the model: its weights are those with which that phase ended.
     """
     if not _may_use_keras(folder):
-        yield Recorder()
+        yield
         return
     kind: Any = importlib.import_module("keras").Model
     compiled = kind.compile
+    evaluate = kind.evaluate
 
     def refused(name: str) -> Any:
-        def method(self: Any, *_: Any, **__: Any) -> Any:
+        def method(self: Any, *given: Any, **options: Any) -> Any:
+            if name == "evaluate" and recorder.passing:
+                return evaluate(self, *given, **options)
             raise DeclarationError(
                 f"model.{name} in a cell would run separately in every process",
                 fix="Move it after model.fit, or remove it: the run trains and evaluates model.",
@@ -273,8 +299,8 @@ def declared_only(folder: RunFolder) -> Iterator[Recorder]:
         setattr(kind, name, refused(name))
     kind.compile = compile_
     try:
-        with recording() as recorder:
-            yield recorder
+        with recording(recorder):
+            yield
     finally:
         for name, method in own.items():
             if method is None:

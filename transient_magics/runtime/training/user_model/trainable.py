@@ -37,16 +37,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....errors import DeclarationError, TrainingError
+from ....errors import DeclarationError, TrainingError, TransientError
+from ....protocol.fit_calls import last_fit
 from ....protocol.run import RunSpec
+from ...files.phases import Phase, Phases
 from ...folder import RunFolder
 from ...tf.graph_mode import tensorflow
 from ..reproducibility import Generators, fingerprint_examples, seeded
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
 from ..usercode import run_program
 from .data import Data, keep_as_constants
-from .fit import refuse_later_training
+from .fit import Fit, Recorder, may_continue
 from .keras_model import declared_only, refuse_callbacks
+from .replay import Ending, Replay
 from .structure import leaves, name_of, unique
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 
 _ANSWERS = ("loss", "optimizer", "learning_rate", "clip", "predictions", "eval_metric_ops")
 _BATCH = 32
+_STEP = "global_step"
 _REQUIRED = (
     "Without --model, call fit of a compiled Keras model; or define input_fn(mode), and model "
     "(a compiled Keras model) or model_fn(features, labels, mode)."
@@ -63,19 +67,53 @@ _REQUIRED = (
 class OwnModel:
     """The Trainable that a cell defines."""
 
-    def __init__(self, folder: RunFolder, spec: RunSpec) -> None:
-        """Run the cell. Raises CellError, DeclarationError or TrainingError."""
-        os.environ["KERAS_BACKEND"] = "tensorflow"
-        keep_as_constants()
-        with declared_only(folder) as recorder:
+    def __init__(self, folder: RunFolder, spec: RunSpec, step: int | None = None) -> None:
+        """Run the cell.
+
+        Parameters
+        ----------
+        folder, spec
+            The run's folder and declaration.
+        step
+            The step of a checkpoint, whose phase is built (None: the present one).
+
+        Raises
+        ------
+        CellError, DeclarationError, TrainingError
+            For an error of the cell, or a model that a run cannot train.
+        """
+        _prepare_keras()
+        later = Phases(folder).until(step)
+        recorder = Recorder(_replay(folder, spec, later), len(later))
+        with declared_only(folder, recorder):
             module = run_program(folder, spec)
         self.fit = fit = recorder.fit
+        begins = [0, *(phase.begin for phase in later)]
+        optimizer_begin = 0
+        self._begin = begins[-1]
+        self._keeps_optimizer = True
+        self.continues = False
+        """Whether the cell may call `fit` once more."""
+        if recorder.earlier and not fit:
+            raise DeclarationError(
+                "the cell calls model.fit less often than before",
+                fix="Let nothing that differs between processes decide how often.",
+            )
         batch = _batch_size(getattr(module, "batch_size", None))
         model_fn = getattr(module, "model_fn", None)
         model = getattr(module, "model", None)
         input_fn = getattr(module, "input_fn", None)
         if fit:
-            refuse_later_training(fit, folder.cell.read_text(encoding="utf-8"), vars(module))
+            optimizer_begin = begins[fit.optimizer_phase]
+            self._keeps_optimizer = fit.optimizer_phase < len(later)
+            source = folder.cell.read_text(encoding="utf-8")
+            self.continues = may_continue(fit, source, vars(module))
+            if self.continues and not spec.check:
+                raise DeclarationError(
+                    "the cell may call model.fit several times, and only the check of a run counts "
+                    "the phases",
+                    fix="Leave --no-check out.",
+                )
             if callable(input_fn) or callable(model_fn):
                 raise DeclarationError(
                     "the cell calls model.fit and defines input_fn or model_fn",
@@ -105,7 +143,8 @@ class OwnModel:
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
-            self._model_fn = self.keras_model = _keras(model, self._data, spec)
+            self.keras_model = _keras(model, self._data, spec, optimizer_begin)
+            self._model_fn = self.keras_model
 
     def prepare(self) -> None:
         """Do nothing: the definition is complete."""
@@ -113,6 +152,23 @@ class OwnModel:
     def fingerprint(self) -> dict[str, str]:
         """Return the fingerprint of the examples."""
         return self._examples.fingerprint()
+
+    def continued(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the checkpoint of `step` with which variables continue.
+
+        As a phase begins, its weights are those that the cell has given to the model. A new
+        optimizer begins without states.
+        """
+        import numpy
+
+        if step > self._begin or not self._begin or self.keras_model is None:
+            return values
+        weights = self.keras_model.weight_names
+        kept: dict[str, Any] = {}
+        if self._keeps_optimizer:
+            kept = {name: value for name, value in values.items() if name not in weights}
+        step_value = numpy.asarray(self._begin, values[_STEP].dtype)
+        return {**kept, _STEP: step_value}
 
     def has_records(self) -> bool:
         """Return True: every VM calls input_fn."""
@@ -254,7 +310,7 @@ class OwnModel:
         return answer
 
 
-def _keras(model: Any, data: Data, spec: RunSpec) -> KerasModel:
+def _keras(model: Any, data: Data, spec: RunSpec, optimizer_begin: int) -> KerasModel:
     from .keras_model import KerasModel
 
     texts = [data.names[key] for key in data.features if data.types[key] == tensorflow().string]
@@ -264,7 +320,64 @@ def _keras(model: Any, data: Data, spec: RunSpec) -> KerasModel:
             fix="Convert it above input_fn, for example with "
             "numbers = StringLookup(vocabulary=words)(texts).numpy().",
         )
-    return KerasModel(model, data, spec.batching != "uniform")
+    return KerasModel(model, data, spec.batching != "uniform", optimizer_begin)
+
+
+def expected_calls(
+    folder: RunFolder, spec: RunSpec, later: Sequence[Phase] = (), ending: Ending | None = None
+) -> tuple[list[Fit], str]:
+    """Execute the whole cell, and return the calls of `fit` that are left.
+
+    Parameters
+    ----------
+    folder, spec
+        The run's folder and declaration.
+    later
+        The phases that have begun after the first.
+    ending
+        The present phase, if it has ended. None: the first phase has not begun.
+
+    Returns
+    -------
+    list of Fit, str
+        The first call is the next one of the run. The others are expected, with untrained weights;
+        the text says why the cell could not be executed to its end, if so.
+
+    Raises
+    ------
+    CellError, DeclarationError
+        For an error of the cell before its next call, and for a call that a run cannot train.
+    """
+    _prepare_keras()
+    ended = len(later) + (ending is not None)
+    recorder = Recorder(_replay(folder, spec, later, ending), ended, expects=True)
+    left = ""
+    try:
+        with declared_only(folder, recorder):
+            run_program(folder, spec, last_fit)
+    except TransientError as error:
+        if recorder.fit is None or isinstance(error.__cause__, DeclarationError):
+            raise
+        left = str(error)
+    calls = [recorder.fit, *recorder.later] if recorder.fit else []
+    return calls, left
+
+
+def _replay(
+    folder: RunFolder, spec: RunSpec, later: Sequence[Phase], ending: Ending | None = None
+) -> Replay:
+    def data_of(fit: Fit) -> Data:
+        if spec.mode == "sync" and spec.workers > 1:
+            fit = fit.shared(spec.workers)
+        inputs = [tensor.shape for tensor in getattr(fit.model, "inputs", None) or ()]
+        return Data(fit.input_fn, inputs, fit.batch_size, fit.batched)
+
+    return Replay(folder, later, data_of, ending)
+
+
+def _prepare_keras() -> None:
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    keep_as_constants()
 
 
 def _rows(values: Mapping[str, Any]) -> Any:
