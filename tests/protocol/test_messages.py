@@ -160,7 +160,7 @@ ASSIGNMENT = agent_commands.Assignment("run-1", "worker", "worker-1", "10.0.0.3"
 ASSIGNED = {
     "run": "run-1", "role": "worker", "name": "worker-1", "address": "10.0.0.3", "ps": ["10.0.0.2:2222"],
     "chief": "10.0.0.2:2221", "index": 0, "gpu": "", "dispatcher": "", "shares": "", "steps": 0, "epoch_steps": 0,
-    "keep_best": "", "stop_when": "",
+    "keep_best": "", "stop_when": "", "phase_steps": 0,
 }  # fmt: skip
 ROLE = {"run": "run-1", "role": "ps", "name": "ps-0"}
 AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
@@ -253,7 +253,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         (chief_messages.Leaving(reason="revoked"), {"do": "leaving", "reason": "revoked"}),
     )),
     *((cast(Read, chief_messages.read_to_worker), said, values) for said, values in (
-        (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2}),
+        (chief_messages.Joined(number=4, active=2), {"do": "joined", "number": 4, "active": 2, "phase": 0}),
         (
             chief_messages.Leased(blocks=(chief_messages.LeasedBlock(number=4, size=9, records=2, crc32c=7),)),
             {"do": "leased",
@@ -264,7 +264,7 @@ AS_EVER: list[tuple[Read, Message, dict[str, Any]]] = [
         (chief_messages.Save(), {"do": "save"}),
         (chief_messages.Take(turn=7, measure="S1", seconds=2.0),
          {"do": "take", "turn": 7, "measure": "S1", "seconds": 2.0}),
-        (chief_messages.Stop(), {"do": "stop"}),
+        (chief_messages.Stop(again=True), {"do": "stop", "again": True}),
         (chief_messages.Leave(reason="finished"), {"do": "leave", "reason": "finished"}),
     )),
 ]  # fmt: skip

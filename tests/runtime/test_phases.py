@@ -24,7 +24,8 @@ import keras
 import numpy as np
 x = np.random.default_rng(0).normal(size=(200, 8, 8, 3)).astype("float32")
 y = (x[:, :4].mean((1, 2, 3)) > x[:, 4:].mean((1, 2, 3))).astype("int64")
-base = keras.Sequential([keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(), keras.layers.ReLU()], name="base")
+layers = [keras.layers.Conv2D(4, 3), keras.layers.BatchNormalization(), keras.layers.ReLU()]
+base = keras.Sequential(layers, name="base")
 base.trainable = False
 inputs = keras.Input((8, 8, 3))
 hidden = keras.layers.Flatten()(base(inputs, training=False))
@@ -80,7 +81,8 @@ def story(shared_room: MachineRoom) -> Story:
 
 def ends(story: Story) -> list[int]:
     """The steps at which the phases ended; workers that train at the same time may make one more than declared."""
-    return [event["step"] for event in story.events("train.started")][1:] + [story.events("train.finished")[0]["step"]]
+    later = story.events("train.started")[1:]
+    return [event["step"] for event in [*later, *story.events("train.finished")]]
 
 
 def values(story: Story) -> list[dict[str, Any]]:

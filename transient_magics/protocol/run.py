@@ -136,8 +136,6 @@ class RunSpec:
 
     name: Name
     train_steps: Count
-    phase_begin: Count = 0
-    phase_steps: Count = 0
     model: str = ""
     hparams_set: str = ""
     problem: str = ""
@@ -202,6 +200,8 @@ class RunSpec:
     pace_seconds: Amount | None = None
     notice_seconds: Amount | None = None
     when_done: Literal["keep", "workers", "cluster"] = "keep"
+    phase_begin: Count = 0
+    phase_steps: Count = 0
     check: bool = True
     line_offset: int = 1
     declared_at: float = 0.0
