@@ -82,38 +82,37 @@ def _run_project(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="transient emulator",
-        description="Emulate the part of Compute Engine that transient_magics uses, "
-        "on this machine.",
-        epilog="`transient emulator project` shows and changes what the project of a running "
-        "emulator lacks.",
+        description="Emulate the part of Compute Engine that transient_magics uses.",
+        epilog="`transient emulator project` shows which APIs, roles and quotas the emulated "
+        "project lacks, and changes them.",
     )
     parser.add_argument(
         "--port",
         type=int,
-        help="port on 127.0.0.1 (default: the earlier one, or else any free one)",
+        help="port on 127.0.0.1 (default: that of the previous emulator, otherwise a free one)",
     )
     parser.add_argument(
         "--state",
         type=Path,
-        help="directory for its VMs and its state (default: this user's own)",
+        help="directory for the VMs and the state (default: a directory of this user)",
     )
     parser.add_argument(
         "--linger",
         type=float,
         metavar="SECONDS",
-        help="exit this long after the last VM is gone (default: 0 = never)",
+        help="exit this time after the last VM has ended (default: 0, which means never)",
     )
     parser.add_argument(
         "--boot",
         type=float,
         metavar="SECONDS",
-        help="time from the request for a VM until it runs (default: 1.5)",
+        help="time from the request for a VM to its boot (default: 1.5)",
     )
     parser.add_argument(
         "--notice",
         type=float,
         metavar="SECONDS",
-        help="time from the notice of a preemption to its end (default: 30)",
+        help="time from a preemption notice to the end of the VM (default: 30)",
     )
     parser.add_argument(
         "--keep",
@@ -123,9 +122,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--fresh-project",
         action="store_true",
-        help="start with a project that lacks what a new Google project lacks: APIs, roles, "
-        "quotas, Cloud NAT; and with active policies (`transient emulator project` changes it "
-        "step by step)",
+        help="start with a project that lacks the same APIs, roles, quotas and Cloud NAT as a new "
+        "Google project, and has organization policies. Use `transient emulator project` to "
+        "change them",
     )
     # The emulator's own second half: see the module.
     parser.add_argument("--inside", help=argparse.SUPPRESS)

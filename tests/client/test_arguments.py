@@ -384,7 +384,9 @@ def test_all_options_of_a_run_reach_the_client_under_its_names() -> None:
         "--gpus t4,l4 --zones us-east1-c,us-east1-d --adapt ask --wait -o run"
     )
     besides = ["--keep-cluster", "--project", "--param", "--prep", "--backup-workers", "--max-hours"]
-    assert unnamed("train", line) == besides, "which take SPEC, a cell's own model, no --cache, and --mode sync"
+    assert unnamed("train", line) == besides, (
+        "add a new option to `line`, or to `besides` if it excludes an option there"
+    )
     assert parse("train", split(TRAIN + "--prep 'CPU x2'")).values["prep"] == "cpux2"
     command = parse("train", split(line))
     assert (command.wait, command.output) == (True, "run")

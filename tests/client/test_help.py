@@ -39,7 +39,7 @@ def test_the_help_of_a_run_lists_every_option_once_in_titled_groups_and_research
         shown = option.flags[0] if option.flags[0].startswith("-") else option.metavar
         assert len(re.findall(rf"\n  {re.escape(shown)}(?![\w-])", text)) == 1, option.flags
     assert "--damping" not in text[: places[-1]]
-    assert "the number of latest checkpoints to keep (default: 5)" in text
+    assert "number of latest checkpoints to keep (default: 5)" in text
     assert "number of steps of all workers together (default: as the cell's model.fit declares)" in " ".join(
         text.split()
     )
@@ -54,7 +54,7 @@ def test_a_notebook_shows_names_meanings_and_defaults_in_columns() -> None:
     html = arguments.explain(["train"], notebook=True)._repr_html_()
     rows = cells(html)
     assert rows[0] == ["option", "what it does", "default"]
-    assert ["--keep N", "the number of latest checkpoints to keep", "5"] in rows
+    assert ["--keep N", "number of latest checkpoints to keep", "5"] in rows
     assert ["--train-steps N", "number of steps of all workers together", "as the cell's model.fit declares"] in rows
     assert ["Research"] in rows
     shown = [row[0] for row in rows if len(row) == 3]

@@ -6,12 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import Phase, find, settings
 
+from tests.controller.test_taken_back import lines
 from transient_magics.client import Declaration, text
 from transient_magics.client.declaring import specify
 from transient_magics.client.text import event_words, group_words, grouped
+from transient_magics.client.text.events import quiet_kinds
 from transient_magics.errors import ClusterError, TrainingError
 from transient_magics.journal import RunState, bill, events, replay
+from transient_magics.protocol.events import kinds
 from transient_magics.protocol.vm_events import (
     TrainBest,
     TrainCheckpoint,
@@ -290,3 +294,31 @@ def test_a_deleted_cluster_is_said_to_be_billed_no_more(project: str | None, sai
     spec = replace(specify(Declaration("t4", name="c")), project=project)
     state = replay([events.ClusterDeclared(spec=spec.to_dict())])
     assert text.deleted_words(state, bill(state, 0.0)) == f"c is deleted, no VM is left{said}"
+
+
+NOT_DRAWN: dict[str, dict[str, object]] = {
+    "vm.deflated": {"vm": "worker-0", "cpu": 0.5, "network": 1.0},
+    "vm.inflated": {"vm": "worker-0", "cpu": 1.0, "network": 1.0, "cpu_before": 0.5},
+    "work.stopping": {"work": "run-1", "of": "run"},
+    "work.ended": {"work": "run-1", "of": "run", "state": "failed", "reason": "it ran out of memory"},
+    "train.checked": {"run": "run-1"},
+    "bag.result": {"bag": "bag-1", "job": 0, "attempt": 1, "returned": {"y": 1.0}, "seconds": 2.0},
+}
+"""Values of kinds of events of which `lines` draws none."""
+OF_BUILDS = ("image.step", "image.built", "image.failed")
+"""Events of the builds of images, which have a journal and a text of their own (client/project/images.py)."""
+
+FIRST = settings(phases=[Phase.generate], database=None)
+"""The first example that fits, without a search for a simpler one."""
+
+
+@pytest.mark.parametrize("kind", sorted(kinds().keys() - quiet_kinds() - set(OF_BUILDS)))
+def test_each_kind_of_event_that_users_see_has_a_text(kind: str) -> None:
+    if kind in NOT_DRAWN:
+        event = events.from_dict(kind, {**NOT_DRAWN[kind], "seq": 1, "time": 10**18})
+    else:
+        event = find(lines(kind), lambda drawn: drawn is not None, settings=FIRST)
+    assert event is not None
+    assert event_words(event) not in ("", kind), (
+        "add a case to `event_words` (client/text/events.py, or words.py of work)"
+    )

@@ -1,4 +1,4 @@
-"""Models whose features, outputs and weights have odd names, used as `serve` uses them: `... FOLDER`; as JSON.
+"""Models of odd names and of texts, used as `serve` uses them: `... FOLDER`; as JSON.
 
 For each: how far predictions and those of an exported model are from Keras's, and how many weights came back.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 
 from tests.runtime.saved_run import STEP, saved
-from tests.runtime.test_own_cells import COMPILED, NESTED, ODD_NAMES, TWINS, cell
+from tests.runtime.test_own_cells import COMPILED, NESTED, ODD_NAMES, READS_WORDS, TWINS, WORDS, cell
 from transient_magics.client.results import keras_model
 from transient_magics.runtime.programs import serve
 from transient_magics.runtime.training.user_model import structure
@@ -27,6 +27,7 @@ CELLS = {
     "nested": cell(
         ("return DATA", "return FEATURES, LABELS"), (MODEL, "Nested()"), (COMPILED, "'mse'"), head=NESTED,
     ),
+    "texts": cell(("return DATA", "return FEATURES, DATA[1]"), READS_WORDS, head=WORDS),
     "twins": cell((MODEL, "Twins()"), head=TWINS),
 }  # fmt: skip
 
@@ -39,9 +40,13 @@ def used(place: Path, text: str) -> dict[str, Any]:
     serve.load_model = lambda *_: trainable
     model, spec = trainable.keras_model.model, folder.spec()
     draw = numpy.random.RandomState(1)
-    features = structure.mapped(
-        lambda _, given: draw.normal(size=given.shape).astype("f"), trainable.keras_model.example
-    )
+
+    def drawn(_: object, given: Any) -> Any:
+        if structure.is_text(given):
+            return draw.choice(["good", "a bad film", "rome", "oslo", "größe"], given.shape)
+        return draw.normal(size=given.shape).astype("f")
+
+    features = structure.mapped(drawn, trainable.keras_model.example)
     found = [(structure.name_of("inputs", path), value) for path, value in structure.leaves(features)]
     inputs = dict(zip(structure.unique(name for name, _ in found), (value for _, value in found), strict=True))
     theirs = [value.numpy() for _, value in structure.leaves(model(features, training=False))]

@@ -69,6 +69,7 @@ def test_names_of_features_outputs_and_weights_may_be_any(tmp_path: Path) -> Non
         for what in ("predicted", "exported", "restored"):
             assert used[what] < 1e-6, f"{name}: {what}"
     assert answer["odd names"]["inputs"][:3] == ["petal length (cm)", "größe", "a/b"]
+    assert answer["texts"]["inputs"] == ["text", "city"]
     assert answer["nested"]["inputs"] == ["pair/first", "pair/second/0", "pair/second/1/7"]
     assert answer["nested"]["outputs"] == ["y one", "z/0", "z/1"]
     weights = answer["twins"]["weights"]

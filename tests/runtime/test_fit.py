@@ -34,7 +34,8 @@ with contextlib.redirect_stdout(sys.stderr):
             answers[name] = check.answer(folder)
 print(json.dumps(answers))
 """
-HEAD = """import keras
+HEAD = """import itertools
+import keras
 import numpy as np
 import tensorflow as tf
 x = np.random.default_rng(0).normal(size=(1000, 20)).astype("float32")
@@ -51,6 +52,19 @@ PYDATASET = """class Halves(keras.utils.PyDataset):
     def __getitem__(self, number):
         part = slice(500 * number, 500 * (number + 1))
         return x[part], y[part]
+"""
+UNLABELLED = """class Itself(keras.layers.Layer):
+    def call(self, inputs):
+        self.add_loss(keras.ops.mean(inputs**2))
+        return inputs
+model = keras.Sequential([keras.layers.Dense(8), Itself()])
+model.compile("adam")
+"""
+TEXTS = """texts = np.array(["good film", "a bad one"] * 500)
+words = keras.layers.TextVectorization(output_sequence_length=4)
+words.adapt(texts)
+model = keras.Sequential([words, keras.layers.Embedding(9, 4), keras.layers.Flatten(), keras.layers.Dense(2)])
+model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
 """
 FRAME = """import pandas as pd
 frame = pd.DataFrame(x, columns=[f"column {number}" for number in range(20)])
@@ -70,6 +84,26 @@ TRAINED = {
     "a batched dataset": (f"model.fit({DATASET}, epochs=2, validation_data={DATASET})\n", 64, 32),
     "a dataset with weights of classes": (f"model.fit({DATASET}, class_weight={{0: 1.0, 1: 2.0}})\n", 64, 16),
     "a PyDataset": (f"{PYDATASET}model.fit(Halves(), epochs=2)\n", 500, 4),
+    "a generator": ("model.fit(((x[:8], y[:8]) for _ in range(9)), epochs=3)\n", 8, 9),
+    "steps of a generator": (
+        "model.fit(((x[:8], y[:8]) for _ in itertools.count()), steps_per_epoch=5, epochs=3, "
+        "validation_data=((x[:9], y[:9]) for _ in itertools.count()), validation_steps=2)\n",
+        8,
+        15,
+    ),
+    "examples without labels": (f"{UNLABELLED}model.fit(x, epochs=2)\n", 32, 64),
+    "a dataset without labels": (
+        f"{UNLABELLED}model.fit(tf.data.Dataset.from_tensor_slices(x).batch(50), validation_data=x[:60])\n",
+        50,
+        20,
+    ),
+    "texts": (f"{TEXTS}model.fit(texts, y, validation_split=0.1)\n", 32, 29),
+    "texts as objects": (f"{TEXTS}model.fit(texts.astype(object), y, batch_size=100)\n", 100, 10),
+    "a dataset of texts": (
+        f"{TEXTS}model.fit(tf.data.Dataset.from_tensor_slices((texts, y)).batch(64), epochs=2)\n",
+        64,
+        32,
+    ),
     "a DataFrame": (f"{FRAME}model.fit(frame, pd.Series(y), batch_size=50)\n", 50, 20),
     "code behind it": ("history = model.fit(x, y)\nprint(history.history['loss'])\nmodel.save('a.keras')\n", 32, 32),
     "a function": (
@@ -135,7 +169,11 @@ REFUSED = {
         "there are no validation data",
         LINE,
     ),
-    "a generator": ("model.fit((x[:8], y[:8]) for _ in range(9))\n", "is a generator", LINE),
+    "an endless generator": (
+        "many = np.broadcast_to(x[:1], (1_000_000, 20))\nmodel.fit((many, many) for _ in itertools.count())\n",
+        "a generator that does not end within 1 GiB. Give steps_per_epoch",
+        LINE + 1,
+    ),
     "no labels": ("model.fit(x)\n", "features without labels", LINE),
     "a callback of the user": (
         "class Mine(keras.callbacks.Callback):\n    pass\nmodel.fit(x, y, callbacks=[Mine()])\n",

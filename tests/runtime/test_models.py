@@ -28,7 +28,7 @@ def test_every_registered_model_is_on_the_page_and_was_tried_to_the_end() -> Non
     assert all(told == "runs" or re.match(r"no: (?!no step within|its process died)", told) for told in TOLD.values())
     runs = list(TOLD.values()).count("runs")
     assert f"registers {len(ROWS)} models." in PAGE
-    assert f" {runs} of them make a training step" in PAGE
+    assert f" {runs} of them complete a training step." in PAGE
 
 
 def test_each_was_tried_with_the_hparams_and_the_problem_that_a_new_trial_would_take() -> None:

@@ -141,6 +141,16 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         return tf.math.rsqrt(self.width) * tf.math.minimum(tf.math.rsqrt(tf.cast(step, tf.float32) + 1.0), 0.1)
 """
+WORDS = """
+words = layers.TextVectorization(output_sequence_length=4)
+words.adapt(["good film", "bad film"])
+text, city = keras.Input((), dtype="string", name="text"), keras.Input((1,), dtype="string", name="city")
+place = layers.StringLookup(vocabulary=["rome", "oslo"], output_mode="one_hot")(city)
+both = layers.Concatenate()([layers.GlobalAveragePooling1D()(layers.Embedding(9, 3)(words(text))), place])
+FEATURES = {"text": np.array(["a good film", "bad"] * 4), "city": np.array([["rome"], ["lima"]] * 4, object)}
+"""
+"""Raw texts, and the layers that turn them into numbers."""
+READS_WORDS = ("keras.Sequential([layers.Dense(2)])", "keras.Model([text, city], layers.Dense(2)(both))")
 OUTSIDE = "TOP = tf.data.Dataset.from_tensor_slices(DATA)"
 TABLE = """
 WORDS = tf.constant(["a", "b"])
@@ -149,6 +159,11 @@ TEXTS = tf.data.Dataset.from_tensor_slices((["a", "b"] * 4, DATA[1]))
 FLIP = layers.RandomFlip()
 """
 TAKEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "texts": (cell(("return DATA", "return FEATURES, DATA[1]"), READS_WORDS, head=WORDS), {}),
+    "texts, synchronously": (
+        cell(("return DATA", "return FEATURES, DATA[1]"), READS_WORDS, head=WORDS),
+        {"mode": "sync", "workers": 2},
+    ),
     "a constraint": (cell(("layers.Dense(2)", "layers.Dense(2, kernel_constraint='max_norm')")), {}),
     "features of any names": (
         cell(
@@ -349,7 +364,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
             "windows": (
                 f"{SETS}.window(2)", "its dataset has 'inputs' as datasets. Write ds.flat_map",
             ),
-            "texts": ("np.array(['a', 'b'] * 4), DATA[1]", "as text, but a Keras model in a run takes only numbers"),
             "an unknown shape": (
                 f"{SETS}.map(lambda x, y: (tf.py_function(lambda x: x, [x], tf.float32), y))",
                 "'inputs' with an unknown shape, as from py_function. Set it in a map: tf.ensure_shape",

@@ -93,17 +93,17 @@ LENGTHS = {
 }
 """Of features that have no size of their own; the others get 8."""
 WHY = {
-    "autoencoder_stacked": "a fault of T2T: what its encoder returns, an image and its layers, is taken for an image",
+    "autoencoder_stacked": "bug in T2T: the encoder returns an image and its layers, but its caller expects an image",
     "dense_bitwise": "needs gym, and learns in an environment instead of from examples",
     "feed_forward": "needs gym, and learns in an environment instead of from examples",
-    "glow": "it reads a batch itself to initialize from, and does not say from which folder",
-    "imagetransformer_moe": "a fault of T2T: it calls what is no longer there",
-    "lstm_seq2seq_attention": "tf.contrib.seq2seq is gone",
-    "mtf_": "Mesh TensorFlow's training step is made for TensorFlow's estimator, which is gone",
-    "next_frame_base": "no model, but what those of video have in common",
-    "next_frame_glow": "it reads a batch itself to initialize from, and does not say from which folder",
-    "next_frame_savp": "needs tensorflow-gan, which needs TensorFlow's estimator, which is gone",
-    "next_frame_sv2p_discrete": "a fault of T2T: it asks for what models of video no longer have",
+    "glow": "the model reads a batch to initialize itself, but does not pass a data folder",
+    "imagetransformer_moe": "bug in T2T: the model calls a function that was removed",
+    "lstm_seq2seq_attention": "TensorFlow 2 has no tf.contrib.seq2seq",
+    "mtf_": "the training step of Mesh TensorFlow requires TensorFlow's Estimator, which was removed",
+    "next_frame_base": "not a model, but the base class of the video models",
+    "next_frame_glow": "the model reads a batch to initialize itself, but does not pass a data folder",
+    "next_frame_savp": "needs tensorflow-gan, which requires TensorFlow's Estimator, which was removed",
+    "next_frame_sv2p_discrete": "bug in T2T: the model uses an attribute that was removed from the video models",
     "random_policy": "needs gym, and learns in an environment instead of from examples",
 }
 """Of models that make no step, by how their names begin."""
@@ -120,40 +120,61 @@ SMALL = {
 
 PAGE = """# Tensor2Tensor models
 
-Tensor2Tensor (T2T) 1.15.7 registers {count} models. On TensorFlow {version} {runs} of them make a training step here.
-Each was built with the hparams set named beside it, made small (width, number of layers), on the problem named, and
-made one step on random numbers (of whole ones all 1, of texts empty ones). What else had to be changed is given with
-the set. Every run of the tests makes that step with nine of them. Problems called `tiny_` are in
-`tests/runtime/trial_problems.py`. Where a model makes no step, the reason is followed by what T2T or a library says,
-and where in their code. `python -m tests.runtime.try_models` tries them all anew.
+Tensor2Tensor (T2T) 1.15.7 registers {count} models. With TensorFlow {version}, {runs} of them complete a training step.
+The table lists all models. To train one, name the model, its set of hyperparameters (hparams) and a problem:
+
+```text
+%%train --model resnet --hparams-set resnet_cifar_15 --problem image_cifar10 --train-steps 1000
+```
+
+For the table, we built each model with the hparams set and the problem in its row, and ran one step on random
+examples. (Integer features were all 1, and texts were empty.) We reduced the width and the number of layers. Other
+hparams that we changed follow the name of the set. Problems whose names begin with `tiny_` are in
+`tests/runtime/trial_problems.py`. If a model fails, its row shows the cause, the error message, and the place in T2T
+or in a library.
+
+`python -m tests.runtime.try_models` repeats this for all models. The test suite repeats it for nine of them.
 
 | model | hparams set | problem | training |
 |---|---|---|---|
 {rows}
 
-## What differs from Tensor2Tensor's own training
+## Differences from Tensor2Tensor's own training
 
-Data, losses, schedules, optimizers and metrics are Tensor2Tensor's own code. What is done otherwise:
+Data, losses, schedules, optimizers and metrics are Tensor2Tensor's own code. The differences are:
 
-- **Order of the examples**: files come in an order, and each from a place, that is drawn whenever a worker begins
-  (`tests/runtime/records_seen.py`). It stands in for `batch_shuffle_size=512`, the default, which would read 512
-  batches before the first step; a value that is given, in `--hparams` or by an hparams set, is kept.
-- **Learning rate**: Tensor2Tensor divides it by the square root of the declared number of asynchronous workers; here it
-  is the number of those present (`--lr-policy`). A model's own `optimize` chooses loss, rate, hparams and variables.
-- **Synchronous steps**: the losses of a step are averaged by their number of targets, also those that count none
-  (balance of experts, Kullback-Leibler); Tensor2Tensor takes their plain mean. Gradients of embeddings become dense.
-- **float16**: a step whose gradients are not finite is not applied, as there, but counts as a step.
-- **Evaluation**: the loss is the mean over examples, and not over batches, which may be of different sizes; a model
-  that computes none (resnet) gets its negative log perplexity. The loop is ours, the metrics are the same
-  (`tests/runtime/t2t_evaluation.py`). Hooks of Tensor2Tensor's trainer (BLEU of whole files, decoding) do not run.
-- **`run.decode`**: greedy unless `beam_size` is given; `t2t_decoder` takes 4, with `alpha=0.6`.
-- **`run.export`**: takes examples as the problem's generator makes them, and answers `scores` or `logits`.
-- **Seeds**: a seed that the cell sets has no effect on initial values; there is none to declare.
-- **A whole number as `clip_grad_norm`** clips; Tensor2Tensor refuses it.
+- **Order of the examples**: a worker that starts reads the files in a random order, and begins each file at a random
+  position. T2T's default of `batch_shuffle_size=512` reads 512 batches before the first step, so it is not used. A
+  value that you set in `--hparams`, or that an hparams set contains, is used.
+- **Learning rate**: T2T divides the learning rate by the square root of the declared number of asynchronous workers.
+  Here, the number of workers that currently train is used (`--lr-policy`).
+- **Synchronous steps**: T2T averages the losses of the workers with equal weights. Here, each loss is weighted by its
+  number of targets. This includes losses without targets of their own (expert balance, KL divergence). Gradients of
+  embeddings become dense.
+- **Moving statistics of batch normalization**: a synchronous step assigns the mean of the workers' new values. In an
+  asynchronous step, the parameter server updates the current value with the worker's statistics. T2T adds the
+  worker's difference to an older value instead. If a model assigns variables outside `tf.GraphKeys.UPDATE_OPS`, each
+  worker makes these assignments separately.
+- **float16**: a step with gradients that are not finite is skipped, as in T2T, but here it counts as a step.
+- **Evaluation loss**: the loss is the mean over examples. T2T uses the mean over batches, which can differ in size.
+  For a model without an evaluation loss (resnet), it is the negative log perplexity. The metrics are the same. Hooks
+  of T2T's trainer (BLEU of whole files, decoding) do not run.
+- **`run.decode`**: decoding is greedy unless you set `beam_size`. `t2t_decoder` uses `beam_size=4` and `alpha=0.6` by
+  default.
+- **`run.export`**: the exported model accepts examples in the format of the problem's generator. It returns `scores`
+  or `logits`.
+- **Seeds**: a seed that the cell sets does not change the initial values. Use `--seed`.
+- **`clip_grad_norm`** can be an integer. T2T rejects integers.
 
-Refused by name: hooks and what else belongs to TensorFlow's estimator (`estimator_model_fn`, `train_hooks`, a problem's
-`input_fn`, ...), an `optimize` that does more than to call Tensor2Tensor's once, mixtures of problems (`MultiProblem`),
-`warm_start_from_second`, `pretrained_model_dir`, `gpu_automatic_mixed_precision`, and Adafactor with `--ps-shards`.
+## Not supported
+
+The following features raise an error that names them:
+
+- everything that requires TensorFlow's Estimator: hooks, `estimator_model_fn`, `train_hooks`, a problem's `input_fn`;
+- a model's own `optimize` method, if it does anything other than call T2T's `optimize` once;
+- mixtures of problems (`MultiProblem`);
+- `warm_start_from_second`, `pretrained_model_dir` and `gpu_automatic_mixed_precision`;
+- Adafactor with `--ps-shards`.
 """
 
 

@@ -147,28 +147,30 @@ def describe(lacks: list[str]) -> list[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="transient emulator project",
-        description="Show what the project of a running emulator lacks, as a new Google project "
-        "does, and change it step by step.",
-        epilog=f"Steps: {', '.join(STEPS)}.",
+        description="Show which APIs, roles, policies and quotas the project of a running emulator "
+        "lacks, and change them.",
+        epilog=f"Names for STEP: {', '.join(STEPS)}.",
     )
     parser.add_argument(
         "verb",
         nargs="?",
         choices=_VERBS,
         default="show",
-        help="fresh: lack everything; whole: lack nothing; mend STEP...: take steps; "
-        "lack STEP...: take them back; "
-        "role NAME: limit users to a custom role of docs/accounts.md "
-        f"({', '.join(CUSTOM_ROLES)}; {_EVERY_RIGHT}: no limit)",
+        help="show: show what is missing; fresh: remove everything; whole: add everything; "
+        "mend STEP...: add STEPs; lack STEP...: remove STEPs; "
+        "role NAME: restrict users to a custom role of docs/accounts.md "
+        f"({', '.join(CUSTOM_ROLES)}; {_EVERY_RIGHT}: no restriction)",
     )
     parser.add_argument(
         "steps",
         nargs="*",
         metavar="STEP",
-        help="Google's name of it: an API, a role, a policy, a quota",
+        help="Google's name of an API, role, policy or quota",
     )
     parser.add_argument(
-        "--state", type=Path, help="the emulator's directory (default: this user's own)"
+        "--state",
+        type=Path,
+        help="the directory of the emulator (default: a directory of this user)",
     )
     return parser
 

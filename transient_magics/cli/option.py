@@ -550,7 +550,7 @@ def field(record: type) -> Callable[[str, str], Any]:
 
 def settings_help(meanings: Mapping[str, str], record: type | None = None) -> str:
     """Return the help of `--set`: a line for each setting, with its default in `record`."""
-    lines = ["change a rarely used setting; may be repeated"]
+    lines = ["change a setting that is rarely needed. Can be repeated"]
     for name, meaning in meanings.items():
         default = ""
         if record:

@@ -23,17 +23,21 @@ from .objective import Objective, Patience, objective_or_none, patience_or_none
 _AtLeastOne = Annotated[int, at_least(1)]
 
 SETTINGS: Mapping[str, str] = {
-    "deadband": "with --batching dynamic, keep mini-batches unless one changes by more than this share",
-    "batch_smoothing": "with --batching dynamic, the weight of the newest time in a worker's moving average",
-    "step_time": "with --batching dynamic, affine: a step has a fixed part and a part for each example; "
-    "proportional: as published",
-    "alarm_below": "notify when the run is slower than this share of its workers' best speeds; 0: never",
-    "alarm_after": "the seconds of a worker's warm-up before its speed counts for that",
-    "noise_share": "the share of its time in which a worker measures the noise of its gradients, for plans with a "
-    "target; 0: none; 1: beside every step. With --seed it is measured only if this is set",
-    "prep_threads": "how many threads of a worker, or with --prep of a preparation VM, decode records; 0: one for "
-    "each core for large records, else 1",
-    "confidence": "with --finish-by, how cautious the estimate of speeds is: at a lower end of what was measured",
+    "deadband": "with --batching dynamic, change mini-batches only if one of them changes by more "
+    "than this share",
+    "batch_smoothing": "with --batching dynamic, the weight of the latest step in the moving "
+    "average of a worker's step times",
+    "step_time": "with --batching dynamic, the model of step times. affine: a constant and a time "
+    "per example; proportional: only a time per example, as published",
+    "alarm_below": "report when the run is slower than this share of its workers' best speeds; 0: "
+    "never",
+    "alarm_after": "the warm-up of a worker in seconds, after which alarm_below applies",
+    "noise_share": "the share of its time in which a worker measures the noise of its gradients, "
+    "for plans with a target; 0: none; 1: at every step. With --seed, this must be "
+    "set to measure the noise",
+    "prep_threads": "the number of threads that decode the records of a worker (with --prep, of a "
+    "preparation VM); 0: one per core if records are read in blocks, otherwise one",
+    "confidence": "with --finish-by, the confidence with which the speed is at least its estimate",
 }
 """Fields of RunSpec that `--set NAME=VALUE` sets, because few runs need them, and their help."""
 
@@ -356,7 +360,8 @@ def contradiction(given: Mapping[str, object]) -> tuple[str, str]:
         what = f"A model of Tensor2Tensor needs {' and '.join(map(option, missing))} too"
         return (
             what,
-            "Without --model, --hparams-set and --problem, the model that the cell defines is trained.",
+            "Without --model, --hparams-set and --problem, the model that the cell defines is "
+            "trained.",
         )
     for name in ("hparams", "data_dir", "cache", "prep_threads", "prep", "share_input"):
         if missing and given.get(name):

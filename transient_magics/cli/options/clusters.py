@@ -60,7 +60,8 @@ def declare() -> tuple[Option, ...]:
         word(
             "spec",
             "SPEC",
-            "GROUP+GROUP..., each GPU[xCOUNT][@ZONE], such as k80x4",
+            "the workers: groups GPU[xCOUNT][@ZONE], joined by +, such as k80x4 or "
+            "k80x2@us-west1-b+p100",
             many="*",
             completes="gpu",
         ),
@@ -73,8 +74,8 @@ def declare() -> tuple[Option, ...]:
             RESEARCH,
             flag(
                 "--chief",
-                "which VM saves checkpoints: ps: the first parameter server; worker: a worker, and "
-                "another one after its revocation, as in published systems",
+                "which VM saves checkpoints. ps: the first parameter server; worker: a worker, "
+                "and another worker after its revocation, as in published systems",
                 default="ps",
                 **one_of("--chief", ("ps", "worker")),
             ),
@@ -86,27 +87,27 @@ def _cluster() -> tuple[Option, ...]:
     return (
         flag(
             "--name",
-            "the cluster's name, 40 characters at most",
+            "name of the cluster, at most 40 characters",
             new_name,
-            default="short, from SPEC",
+            default="derived from SPEC",
         ),
         flag(
             "--for",
-            "the purpose of the cluster: training; or jobs (with Dask and bags), without "
-            "TensorFlow, so that VMs boot sooner",
+            "purpose of the cluster. training: everything; jobs: only jobs, bags and Dask, "
+            "without TensorFlow, so that VMs boot faster",
             default="training",
             name="purpose",
             **one_of("--for", PURPOSES),
         ),
-        replace(PROJECT, default="none, the free emulator"),
+        replace(PROJECT, default="use the emulator, which costs nothing"),
         flag(
             "--controller",
-            "where the controller runs: local: on this machine; cluster: on a small VM of its "
-            "own, so that this machine may be off",
-            default="cluster with a project, a service account and a bucket, else local",
+            "where the controller runs. local: on this machine; cluster: on its own small VM, so "
+            "that this machine can be off",
+            default="cluster with a project, a service account and a bucket; otherwise local",
             **one_of("--controller", ("local", "cluster")),
         ),
-        flag("--dry-run", "show what would be created and its price; create nothing"),
+        flag("--dry-run", "show what would be created and its price, and create nothing"),
         wait_until("the cluster is ready"),
         OUTPUT,
     )
@@ -120,10 +121,10 @@ def _machines() -> tuple[Option, ...]:
         PS_CORES,
         flag(
             "--ps-machine",
-            "machine type of parameter servers, instead of --ps-cores: n2-standard-4, "
+            "machine type of the parameter servers, instead of --ps-cores: n2-standard-4, "
             "e2-standard-4, n2-custom-4-16384",
             str,
-            default="N1 with 4 GB per vCPU; for jobs e2-standard-2",
+            default="N1 with 4 GB per vCPU; with --for jobs, e2-standard-2",
             metavar="TYPE",
         ),
         PS_ZONE,
@@ -132,11 +133,11 @@ def _machines() -> tuple[Option, ...]:
         PROVISIONING_MODEL,
         flag(
             "--max-workers",
-            "upper limit for resize. With --finish-by, replacements count beside the workers that "
-            "they replace. With --max-cost, the cluster ends when this number of workers would "
-            "have spent the money",
+            "the highest number of workers for resize. With --finish-by, VMs that start to "
+            "replace workers are additional. With --max-cost, the cluster ends when this number "
+            "of workers would have spent the money",
             whole("--max-workers"),
-            default="twice the workers",
+            default="twice the number of workers",
             metavar="N",
         ),
     )
@@ -146,17 +147,16 @@ def _revocations() -> tuple[Option, ...]:
     return (
         flag(
             "--preemption-notice",
-            "how long Spot VMs run after a preemption notice until their 30 s shutdown begins: "
-            "120s or none",
+            "time from the preemption notice of a Spot VM to its 30 s shutdown: 120s or none",
             preemption_notice,
-            default="120s with --project, none on the emulator",
+            default="120s with --project; none on the emulator",
             metavar="TIME",
         ),
         REPLACE,
         GIVE_UP,
         flag(
             "--fallback",
-            "on-demand[=10m]: rent workers on demand after this time without Spot capacity",
+            "rent workers on demand after this time without Spot capacity: on-demand=10m",
             fallback,
             default="none",
             name="fallback_seconds",
@@ -168,18 +168,18 @@ def _revocations() -> tuple[Option, ...]:
 def _limits() -> tuple[Option, ...]:
     return (
         max_hours(
-            "end the cluster after this time, 120d at most. Compute Engine enforces it too; it "
-            "cannot be changed later",
+            "end the cluster after this time, at most 120d. Compute Engine also enforces this "
+            "limit. It cannot be changed later",
             default="24h",
         ),
         max_cost(
-            "end the cluster when it has cost this much in US dollars; resizes that would exceed "
-            "it are refused",
+            "end the cluster when it has cost this amount in US dollars. A resize that would "
+            "exceed it is rejected",
             default="no limit",
         ),
         flag(
             "--idle",
-            "delete idle workers after this time",
+            "delete workers that are idle for this time",
             duration("--idle", "m"),
             default="30m",
             metavar="TIME",
@@ -199,30 +199,31 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             word("spec", "SPEC", "the workers after the resize", many="*", completes="gpu"),
             replace(
                 PS,
-                help="number of parameter servers, instead of SPEC; runs continue from a "
+                help="the new number of parameter servers, instead of SPEC. Runs continue from a "
                 "checkpoint",
                 default="",
             ),
             replace(
                 GIVE_UP,
-                help="which workers to release: the slowest of their run, the youngest, those at "
-                "the highest risk of revocation, or the most expensive (dearest)",
-                default="as the cluster was declared, else the highest numbers",
+                help="which workers to release. slowest: the slowest of their run; youngest: "
+                "those that started last; riskiest: those most likely to be revoked; "
+                "dearest: the most expensive",
+                default="as declared for the cluster; otherwise the highest numbers",
                 **one_of("--give-up", get_args(GiveUp)),
             ),
         ),
         "relocate": (
             CLUSTER_NAME,
             flag("--zone", "the new zone", one_zone("--zone"), completes="zone", metavar="ZONE"),
-            flag("--gpus", "the new GPU of its workers", one_gpu, completes="gpu", metavar="GPU"),
-            flag("--yes", "relocate the cluster; without it, show only the price"),
+            flag("--gpus", "the new GPU of the workers", one_gpu, completes="gpu", metavar="GPU"),
+            flag("--yes", "move the cluster; without it, show only the price"),
         ),
         "revoke": (
             CLUSTER_NAME,
             WORKER,
             flag(
                 "--in",
-                "send the notice after this time: 30s, 2m",
+                "wait this time before the notice: 30s, 2m",
                 duration("--in", "s"),
                 default="now",
                 name="seconds",
@@ -234,9 +235,9 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             RUN,
             flag(
                 "--before",
-                "start it before this waiting run",
+                "start RUN before this waiting run",
                 str,
-                default="before all others",
+                default="before all other waiting runs",
                 completes="run",
                 metavar="RUN",
             ),
@@ -256,29 +257,33 @@ def verbs() -> dict[str, tuple[Option, ...]]:
             CLUSTER_NAME,
             WORKER,
             flag(
-                "--lines", "how many lines to show, from the end", whole("--lines"), default="200"
+                "--lines",
+                "number of lines to show, from the end of the log",
+                whole("--lines"),
+                default="200",
             ),
         ),
         "events": (
             ANY_CLUSTER,
             flag(
                 "--kind",
-                "show only this kind, such as vm.revoked, or a group of kinds, such as vm",
+                "show only events of this kind, such as vm.revoked, or of a group of kinds, such "
+                "as vm",
                 event_kind,
             ),
-            flag("--follow", "show new events until interrupted"),
+            flag("--follow", "also show new events, until interrupted"),
             JSON,
         ),
         "delete": (
-            word("name", "NAME", "the cluster", completes="cluster", many="?"),
+            word("name", "NAME", "the name of the cluster", completes="cluster", many="?"),
             flag("--all", "delete all clusters"),
         ),
         "sweep": (
             PROJECT,
-            flag("--yes", "delete what was found; without it, only show it"),
+            flag("--yes", "delete the resources that were found; without it, only show them"),
             flag(
                 "--all-machines",
-                "include what you created from other machines, an hour after its creation",
+                "include resources that you created from other machines more than an hour ago",
             ),
         ),
     }
@@ -304,7 +309,7 @@ def work() -> dict[str, tuple[Option, ...]]:
             word(
                 "name",
                 "NAME",
-                "the run, study, job, bag, Dask cluster or measurement of stalls",
+                "the run, study, job, bag, Dask cluster or stall measurement",
                 completes="work",
             ),
         ),

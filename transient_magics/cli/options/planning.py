@@ -69,7 +69,7 @@ def plan() -> tuple[Option, ...]:
         word(
             "spec",
             "[SPEC]",
-            "the workers, such as k80x4; without it, search the catalog",
+            "the workers, such as k80x4; without it, find the best clusters in the catalog",
             many="*",
             completes="gpu",
         ),
@@ -79,29 +79,31 @@ def plan() -> tuple[Option, ...]:
             REVOCATIONS,
             flag(
                 "--revocations",
-                "lifetimes of VMs: published: as measured in 2019; own: of your VMs; FILE.csv; "
-                "none; or the number of workers that are lost",
+                "lifetimes of VMs. published: as measured in 2019; own: those of your VMs; "
+                "FILE.csv: from a file; none: no revocations; a number: this number of workers is "
+                "lost",
                 str,
                 default="published",
                 choices=("published", "own", "none", "1"),
                 metavar="HOW|N",
             ),
-            replace(REPLACE, default="on; off if their number is given, as in the papers"),
+            replace(REPLACE, default="on; off if --revocations is a number, as in the papers"),
         ),
         *group(
             COST,
-            max_hours("consider only clusters that take no longer, such as 3h"),
-            max_cost("consider only clusters that cost no more, in US dollars"),
+            max_hours("consider only clusters that finish within this time, such as 3h"),
+            max_cost("consider only clusters that cost at most this amount in US dollars"),
             flag(
                 "--finish-by",
-                "show the cost of this deadline and of others, with Spot and on-demand VMs: 6h, "
-                "or 18:00",
+                "show the cost of this deadline and of other deadlines, with Spot and on-demand "
+                "VMs: 6h, or 18:00",
                 str,
                 metavar="TIME|CLOCK",
             ),
             flag(
                 "--objective",
-                "which of the best clusters to mark",
+                "which of the best clusters to mark. knee: a compromise; time: the fastest; cost: "
+                "the cheapest",
                 default="knee",
                 **one_of("--objective", ("knee", "time", "cost")),
             ),
@@ -112,17 +114,17 @@ def plan() -> tuple[Option, ...]:
             RESEARCH,
             flag(
                 "--availability",
-                "the measured availability on which to simulate --finish-by: FILE.csv, or "
+                "measured availability with which to simulate --finish-by: FILE.csv, or "
                 "google-h100-2025",
                 str,
-                default="a market like AWS's of 2022",
+                default="a market like that of AWS in 2022",
                 completes="path",
                 metavar="FILE.csv",
             ),
             flag(
                 "--what-if",
-                "change the cached share of the data, or the speed of the links, if stalls were "
-                "measured: cache=0.5,link=2",
+                "if stalls were measured: change the share of the data that is cached, or the "
+                "speed of the links: cache=0.5,link=2",
                 changes,
                 metavar="NAME=NUMBER,...",
             ),
@@ -143,33 +145,33 @@ def _workload() -> tuple[Option, ...]:
         TRAIN_STEPS,
         flag(
             "--target",
-            "train for the steps that runs of the workload took to reach this, instead of "
-            '--train-steps: "accuracy>=0.9"',
+            "plan for the steps in which earlier runs of the workload reached this value, instead "
+            'of --train-steps: "accuracy>=0.9"',
             str,
             metavar="METRIC>=VALUE",
         ),
         replace(
             MODEL,
-            help="plan with all runs of this Tensor2Tensor model, instead of --workload ...",
+            help="plan with all runs of this Tensor2Tensor model, instead of --workload",
             default="",
         ),
-        replace(HPARAMS_SET, help="... with this hyper-parameter set ..."),
-        replace(PROBLEM, help="... on this problem"),
+        replace(HPARAMS_SET, help="with --model, the name of its set of hyperparameters"),
+        replace(PROBLEM, help="with --model, the name of its problem"),
         flag(
             "--cell",
-            "plan with the model that this file defines, as the body of %%train, instead of "
-            "--workload; operations of a model that never ran are counted if TensorFlow is "
-            "installed",
+            "plan for the model that this file defines, as the body of %%train, instead of "
+            "--workload. If the model never ran and TensorFlow is installed, its operations are "
+            "counted",
             str,
             completes="path",
             metavar="FILE.py",
         ),
-        replace(HPARAMS, help="override hyper-parameters of a model that never ran: batch_size=64"),
+        replace(HPARAMS, help="override hyperparameters of a model that never ran: batch_size=64"),
         PARAM,
-        replace(INCLUDE, help="local modules or folders that the code imports"),
+        replace(INCLUDE, help="modules or folders of this machine that the code imports"),
         flag(
             "--batch-size",
-            "examples in a step of one worker",
+            "number of examples in a step of one worker",
             whole("--batch-size"),
             default="as measured",
             metavar="N",
@@ -183,54 +185,54 @@ def _machines() -> tuple[Option, ...]:
     return (
         replace(
             PROJECT,
-            help="plan for VMs of this project, without measurements of the emulator",
-            default="VMs like those of the named run",
+            help="plan for VMs of this project, and ignore measurements on the emulator",
+            default="VMs like those of the run in --workload",
         ),
-        replace(ZONE, help="the zone of groups without one; in a search, the zones to consider"),
+        replace(ZONE, help="zone of the groups without @ZONE; without SPEC, the zones to consider"),
         flag(
             "--gpus",
             "GPUs to search, alone and in pairs: k80,p100",
             gpus,
-            default="all that Google sells and whose speed is published or measured, at list "
+            default="all GPUs that Google rents and whose speed is published or measured, at list "
             "prices",
             completes="gpu",
             metavar="GPU,GPU",
         ),
-        replace(PROVISIONING_MODEL, default="spot; searched without a SPEC"),
+        replace(PROVISIONING_MODEL, default="spot; without SPEC, all are searched"),
         replace(
             MACHINE_TYPE,
-            default="from the catalog; a search tries larger ones if measured steps wait for "
-            "mini-batches",
+            default="from the catalog; without SPEC, larger types are also tried if measured "
+            "steps wait for mini-batches",
         ),
         replace(DISK, default="50GB"),
         flag(
             "--ps",
-            "number of parameter servers; 0: one worker alone",
+            "number of parameter servers; 0: train with one worker only",
             whole("--ps", 0),
-            default="1; searched without a SPEC",
+            default="1; without SPEC, several are tried",
             metavar="N",
         ),
         replace(
             PS_CORES,
             help="vCPUs of each parameter server; with --bag, of the scheduler",
-            default="4; with --bag an e2-standard-2",
+            default="4; with --bag, an e2-standard-2",
         ),
-        replace(PS_ZONE, help="the zone of parameter servers, with a SPEC", default=""),
+        replace(PS_ZONE, help="with SPEC, the zone of the parameter servers", default=""),
     )
 
 
 def _bag() -> tuple[Option, ...]:
     return (
-        flag("--bag", "plan a bag of jobs instead of a run, on each group of SPEC alone"),
+        flag("--bag", "plan a bag instead of a run, separately for each group of SPEC"),
         replace(JOBS, help="number of results that the bag computes"),
         flag(
             "--job-time",
-            "duration of one job: 2h, 1h:3h, or cpu=2h,k80=20m",
+            "duration of one job: 2h; a range: 1h:3h; or by machine: cpu=2h,k80=20m",
             str,
             metavar="TIME",
         ),
         SPARE,
-        replace(POLICY, default="plan both"),
+        replace(POLICY, default="both are planned"),
         replace(SAVE_TIME, default="no checkpoints"),
     )
 
@@ -241,28 +243,41 @@ def lifetimes() -> tuple[Option, ...]:
     return (
         *group(
             "Lifetimes",
-            flag("--gpu", "VMs with this GPU, or cpu", gpu, default="all GPUs", completes="gpu"),
-            flag("--region", "VMs in this region", known_region, default="all", completes="region"),
+            flag(
+                "--gpu",
+                "only VMs with this GPU; cpu: without a GPU",
+                gpu,
+                default="all GPUs",
+                completes="gpu",
+            ),
+            flag(
+                "--region",
+                "only VMs in this region",
+                known_region,
+                default="all",
+                completes="region",
+            ),
             flag(
                 "--source",
-                "source of the lifetimes: own: your VMs on Compute Engine; emulated: those on the "
-                "emulator; published: preemptible VMs of 2018 and 2019; or a CSV file with "
-                "lifetime_hours, and optionally revoked (1 or 0), gpu, zone",
+                "source of the lifetimes. own: your VMs on Compute Engine; emulated: your VMs on "
+                "the emulator; published: preemptible VMs of 2018 and 2019; FILE.csv: a file with "
+                "the column lifetime_hours, and optionally revoked (1 or 0), gpu and zone",
                 str,
-                default="own if there are enough, else published",
+                default="own if there are enough, otherwise published",
                 choices=("own", "emulated", "published"),
                 metavar="SOURCE|FILE.csv",
             ),
             flag(
                 "--provisioning-model",
-                "include VMs of this model: spot: without a time limit; preemptible: 24 h at most",
+                "only VMs of this model. spot: without a maximum lifetime; preemptible: at most "
+                "24 h",
                 default="spot",
                 **one_of("--provisioning-model", ("spot", "preemptible")),
             ),
             flag(
                 "--fit",
-                f"formulas to fit: {', '.join(formulas)}; bathtub formulas are for preemptible "
-                "VMs only",
+                f"formulas to fit: {', '.join(formulas)}. The bathtub formulas are only for "
+                "preemptible VMs",
                 default="all",
                 many="extend",
                 **{**one_of("--fit", formulas), "metavar": "FORMULA"},
@@ -272,8 +287,8 @@ def lifetimes() -> tuple[Option, ...]:
             "Checkpoints of a job",
             flag(
                 "--job",
-                "plan a job of this duration that is lost with its VM: when to save, which VM to "
-                "use",
+                "plan a job of this duration that runs on one VM: when to save checkpoints, and "
+                "which VM to use",
                 duration("--job", "h"),
                 metavar="TIME",
             ),
@@ -286,7 +301,7 @@ def lifetimes() -> tuple[Option, ...]:
             ),
             flag(
                 "--checkpoint-cost",
-                "duration of a checkpoint of the job",
+                "duration of one checkpoint of the job",
                 duration("--checkpoint-cost", "m"),
                 default="1m",
                 metavar="TIME",
@@ -301,13 +316,13 @@ def catalog() -> tuple[Option, ...]:
         word(
             "gpu",
             "GPU",
-            "show zones, prices and limits of this GPU",
+            "show the zones, prices and limits of this GPU",
             many="?",
             completes="gpu",
         ),
         flag(
             "--project",
-            "fetch today's prices from Google first, with the permissions of this project",
+            "first fetch the current prices from Google, with the permissions of this project",
             project,
         ),
     )

@@ -39,12 +39,12 @@ def doctor() -> tuple[Option, ...]:
             "the workers to check, such as t4x4",
             many="*",
             completes="gpu",
-            default="cpu+t4: a worker without a GPU, and one with a cheap GPU",
+            default="cpu+t4: one worker without a GPU, and one with a T4",
         ),
         *group(
             "Checks",
             PROJECT,
-            replace(ZONE, help="zones to check, in order, with commas between them"),
+            replace(ZONE, help="zones to check, in this order, separated by commas"),
         ),
         *group(
             NETWORK,
@@ -61,7 +61,7 @@ def images() -> dict[str, tuple[Option, ...]]:
             word(
                 "verb",
                 "|".join(IMAGE_VERBS),
-                "the sub-command; -h after it lists its options",
+                "the sub-command; add -h to list its options",
                 many="?",
             ),
         ),
@@ -73,28 +73,29 @@ def images() -> dict[str, tuple[Option, ...]]:
 
 def _build() -> tuple[Option, ...]:
     return (
-        word("name", "NAME", "the image's name", many="?", default="transient-TIME"),
+        word("name", "NAME", "the name of the new image", many="?", default="transient-TIME"),
         *group(
             "Image",
             PROJECT,
             flag(
                 "--base",
-                "the image to start from: NAME or family/NAME of the project, or a URL",
+                "the image from which to start: NAME or family/NAME of the project, or a URL",
                 str,
                 default="Debian 12",
                 metavar="IMAGE",
             ),
             flag(
                 "--for",
-                "the purpose of clusters that boot from it: training, or jobs without TensorFlow",
+                "purpose of the clusters that use the image. training: everything; jobs: without "
+                "TensorFlow",
                 default="training",
                 name="purpose",
                 **one_of("--for", PURPOSES),
             ),
-            flag("--no-gpu", "install no NVIDIA driver"),
+            flag("--no-gpu", "do not install the NVIDIA driver"),
             flag(
                 "--disk-gb",
-                "disk size of the build VM and of VMs that boot from the image",
+                "disk size of the build VM, and of VMs that boot from the image",
                 whole("--disk-gb", 10),
                 default="50",
                 metavar="GB",
@@ -107,7 +108,7 @@ def _build() -> tuple[Option, ...]:
                 "--zone",
                 "zone of the build VM",
                 one_zone("--zone"),
-                default="the best of the catalog",
+                default="the best zone in the catalog",
                 completes="zone",
             ),
             flag("--machine-type", "machine type of the build VM", str, default="n1-standard-4"),
@@ -115,7 +116,8 @@ def _build() -> tuple[Option, ...]:
             SUBNET,
             replace(
                 NO_EXTERNAL_IP,
-                help="use no external address: packages are downloaded through Cloud NAT",
+                help="create the build VM without an external address; it then downloads packages "
+                "through Cloud NAT",
             ),
         ),
     )

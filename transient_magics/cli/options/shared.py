@@ -45,20 +45,22 @@ NETWORK = "Network and access"
 RESEARCH = "Research"
 
 LITERALS = (
-    "Values are Python literals: True, None, 0x10, 1e-3, nan, 'a, b', [64,32]; a word without "
-    "quotes is text. Other spellings of these words, such as true and none, need quotes."
+    "Values are Python literals, such as True, None, 0x10, 1e-3, nan, 'a, b' and [64,32]. A word "
+    "without quotes is a string. Other spellings of literals, such as true and none, need quotes."
 )
-OWN_CLUSTER = "the one that this notebook declared or attached last, else the only one"
+OWN_CLUSTER = (
+    "the cluster that this notebook declared or attached to last; otherwise the only cluster"
+)
 OUTPUT = flag(
-    "-o --output", "bind the handle to this name in the notebook", variable, metavar="NAME"
+    "-o --output", "assign the handle to this variable of the notebook", variable, metavar="NAME"
 )
-CLUSTER_NAME = word("name", "NAME", "the cluster", completes="cluster")
+CLUSTER_NAME = word("name", "NAME", "the name of the cluster", completes="cluster")
 ANY_CLUSTER = word(
-    "name", "NAME", "the cluster", completes="cluster", many="?", default=OWN_CLUSTER
+    "name", "NAME", "the name of the cluster", completes="cluster", many="?", default=OWN_CLUSTER
 )
 ON_CLUSTER = flag(
     "--cluster",
-    "the cluster to run on",
+    "the cluster on which to run",
     str,
     default=OWN_CLUSTER,
     completes="cluster",
@@ -67,70 +69,77 @@ ON_CLUSTER = flag(
 RUN = word("run", "RUN", "the name of the run", completes="run")
 OF_CLUSTER = flag(
     "--cluster",
-    "the cluster on which it ran",
+    "the cluster of the run",
     str,
-    default="the notebook's cluster, else the only one with such a run",
+    default="the notebook's cluster; otherwise the only cluster that has a run of this name",
     completes="cluster",
     metavar="NAME",
 )
-PROJECT = flag(
-    "--project", "the ID of a Google Cloud project", project, default="none, the emulator"
-)
+PROJECT = flag("--project", "the ID of a Google Cloud project", project, default="use the emulator")
 PIP_BUILD = flag(
     "--pip-build",
-    "let --pip build packages that have no wheel; their code then runs on the controller's machine",
+    "allow --pip to build packages that have no wheel. Their build code runs on the controller's "
+    "machine",
 )
-JSON = flag("--json", "print JSON with stable fields, for programs")
-WORKER = word("worker", "WORKER", "one of its VMs, such as worker-1 or ps-0", completes="worker")
+JSON = flag("--json", "print JSON for programs, with stable fields")
+WORKER = word(
+    "worker", "WORKER", "a VM of the cluster, such as worker-1 or ps-0", completes="worker"
+)
 
 ZONE = flag(
     "--zone",
-    "zones to try, in order, with commas between them; for groups without @ZONE",
+    "zones to try, in this order, separated by commas; for groups of SPEC without @ZONE",
     zones,
     completes="zone",
 )
 MACHINE_TYPE = flag(
     "--machine-type",
-    "machine type of workers: n1-standard-16, or by GPU: t4=n1-standard-16,v100=n1-standard-12",
+    "machine type of the workers, such as n1-standard-16; or one for each GPU: "
+    "t4=n1-standard-16,v100=n1-standard-12",
     str,
     default="from the catalog",
     metavar="TYPE|GPU=TYPE,...",
 )
 DISK = flag(
     "--disk",
-    "boot disks of workers and parameter servers: 200GB, 200GB:ssd; also balanced, standard",
+    "size and kind of the boot disks of workers and parameter servers, such as 200GB or "
+    "200GB:ssd. Kinds: balanced, ssd, standard",
     disk,
-    default="50GB, or the image's size",
+    default="50GB:balanced; if the image is larger, its size",
     metavar="SIZE[:KIND]",
 )
 PS = flag(
-    "--ps", "number of parameter servers, always on demand", whole("--ps"), default="1", metavar="N"
+    "--ps",
+    "number of parameter servers, which are always on-demand VMs",
+    whole("--ps"),
+    default="1",
+    metavar="N",
 )
 PS_CORES = flag(
     "--ps-cores", "vCPUs of each parameter server", whole("--ps-cores"), default="4", metavar="N"
 )
 PS_ZONE = flag(
     "--ps-zone",
-    "the zone of parameter servers; traffic with workers in other zones costs money",
+    "zone of the parameter servers. Traffic between them and workers in other zones is billed",
     one_zone("--ps-zone"),
     default="the zone with the most workers",
     completes="zone",
 )
 PROVISIONING_MODEL = flag(
     "--provisioning-model",
-    "how to rent workers. Compute Engine ends preemptible VMs after 24 hours, and enforces no "
-    "shorter limit for them",
+    "how to rent workers. Compute Engine stops preemptible VMs after 24 hours, and cannot enforce "
+    "earlier limits for them",
     default="spot",
     **one_of("--provisioning-model", ("spot", "preemptible", "standard")),
 )
 REPLACE = flag("--replace", "replace revoked workers", negated=True, default="on")
 GIVE_UP = flag(
     "--give-up",
-    "which workers to release in a resize, or when a provider reclaims a number of them "
-    "(Compute Engine names the VMs itself): the slowest of their run, the youngest, those at the "
-    "highest risk of revocation, or the most expensive (dearest); ask: propose the slowest ones "
-    "and wait for `agree`",
-    default="slowest; in a resize the highest numbers",
+    "which workers to release when the cluster shrinks, or when a provider reclaims a number of "
+    "workers. (On Compute Engine, the provider chooses the VMs.) slowest: the slowest of their "
+    "run; youngest: those that started last; riskiest: those most likely to be revoked; dearest: "
+    "the most expensive; ask: propose the slowest, and wait for `agree`",
+    default="slowest; in a resize, the highest numbers",
     **one_of("--give-up", (*get_args(GiveUp), "ask")),
 )
 
@@ -138,48 +147,54 @@ IMAGE = flag(
     "--image",
     "image of the VMs: NAME or family/NAME of the project, or a URL",
     str,
-    default="the image baked for this version, else Debian 12",
+    default="the image that was built for this version; otherwise Debian 12",
     completes="image",
 )
 BUCKET = flag(
     "--bucket",
-    "bucket for checkpoints and results: NAME, gs://NAME/FOLDER, or none for this machine",
+    "bucket for checkpoints and results: NAME or gs://NAME/FOLDER; none: store them on this "
+    "machine",
     bucket,
-    default="with a project, a bucket that is created for it; else none",
+    default="with a project, a bucket that is created for the project; otherwise none",
 )
 SERVICE_ACCOUNT = flag(
     "--service-account",
-    "service account of the controller's VM (other VMs have none): NAME in the "
-    "project, an address, or default for Compute Engine's own",
+    "service account of the controller's VM: a NAME in the project, an e-mail address, or default "
+    "for Compute Engine's default account. Other VMs have no service account",
     str,
 )
 VM_NETWORK = flag("--network", "network of the VMs", str, default="default")
 SUBNET = flag("--subnet", "subnet of the VMs", str)
 FIREWALL = flag(
     "--firewall",
-    "create firewall rules that close the VMs to other VMs of the project",
+    "create firewall rules that block access from other VMs of the project",
     negated=True,
     default="on",
 )
 SSH_FROM = flag(
     "--ssh-from",
-    "address ranges from which SSH may connect directly, such as 203.0.113.7/32 for this machine",
+    "address ranges that can connect directly by SSH, such as 203.0.113.7/32 for a single address",
     address_ranges,
-    default="none, SSH goes through Identity-Aware Proxy",
+    default="SSH goes through Identity-Aware Proxy",
     metavar="RANGE,...",
 )
 NO_EXTERNAL_IP = flag(
-    "--no-external-ip", "use no external addresses: SSH goes through Identity-Aware Proxy"
+    "--no-external-ip",
+    "create VMs without external addresses; SSH then goes through Identity-Aware Proxy",
 )
 NETWORK_OPTIONS = (BUCKET, SERVICE_ACCOUNT, VM_NETWORK, SUBNET, FIREWALL, SSH_FROM, NO_EXTERNAL_IP)
 """Access to the VMs, and the place of results."""
 
 TRAIN_STEPS = flag(
-    "--train-steps", "number of steps of all workers together", whole("--train-steps"), metavar="N"
+    "--train-steps",
+    "number of steps of all workers together",
+    whole("--train-steps"),
+    metavar="N",
 )
 MODE = flag(
     "--mode",
-    "async: apply each worker's gradient when it arrives; sync: one step applies the mean of all",
+    "async: apply each worker's gradient when it arrives; sync: apply the mean of all workers' "
+    "gradients in one step",
     default="async",
     **one_of("--mode", choices("mode")),
 )
@@ -192,21 +207,21 @@ BACKUP_WORKERS = flag(
 )
 MODEL = flag(
     "--model",
-    "a Tensor2Tensor model by its name in the registry",
+    "the name of a Tensor2Tensor model",
     str,
-    default="the cell's own model",
+    default="the model that the cell defines",
 )
-HPARAMS_SET = flag("--hparams-set", "the hyper-parameter set of that model", str)
-PROBLEM = flag("--problem", "the problem on which that model trains", str)
+HPARAMS_SET = flag("--hparams-set", "the name of the model's set of hyperparameters", str)
+PROBLEM = flag("--problem", "the name of the Tensor2Tensor problem on which the model trains", str)
 HPARAMS = flag(
     "--hparams",
-    "override hyper-parameters: batch_size=64,learning_rate=0.1",
+    "override hyperparameters: batch_size=64,learning_rate=0.1",
     overrides,
     metavar="NAME=VALUE,...",
 )
 PARAM = flag(
     "--param",
-    "parameters that a cell with a model of its own reads by name: lr=0.1 units=64. " + LITERALS,
+    "values that the cell reads by their names: lr=0.1 units=64. " + LITERALS,
     parameter,
     name="params",
     many="extend",
@@ -214,8 +229,8 @@ PARAM = flag(
 )
 INCLUDE = flag(
     "--include",
-    "send files and folders along, 200 MB at most; the code can import and read them. A folder is "
-    "sent with all its files, such as .git and .env, and with the targets of its links",
+    "send these files and folders to the VMs, at most 200 MB. The code can import and read them. "
+    "All files of a folder are sent, including .git and .env; links are replaced by their targets",
     str,
     completes="path",
     many="extend",
@@ -223,36 +238,36 @@ INCLUDE = flag(
 )
 PIP = flag(
     "--pip",
-    "install packages on the VMs for this work, by name or file",
+    "install these packages on the VMs: names, or files of this machine",
     str,
     completes="path",
     many="extend",
     metavar="PACKAGE",
 )
 
-JOBS = flag("--jobs", "how many results to compute", whole("--jobs"), metavar="N")
+JOBS = flag("--jobs", "number of results to compute", whole("--jobs"), metavar="N")
 SPARE = flag(
     "--spare",
-    "share of additional jobs to start; the bag does not wait for them",
+    "share of additional jobs to start, so that the bag does not wait for the last jobs",
     share("--spare"),
     default="0.1",
     metavar="SHARE",
 )
 POLICY = flag(
     "--policy",
-    "how to choose the VM of a job: reuse (by age of the VM) or memoryless (any)",
+    "how to choose the VM of a job. reuse: by the age of the VM; memoryless: any VM",
     default="reuse",
     **one_of("--policy", get_args(Policy)),
 )
 SAVE_TIME = flag(
     "--save-time",
-    "how long a checkpoint of a job takes; with it checkpoints are planned",
+    "duration of a checkpoint of a job; the interval of checkpoints is planned from it",
     duration("--save-time", "s"),
     metavar="TIME",
 )
 JOB_TIMEOUT = flag(
     "--job-timeout",
-    "end a job after this running time, on all its VMs together",
+    "end a job when it has run for this time, over all its VMs",
     duration("--job-timeout", "m"),
     default="no limit",
     name="timeout_seconds",
@@ -260,9 +275,9 @@ JOB_TIMEOUT = flag(
 )
 MEMORY = flag(
     "--memory",
-    "end a job that has more than this many GB in memory",
+    "end a job that uses more memory than this, in GB",
     positive("--memory"),
-    default="the VM's memory",
+    default="the memory of the VM",
     metavar="GB",
 )
 RETRIES = flag(
@@ -289,7 +304,7 @@ def when_done(kind: str) -> Option:
     """Return the option that chooses what is deleted when work of this kind ends."""
     return flag(
         "--when-done",
-        f"what is deleted when the {kind} ends",
+        f"what to delete when the {kind} ends",
         default="keep",
         **one_of("--when-done", choices("when_done")),
     )
@@ -299,8 +314,8 @@ def over(meaning: str) -> Option:
     """Return the option for the values to try."""
     return flag(
         "--over",
-        f"{meaning}: NAME=A,B,C is a choice, NAME=LOW:HIGH a range; add :log for a logarithmic "
-        f"scale, :int for whole numbers. {LITERALS}",
+        f"{meaning}. NAME=A,B,C: one of these values; NAME=LOW:HIGH: a value in this range. "
+        f"Append :log for a logarithmic scale, or :int for integers. {LITERALS}",
         space,
         metavar="'NAME=VALUES ...'",
     )

@@ -23,8 +23,8 @@ from ..option import (
 from .shared import ANY_CLUSTER, CLUSTER_NAME, PROJECT, REVOCATIONS
 
 SETTINGS = {
-    "waves": "the share of the VMs with one GPU in one zone that a published wave revokes "
-    "(default: 0.25)",
+    "waves": "the share of VMs, of those with one kind of GPU in one zone, that a published wave "
+    "revokes (default: 0.25)",
     "creation_preemptions": "the share of transient VMs that are preempted before they run "
     "(default: 0)",
     "api_latency": "latency of the API: none, 100ms, or 50ms..400ms for nine of ten requests "
@@ -46,8 +46,8 @@ def weather() -> tuple[Option, ...]:
         *group("Compute Engine's API", *_api()),
         *group(
             "Setting",
-            flag("--seed", "seed of all random events: the same seed gives the same weather", str),
-            flag("--reset", "reset all settings before the other options apply"),
+            flag("--seed", "seed of all random events. The same seed gives the same weather", str),
+            flag("--reset", "first reset all settings, then apply the other options"),
             flag(
                 "--set",
                 settings_help(SETTINGS),
@@ -69,7 +69,7 @@ def check_weather(values: dict[str, Any], called: str) -> None:
 def _several(flags: str, help: str, **more: Any) -> Option:
     return flag(
         flags,
-        f"{help}; may be repeated; none removes all",
+        f"{help}. Can be repeated; none removes all",
         str,
         many="extend",
         **more,
@@ -80,18 +80,17 @@ def _losses() -> tuple[Option, ...]:
     return (
         flag(
             "--revocations",
-            "revoke VMs: none; published: by lifetimes of GPU and region, in waves; "
-            "every=60s: one random VM per minute; or a CSV file with lifetime_hours (a row per "
-            "VM) or at_hours,count (a row per wave)",
+            "revoke VMs. none: never; published: by the published lifetimes for GPU and region, "
+            "in waves; every=60s: one random VM per minute; FILE.csv: a file with lifetime_hours "
+            "(a row for each VM) or at_hours,count (a row for each wave)",
             str,
             choices=("none", "published", "every=60s"),
             metavar="HOW|FILE.csv",
         ),
         flag(
             "--notice",
-            "time from the notice of a preemption to the end of the VM, 120s at most; VMs and "
-            "events do not report it. scaled: 30 s of the time that --hours-per-minute makes "
-            "faster",
+            "time from the preemption notice to the end of the VM, at most 120s. VMs and events "
+            "do not report this time. scaled: 30 s of the time that --hours-per-minute speeds up",
             str,
             default="30s",
             choices=("30s", "0s", "scaled"),
@@ -99,16 +98,17 @@ def _losses() -> tuple[Option, ...]:
         ),
         flag(
             "--reclaim",
-            "revoke this number of workers, which the cluster chooses (--give-up): 2; with "
-            "2,within=60s the emulator chooses after that time; none",
+            "reclaim this number of workers. 2: the cluster chooses the VMs (--give-up); "
+            "2,within=60s: the emulator chooses if the cluster has not chosen within this time; "
+            "none",
             str,
             choices=("none", "1,within=60s"),
             metavar="N",
         ),
         flag(
             "--pressure",
-            "take this number of vCPUs from all transient VMs together; the VMs continue to run: "
-            "1cpu, 1cpu,for=5m; none",
+            "take this number of vCPUs from all transient VMs together, while they run: 1cpu; "
+            "1cpu,for=5m; none",
             str,
             choices=("none", "1cpu,for=5m"),
             metavar="CPUS",
@@ -120,8 +120,8 @@ def _capacity() -> tuple[Option, ...]:
     return (
         flag(
             "--availability",
-            "replay the measured number of transient VMs in zones: ZONE[:GPU]=FILE.csv:TRACE,... "
-            "(a file alone: its traces for the cluster's zones first); google-h100-2025: zones "
+            "replay the measured number of transient VMs in zones: ZONE[:GPU]=FILE.csv:TRACE,...; "
+            "FILE.csv: its traces, those for the cluster's zones first; google-h100-2025: zones "
             "like Google's in October 2025; none",
             str,
             choices=("none", "google-h100-2025"),
@@ -129,11 +129,11 @@ def _capacity() -> tuple[Option, ...]:
         ),
         _several(
             "--stockout",
-            "refuse VMs in a zone: ZONE[:GPU][,spot][,for=10m][,delay=7s]",
+            "reject requests for VMs in a zone: ZONE[:GPU][,spot][,for=10m][,delay=7s]",
             completes="zone",
             metavar="ZONE",
         ),
-        _several("--quota", "limit a region: GPU=N, cpus=N or GPU@REGION=N", metavar="GPU=N"),
+        _several("--quota", "set a quota: GPU=N, cpus=N or GPU@REGION=N", metavar="GPU=N"),
     )
 
 
@@ -141,24 +141,24 @@ def _machines() -> tuple[Option, ...]:
     return (
         flag(
             "--boot",
-            "time that VMs take to boot: 2s; published: as measured in 2019; or fails, silent: "
-            "VMs never answer, with or without an error",
+            "boot time of VMs. 2s: this time; published: as measured in 2019; fails: VMs report "
+            "an error and never answer; silent: VMs never answer",
             str,
             choices=("2s", "published", "fails", "silent"),
             metavar="TIME|HOW",
         ),
         flag(
             "--gpu-speed",
-            "speed of GPUs: equal; published: steps take as long as measured; or multiples of a "
-            "K80: k80=1,p100=2",
+            "speed of the GPUs. equal: all are equal; published: steps take as long as published; "
+            "k80=1,p100=2: multiples of a K80",
             str,
             choices=("equal", "published"),
             metavar="HOW|GPU=TIMES,...",
         ),
         flag(
             "--link",
-            "bandwidth of a VM in each direction: 100mbit, or 1gbit,far=100mbit/30ms (between "
-            "regions, with a round trip of 30 ms)",
+            "bandwidth of a VM in each direction: 100mbit; or 1gbit,far=100mbit/30ms, where far "
+            "is between regions, with a round-trip time of 30 ms",
             str,
             choices=("none", "100mbit"),
             metavar="RATE",
@@ -170,8 +170,8 @@ def _time() -> tuple[Option, ...]:
     return (
         flag(
             "--hours-per-minute",
-            "speed of time for lifetimes, boot times, limits and bills, but not for work; none: "
-            "real time",
+            "speed up the time for lifetimes, boot times, limits and bills, but not for work; "
+            "none: real time",
             str,
             choices=("none", "1", "60"),
             metavar="HOURS",
@@ -183,14 +183,14 @@ def _api() -> tuple[Option, ...]:
     return (
         flag(
             "--api-errors",
-            "share of API requests that fail, before or after they took effect",
+            "share of API requests that fail, before or after they have taken effect",
             str,
             metavar="SHARE",
         ),
         flag(
             "--credentials",
-            "state of credentials: accepted; expired: the API refuses every request; or "
-            "expired,for=60s",
+            "state of the credentials. accepted: valid; expired: the API rejects every request; "
+            "expired,for=60s: for this time",
             str,
             choices=("accepted", "expired", "expired,for=60s"),
             metavar="HOW",
@@ -203,7 +203,13 @@ def deflate() -> tuple[Option, ...]:
     policies = ("proportional", "priority", "deterministic")
     return (
         CLUSTER_NAME,
-        word("worker", "WORKER", "one of its VMs, such as worker-1", completes="worker", many="?"),
+        word(
+            "worker",
+            "WORKER",
+            "a worker of the cluster, such as worker-1",
+            completes="worker",
+            many="?",
+        ),
         flag(
             "--cpu",
             "share of its CPU that the worker keeps: 50%",
@@ -218,25 +224,26 @@ def deflate() -> tuple[Option, ...]:
         ),
         flag(
             "--machine-type",
-            "stop the worker, change its machine type and start it again, in a project too: "
+            "stop the worker, change its machine type, and start it again; also in a project: "
             "n1-standard-2",
             str,
             metavar="TYPE",
         ),
         flag(
             "--reclaim",
-            "take this number of vCPUs from all workers together, instead of WORKER: 1.5cpu",
+            "take this number of vCPUs from all workers together, instead of from WORKER: 1.5cpu",
             partial(parse_cpus, option="--reclaim"),
             metavar="CPUS",
         ),
         flag(
             "--policy",
-            "how to share --reclaim: in proportion to the size of workers; less from expensive "
-            "workers (priority); or one worker after the other, the cheapest first (deterministic)",
+            "how to distribute --reclaim. proportional: in proportion to the size of the workers; "
+            "priority: less from expensive workers; deterministic: from one worker after the "
+            "other, the cheapest first",
             default="proportional",
             **one_of("--policy", policies),
         ),
-        flag("--restore", "restore WORKER, or all VMs, to their rented size"),
+        flag("--restore", "restore WORKER, or all VMs, to the size that was rented"),
     )
 
 
@@ -259,20 +266,20 @@ def measure() -> tuple[Option, ...]:
         ),
         flag(
             "--zones",
-            "zones in which to request VMs, which are deleted immediately",
+            "zones in which to request VMs",
             partial(zones, option="--zones"),
             completes="zone",
             metavar="ZONE,...",
         ),
         flag(
             "--budget",
-            "upper limit of the cost in US dollars; each VM costs at least a minute",
+            "upper limit of the cost in US dollars. Each VM costs at least a minute",
             positive("--budget"),
             metavar="DOLLARS",
         ),
         flag(
             "--every",
-            "time between two requests",
+            "time between two requests in a zone",
             duration("--every", "m"),
             default="10m",
             metavar="TIME",
@@ -286,7 +293,7 @@ def measure() -> tuple[Option, ...]:
         ),
         flag(
             "--provisioning-model",
-            "how to request VMs: as Spot, or on demand (standard), which costs more",
+            "how to request VMs. spot: as Spot VMs; standard: on demand, which costs more",
             default="spot",
             **one_of("--provisioning-model", ("spot", "standard")),
         ),

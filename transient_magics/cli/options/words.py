@@ -52,7 +52,7 @@ BEFORE_WORK = (
     Entry(
         "cluster cost [NAME]",
         "%transient_cluster cost [NAME]",
-        "Show what a cluster has cost, line by line",
+        "Show the bill of a cluster",
     ),
 )
 AFTER_WORK = (
@@ -64,7 +64,7 @@ AFTER_WORK = (
     Entry(
         "stop CLUSTER NAME",
         "%transient_stop CLUSTER NAME",
-        "Stop a piece of work and keep its results so far",
+        "Stop work and keep its results so far",
     ),
     Entry(
         "plan [SPEC] [options]",
@@ -84,7 +84,7 @@ AFTER_WORK = (
     Entry(
         "image SUB-COMMAND ...",
         "%transient_image SUB-COMMAND ...",
-        "Build, list or delete images from which VMs boot sooner",
+        "Build, list or delete images from which VMs boot faster",
     ),
     Entry(
         "export RUN FOLDER",
@@ -99,7 +99,7 @@ AFTER_WORK = (
     Entry(
         "emulator [options]",
         "",
-        "Run the emulator of Compute Engine alone",
+        "Run only the emulator of Compute Engine",
     ),
     Entry(
         "help [COMMAND]",
@@ -121,8 +121,7 @@ RESEARCH_ENTRIES = (
     Entry(
         "deflate NAME WORKER ...",
         "%transient_deflate NAME WORKER ...",
-        "Shrink an emulated VM while it runs, or a VM of a project while it is stopped; or "
-        "restore it",
+        "Shrink an emulated VM while it runs, or a VM of a project while it is stopped; restore it",
     ),
     Entry(
         "measure [GPU] [options]",
@@ -132,7 +131,7 @@ RESEARCH_ENTRIES = (
     Entry(
         "lifetimes [options]",
         "%transient_lifetimes [options]",
-        "Show lifetimes of transient VMs: your own, published ones, or those of a file",
+        "Show the lifetimes of transient VMs: of your own VMs, from publications, or from a file",
     ),
 )
 """Commands of the overview under Research, after those that declare work."""
@@ -152,66 +151,69 @@ EXAMPLES = {
 
 
 DESCRIPTIONS = {
-    "declare": "Declare a cluster of transient GPU servers. It is provisioned in the background.",
+    "declare": "Declare a cluster of transient VMs with GPUs. The VMs start in the background.",
     "list": "List the clusters of this machine.",
     "status": "Show the state of a cluster.",
-    "cost": "Show the cost of a cluster so far: by run and job, of idle VMs, and at on-demand "
-    "prices.",
-    "attach": "Show the live panel of a cluster that another notebook declared (with --controller "
-    "cluster, on another machine too), and return its handle.",
+    "cost": "Show the bill of a cluster: the cost of each run and job, of idle VMs, and the total "
+    "at on-demand prices.",
+    "attach": "Show the panel of a cluster that another notebook declared, and return its handle. "
+    "With --controller cluster, this also works from another machine.",
     "resize": "Change the workers of a cluster, or the number of its parameter servers.",
-    "relocate": "Move a cluster to another zone or another GPU: rent VMs there, save its runs and "
-    "continue them there, then delete the old VMs. Without --yes, show only the price.",
+    "relocate": "Move a cluster to another zone or another GPU. The controller rents new VMs, "
+    "saves the runs, continues them on the new VMs, and deletes the old VMs. Without "
+    "--yes, show only the price.",
     "revoke": "Revoke a worker as Compute Engine does: it stops 30 seconds after its notice.",
     "move": "Start a waiting run next, or before another waiting run. `status` shows their order.",
     "agree": "Accept the workers that are proposed for a run with a deadline (--adapt ask), or "
-    "the proposed release of workers (--give-up ask). `status` shows proposals.",
-    "work": "List all work: runs, studies, jobs, bags, Dask clusters and measurements of stalls, "
-    "with phase and cost. Runs of a study and Dask clusters of a bag are not listed separately.",
-    "stop": "Stop a piece of work of any kind and keep its results so far. A run and the trials "
-    "of a study save a final checkpoint. A job receives SIGTERM, and its folder is copied here "
-    "once more. A bag starts no further jobs. Waiting work leaves the queue.",
-    "logs": "Show the last lines that a VM logged.",
+    "the proposed release of workers (--give-up ask). `status` shows the proposals.",
+    "work": "List all work: runs, studies, jobs, bags, Dask clusters and stall measurements, with "
+    "phase and cost. Runs that belong to a study, and Dask clusters that belong to a bag, "
+    "are not listed separately.",
+    "stop": "Stop work of any kind and keep its results so far. Runs and trials save a final "
+    "checkpoint. A job receives SIGTERM, and its folder is copied to this machine once "
+    "more. A bag starts no further jobs. Waiting work leaves the queue.",
+    "logs": "Show the last lines of the log of a VM.",
     "events": "Show the events of a cluster, one per line.",
-    "delete": "Delete a cluster: its VMs, disks and addresses. Results stay where they are.",
-    "sweep": "Find your VMs and firewall rules that belong to no cluster of this machine; with "
+    "delete": "Delete a cluster with its VMs, disks and addresses. Its results are kept.",
+    "sweep": "Find your VMs and firewall rules that belong to no cluster of this machine. With "
     "--yes, delete them.",
     "doctor": "Check the requirements of training on Google Cloud, and show the command that "
-    "fixes each missing one. Nothing is created.",
+    "fixes each missing one. This creates nothing.",
     "catalog": "Show the GPUs of the catalog with their machines, zones and dated prices.",
-    "image": "Build, list or delete images with the training stack. VMs boot sooner from such an "
-    "image.",
+    "image": "Build, list or delete images with the NVIDIA driver and TensorFlow. VMs boot faster "
+    "from such an image.",
     "image "
-    "build": "Build an image: a VM installs the driver, TensorFlow and Tensor2Tensor, and its "
-    "disk becomes the image.",
-    "image "
-    "list": "List images of the project that were built from this machine, and builds in progress.",
-    "image delete": "Delete an image. VMs that booted from it continue.",
+    "build": "Build an image: a VM installs the NVIDIA driver, TensorFlow and Tensor2Tensor, and "
+    "its disk becomes the image.",
+    "image list": "List the images of the project that were built from this machine, and builds in "
+    "progress.",
+    "image delete": "Delete an image. VMs that booted from it continue to run.",
     "export": "Write the model of a run's last checkpoint as a SavedModel, even after its cluster "
     "is deleted.",
-    "tensorboard": "Write a run's metrics and events for TensorBoard; a second call appends new "
+    "tensorboard": "Write a run's metrics and events for TensorBoard. A second call appends new "
     "ones.",
-    "measure": "Measure capacity within a budget: request VMs in some zones at intervals and "
-    "delete them immediately. Without GPU, show the measurements. They do not predict other "
-    "zones, hours or clouds.",
-    "lifetimes": "Show lifetimes of transient VMs: the observed survival, formulas fitted to it, "
-    "and the range in which each is reliable.",
-    "plan": "Estimate the time and the cost of a run on a cluster, revocations included; without "
-    "a SPEC, find the best clusters. Nothing is created.",
+    "measure": "Measure the capacity of zones within a budget: request VMs at intervals and "
+    "delete them immediately. Without GPU, show earlier measurements. The results do "
+    "not predict other zones, hours or clouds.",
+    "lifetimes": "Show the lifetimes of transient VMs: the observed survival, formulas that are "
+    "fitted to it, and the range in which each formula is reliable.",
+    "plan": "Estimate the time and the cost of a run on a cluster, including revocations. Without "
+    "SPEC, find the best clusters. This creates nothing.",
     "weather": "Set the weather of the emulator for all its clusters: revocations, capacity, "
-    "network, speed of time.",
+    "network, and the speed of time.",
     "deflate": "Shrink an emulated VM while it runs, or all workers together, as a provider does "
-    "under pressure. Nothing restarts; with --batching dynamic, mini-batches adapt. Compute "
-    "Engine does not shrink running VMs: with --machine-type, a worker is stopped, gets another "
-    "machine type and is started again, in a project too. --restore reverts this in the same way.",
+    "when capacity is short. Nothing restarts; with --batching dynamic, mini-batches "
+    "adapt. Compute Engine does not shrink running VMs. There, --machine-type stops a "
+    "worker, changes its machine type and starts it again. --restore reverts the "
+    "change in the same way.",
 }
 
 
 EPILOGS = {
-    "plan": "A published workload has speeds and prices of 2019 and starts at the first step.\n"
-    "A run has the measured speeds of all runs of its model; speeds of GPUs without a run are "
-    "estimates.\nWith --bag: hours, dollars and failed jobs of a bag of jobs, by policy and type "
-    "of VM.",
+    "plan": "Published workloads use the speeds and prices of 2019, and start at the first "
+    "step.\nA run uses the measured speeds of all runs of its model. Speeds of GPUs "
+    "without such a run are estimates.\nWith --bag, the plan estimates the hours, dollars "
+    "and failed jobs of a bag, by policy and type of VM.",
     "image": "Sub-commands: {verbs}. `{{called}} SUB-COMMAND -h` explains each.".format(
         verbs=", ".join(IMAGE_VERBS)
     ),

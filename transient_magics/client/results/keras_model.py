@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import TrainingError, reason_of
 from ...runtime.folder import RunFolder
 from ...runtime.tf import graph_mode
+from ...runtime.training.user_model.keras_model import declared_only
 from ...runtime.training.user_model.structure import read_arrays, rebuilt, weight_names
 from ...runtime.training.usercode import provide_packages, run_program, to_transient_error
 from ..commands import run_model_program
@@ -76,8 +77,12 @@ def _built(folder: RunFolder, example: Any) -> Any:
     spec = folder.spec()
     provide_packages(folder)
     try:
-        with _apart(folder.include):
-            model = run_program(folder, spec).model
+        with _apart(folder.include), declared_only(folder) as recorder:
+            module = run_program(folder, spec)
+            model = vars(module).get("model")
+            if recorder.fit:
+                model = recorder.fit.model
+            assert model is not None
             model(example, training=False) if model._call_has_training_arg else model(example)
     except Exception as error:
         raise to_transient_error(error, spec.line_offset) from error

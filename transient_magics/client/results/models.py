@@ -20,6 +20,7 @@ from ...runtime.files.checkpoints import Checkpoints
 from ...runtime.training.user_model.structure import (
     INPUTS,
     is_named,
+    is_text,
     leaves,
     name_of,
     read_arrays,
@@ -232,7 +233,7 @@ def _array(numpy: Any, name: str, value: Any) -> ndarray:
         array = numpy.asarray(value)
     except ValueError:
         array = _filled_up(numpy, value)
-    if array.dtype == object or array.ndim == 0:
+    if array.ndim == 0 or (array.dtype == object and not is_text(array)):
         raise TrainingError(
             f"{name} must be an array of examples",
             fix="Give an array or a list with one entry for each.",

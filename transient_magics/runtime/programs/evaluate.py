@@ -228,7 +228,13 @@ def _run_pass(
         }
         saver = checkpoints.saver(step)
         with tf.Session(config=placement.plain_config(spec.threads)) as session:
-            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            session.run(
+                [
+                    tf.global_variables_initializer(),
+                    tf.local_variables_initializer(),
+                    tf.tables_initializer(),
+                ]
+            )
             session.run(iterator.initializer, pipeline.feeds)
             saver.restore(session, str(checkpoints.prefix(step)))
             loss, batches, examples, complete, seconds = all_batches(

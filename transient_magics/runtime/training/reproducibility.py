@@ -359,10 +359,12 @@ def _checksum(arrays: Mapping[str, Any]) -> tuple[str, float, float]:
     total = 0.0
     magnitude = 0.0
     for name, array in sorted(arrays.items()):
-        kind = "text" if array.dtype.kind in "SU" else "number"
+        kind = "text" if array.dtype.kind in "OSU" else "number"
         described.append([name, kind, array.shape])
         rows = array[:: max(1, len(array) // _COMPARED_ROWS)]
-        if kind == "text":
+        if array.dtype.kind == "O":
+            values = numpy.frombuffer("\n".join(map(str, rows.flat)).encode(), numpy.uint8)
+        elif kind == "text":
             values = numpy.frombuffer(rows.tobytes(), numpy.uint8)
         else:
             values = rows.reshape(-1)

@@ -251,6 +251,7 @@ class Training:
             self.stop.wait(0.1)
         else:
             return False
+        session.run(self._built.tables)
         if self._local:
             self._local.pull(session)
         self._examples.start(session)

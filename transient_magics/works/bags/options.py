@@ -42,31 +42,32 @@ def bag() -> tuple[Option, ...]:
     return (
         *group(
             "Points and surrogate",
-            over("the points at which to compute the function"),
+            over("the points for which to compute the function"),
             JOBS,
             SPARE,
             flag(
                 "--surrogate",
-                "what learns from the results and chooses further points: a Gaussian process (gp), an "
-                "ensemble of small networks, or none",
+                "the model that learns from the results and chooses further points. gp: a "
+                "Gaussian process; ensemble: an ensemble of small neural networks; none: choose "
+                "all points at the start",
                 default="gp",
                 **one_of("--surrogate", _choices("surrogate")),
             ),
             flag(
                 "--until",
-                "end early, once the surrogate's standard deviation is below this everywhere, and its "
-                "intervals hold: 0.01, or pressure=0.02,energy=0.01",
+                "end early when the surrogate's standard deviation is below this everywhere, and "
+                "its intervals hold: 0.01, or pressure=0.02,energy=0.01",
                 _until,
                 metavar="TOLERANCE",
             ),
-            seed("the points, and of each job's own seed", "0"),
+            seed("the points and of the seeds of the jobs", "0"),
         ),
         *group(
             "Jobs",
             POLICY,
             flag(
                 "--job-time",
-                "how long one job takes, for the policy and for saving points",
+                "duration of one job, for --policy and for the interval of checkpoints",
                 duration("--job-time", "m"),
                 default="as measured",
                 name="job_seconds",
@@ -85,7 +86,7 @@ def bag() -> tuple[Option, ...]:
         ),
         *group(
             COST,
-            max_cost("end the bag when it has cost this many US dollars"),
+            max_cost("end the bag when it has cost this amount in US dollars"),
             max_hours("end the bag after this time"),
         ),
         *group(
@@ -93,13 +94,13 @@ def bag() -> tuple[Option, ...]:
             ON_CLUSTER,
             flag(
                 "--workers",
-                "how many VMs compute at a time",
+                "number of VMs that compute at the same time",
                 whole("--workers"),
                 default="all",
                 metavar="N",
             ),
             name_of("bag"),
-            wait_until("the bag is over"),
+            wait_until("the bag has ended"),
             OUTPUT,
         ),
     )
@@ -149,28 +150,27 @@ COMMANDS = (
         guide="bags",
         rank=3,
         description=(
-            "Compute a function at many points on VMs of a cluster, and learn a surrogate of its "
-            "results. The bag waits for no single job; a job that is lost with its VM restarts on "
-            "another one."
+            "Compute a function for many values of its arguments on the VMs of a cluster, and "
+            "learn a surrogate (a statistical model) of its results. A job that is lost with its "
+            "VM restarts on another VM."
         ),
         entries=(
             Entry(
                 "bag FILE.py [options]",
                 "%%bag [options]",
-                "Compute a function at many points, and learn a surrogate of the results",
+                "Compute a function at many points, and learn a model of its results",
             ),
         ),
         check=check_bag,
         example="--over 'density=0.3:0.9 temperature=0.8:1.6' --jobs 200 --until 0.01",
         epilog=(
             "The code defines job(NAME, ..., seed, checkpoint), which returns a dict of numbers:\n"
-            "  {{'pressure': p, 'pressure_error': e}}   the standard error of pressure counts as its "
-            "noise\n"
-            "  seed             a whole number of the job's own, where job takes it\n"
-            "  checkpoint       where job takes it: checkpoint.load() gives the arrays that were saved "
-            "last, or None;\n"
-            "                   checkpoint.save(arrays) saves them where that is due, and at the notice "
-            "of a preemption"
+            "  {{'pressure': p, 'pressure_error': e}}   pressure_error is the standard error of "
+            "pressure\nThese arguments are optional:\n"
+            "  seed         an integer that differs between jobs\n"
+            "  checkpoint   checkpoint.load() returns the arrays that were saved last, or None;\n"
+            "               checkpoint.save(arrays) saves them when a checkpoint is due, and at a "
+            "preemption notice"
         ),
     ),
 )

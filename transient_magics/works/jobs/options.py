@@ -48,7 +48,8 @@ def job() -> tuple[Option, ...]:
         word(
             "command",
             "COMMAND",
-            'the command for a shell, in quotes: "python train.py"; without it the cell runs',
+            'the shell command, in quotes: "python train.py"; without it, the code of the cell '
+            "runs",
             many="?",
         ),
         *group(
@@ -58,7 +59,7 @@ def job() -> tuple[Option, ...]:
             PIP_BUILD,
             flag(
                 "--env",
-                "a variable of its environment",
+                "set an environment variable of the command",
                 environment_variable,
                 name="environment",
                 many="extend",
@@ -69,14 +70,14 @@ def job() -> tuple[Option, ...]:
             REVOCATIONS,
             flag(
                 "--keep",
-                "a folder in the job's working directory that is copied here every few minutes and "
-                "at the notice; the next VM starts with it",
+                "keep this folder of the job's working directory. It is copied to this machine at "
+                "intervals and at a preemption notice, and restored on the next VM",
                 str,
                 metavar="FOLDER",
             ),
             flag(
                 "--keep-every",
-                "how often to copy that folder when it has changed",
+                "time between two copies of the kept folder, if it has changed",
                 duration("--keep-every", "m"),
                 default="3m",
                 name="keep_seconds",
@@ -84,10 +85,10 @@ def job() -> tuple[Option, ...]:
             ),
             flag(
                 "--at-notice",
-                "how long before a preemption ends a VM to send SIGTERM to the command, 15s to "
-                "30s; the file TRANSIENT_NOTICE has the time of the end",
+                "send SIGTERM to the command this long before a preempted VM ends, 15s to 30s. "
+                "The file in TRANSIENT_NOTICE contains the time of the end",
                 duration("--at-notice", "s"),
-                default="30s, at the usual notice",
+                default="30s, at the standard notice",
                 name="at_notice_seconds",
                 metavar="TIME",
             ),
@@ -103,13 +104,13 @@ def job() -> tuple[Option, ...]:
             ON_CLUSTER,
             flag(
                 "--workers",
-                "how many VMs it runs on simultaneously, each with its RANK",
+                "number of VMs on which the command runs at the same time, each with its own RANK",
                 whole("--workers"),
                 default="1",
                 metavar="N",
             ),
             name_of("job"),
-            flag("--wait", "wait until the job is over, and show its output"),
+            flag("--wait", "wait until the job has ended, and show its output"),
             OUTPUT,
         ),
     )
@@ -158,11 +159,15 @@ def _refuse_command_and_code(values: Mapping[str, Any], code: Code) -> None:
 
 
 _EPILOG = """\
-Its environment has TRANSIENT_KEEP (the folder that is kept), TRANSIENT_ATTEMPT (1, 2, ...), RANK,
-WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TRANSIENT_ADDRESSES (of all its VMs, rank 0 first).
-At a preemption notice the file TRANSIENT_NOTICE appears. It has the time at which a VM of the job
-ends, in seconds since 1970. The command receives SIGTERM on all its VMs --at-notice before that,
-and has 15 seconds (with --at-notice 20s: 9) to save its work."""
+Environment variables of the command:
+  TRANSIENT_KEEP       the path of the kept folder
+  TRANSIENT_ATTEMPT    the number of the attempt: 1, 2, ...
+  TRANSIENT_ADDRESSES  the addresses of all VMs of the job, rank 0 first
+  TRANSIENT_NOTICE     the path of the notice file
+  RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT   as PyTorch uses them
+At a preemption notice, the notice file appears. It contains the time at which a VM of the job ends,
+in seconds since 1970. The command receives SIGTERM on all its VMs --at-notice before that time, and
+has 15 seconds to save its work (9 seconds with --at-notice 20s)."""
 
 COMMANDS = (
     WorkCommand(
@@ -172,14 +177,14 @@ COMMANDS = (
         guide="jobs",
         rank=2,
         description=(
-            "Run any command, or the Python code of a cell, on VMs of a cluster, with a folder "
-            "that outlives them."
+            "Run any command, or the Python code of a cell, on VMs of a cluster. A folder of the "
+            "job can be kept when a VM is lost."
         ),
         entries=(
             Entry(
                 'job "COMMAND" [options]',
                 '%job "COMMAND" [options]',
-                "Run any command on VMs, with a folder that outlives them",
+                "Run any command on VMs, and keep a folder when a VM is lost",
             ),
             Entry("", "%%job [options]", "Run the cell on VMs"),
         ),

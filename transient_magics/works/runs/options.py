@@ -95,7 +95,7 @@ def train(steps: Option = _TRAIN_STEPS) -> tuple[Option, ...]:
         word(
             "spec",
             "SPEC",
-            "the workers of the cluster, such as k80x4: without a cluster, one is declared for the "
+            "the workers, such as k80x4. If the notebook has no cluster, one is declared for the "
             "run and deleted afterwards",
             many="?",
             completes="gpu",
@@ -116,23 +116,24 @@ def _cluster() -> tuple[Option, ...]:
         name_of("run"),
         flag(
             "--workers",
-            "how many of the cluster's workers the run takes, or with how many it starts and how "
-            "many it takes at most; other runs train on the rest",
+            "number of workers that the run uses; LEAST:MOST: it starts with LEAST workers, and "
+            "uses at most MOST. Other runs can use the remaining workers",
             parse_workers,
-            default="all",
+            default="all workers",
             metavar="N|LEAST:MOST",
         ),
         flag(
             "--ps-shards",
-            "partitions of variables of 2 MiB and more, over the parameter servers",
+            "number of parts into which variables of 2 MiB or more are split, over the parameter "
+            "servers",
             whole("--ps-shards"),
             default="1",
             metavar="N",
         ),
         when_done("run"),
-        flag("--keep-cluster", "keep the cluster that was declared for the run"),
+        flag("--keep-cluster", "with SPEC, keep the cluster that was declared for the run"),
         PROJECT,
-        wait_until("the run is over"),
+        wait_until("the run has ended"),
         OUTPUT,
     )
 
@@ -149,41 +150,39 @@ def _data() -> tuple[Option, ...]:
         PIP_BUILD,
         flag(
             "--data-dir",
-            "the folder of the TFRecords: one that every VM has, or gs://BUCKET/FOLDER, where "
-            "they are generated once for all clusters",
+            "the folder with the TFRecord files: a folder that exists on every VM, or "
+            "gs://BUCKET/FOLDER, where they are generated once for all clusters",
             str,
             metavar="PLACE",
         ),
         flag(
             "--cache",
-            "how much of large records a worker stores near it, and where: 2GB, 2GB:memory, "
-            "2GB:shm, or 0 for none. Nothing is evicted",
+            "how much data each worker stores, and where: 2GB, 2GB:memory or 2GB:shm; 0: nothing",
             cache,
-            default="half of the free space of its disk",
+            default="half of the free space on the worker's disk",
             metavar="SIZE[:memory|:shm|:disk]",
         ),
         flag(
             "--prep",
-            "prepare mini-batches on up to this number of Spot VMs without a GPU when steps wait "
-            "for them: cpux4",
+            "prepare mini-batches on additional Spot VMs without a GPU, at most this number, if "
+            "steps wait for mini-batches: cpux4",
             preparation,
-            default="none, the workers prepare them",
+            default="the workers prepare them",
             metavar="cpuxN",
         ),
         flag(
             "--seed",
-            "the seed of initial values and of what the cell draws, in every process. With one "
-            "worker on CPUs and a model of the cell, examples, dropout and losses follow from it "
-            "too; several workers take turns in any order, and Tensor2Tensor draws its own "
-            "examples. With it, the noise of gradients is measured only if --set noise_share is "
-            "given",
+            "the seed of the initial values, and of the random numbers that the cell draws in "
+            "every process. If one worker on CPUs trains a cell's model, examples, dropout and "
+            "losses are reproducible too. With --seed, the noise of gradients is measured only if "
+            "--set noise_share is given",
             whole("--seed", 0),
-            default="drawn",
+            default="random",
             metavar="N",
         ),
         flag(
             "--check",
-            "build one step of the graph before any worker starts",
+            "build one step of the graph before workers start, to find errors early",
             negated=True,
             default="on",
         ),
@@ -196,20 +195,22 @@ def _steps() -> tuple[Option, ...]:
         BACKUP_WORKERS,
         flag(
             "--batching",
-            "size mini-batches: all alike, by the GPUs' known speeds, or by measured speeds",
+            "how to size mini-batches. uniform: all workers alike; static: by the known speeds of "
+            "their GPUs; dynamic: by measured speeds",
             default="uniform",
             **one_of("--batching", choices("batching")),
         ),
         flag(
             "--batch-bounds",
-            "with --batching, the least and most examples (of text: tokens) of a mini-batch",
+            "with --batching, the smallest and the largest mini-batch, in examples (for text: in "
+            "tokens)",
             batch_bounds,
             default="2, and 8 times the declared size",
             metavar="LEAST,MOST",
         ),
         flag(
             "--wire",
-            "how numbers travel between workers and parameter servers; bf16 halves the bytes",
+            "the number format between workers and parameter servers. bf16 halves the traffic",
             default="fp32",
             **one_of("--wire", choices("wire")),
         ),
@@ -220,7 +221,7 @@ def _evaluation() -> tuple[Option, ...]:
     return (
         flag(
             "--eval-every",
-            "evaluate every N steps",
+            "evaluate every N steps; end: only at the end",
             evaluate_every,
             default="end",
             name="eval_steps",
@@ -228,25 +229,26 @@ def _evaluation() -> tuple[Option, ...]:
         ),
         flag(
             "--eval-batches",
-            "how many batches of the dev split an evaluation uses, from the first one",
+            "number of batches of the dev split in an evaluation, from the first one",
             evaluation_batches,
             choices=("100", "all"),
             metavar="N|all",
-            default="100 for Tensor2Tensor's models; all for a cell's own, or, where all take "
-            "more than a minute and a tenth of the run's time, a part drawn once at random",
+            default="100 for a Tensor2Tensor model. For a cell's model: all, or a random part if "
+            "all take more than a minute and a tenth of the run's time",
         ),
         flag(
             "--keep-best",
-            "also keep the checkpoint of the best evaluation: accuracy, or min distance where the "
-            "name does not say which way is better. It makes --eval-every a tenth of the steps",
+            "also keep the checkpoint with the best evaluation of this metric, such as accuracy. "
+            "If the name does not show which direction is better, write min distance or max "
+            "agreement. Without --eval-every, the run evaluates ten times",
             objective("--keep-best"),
             choices=("accuracy", "loss"),
             metavar="METRIC",
         ),
         flag(
             "--stop-when",
-            "end the run early, and keep its best checkpoint: 'accuracy no better in 3 "
-            "evaluations'",
+            "end the run early on this condition, and keep its best checkpoint: 'accuracy no "
+            "better in 3 evaluations'",
             condition,
             choices=("accuracy no better in 3 evaluations",),
             metavar="CONDITION",
@@ -258,8 +260,8 @@ def _checkpoints() -> tuple[Option, ...]:
     return (
         flag(
             "--checkpoint-every",
-            "save in steps or time: 500, 5m; auto: as often as saving takes 1% of the time, and "
-            "at least every 10 min",
+            "save a checkpoint after this number of steps or this time: 500, 5m; auto: as often "
+            "as saving takes 1% of the time, and at least every 10 min",
             interval,
             default="1000 steps, and at least every 10 min",
             choices=("auto",),
@@ -267,14 +269,14 @@ def _checkpoints() -> tuple[Option, ...]:
         ),
         flag(
             "--keep",
-            "the number of latest checkpoints to keep",
+            "number of latest checkpoints to keep",
             whole("--keep"),
             default="5",
             metavar="N",
         ),
         flag(
             "--resume",
-            "continue from the latest checkpoint of that run; --train-steps counts its steps too",
+            "continue from the latest checkpoint of this run. --train-steps includes its steps",
             str,
             completes="run",
             metavar="RUN",
@@ -286,37 +288,37 @@ def _deadline() -> tuple[Option, ...]:
     return (
         flag(
             "--finish-by",
-            "finish the run by this time: in 6h, or at the next 18:00 of this machine's clock. The "
-            "controller adds and releases Spot workers for it, and rents workers on demand as "
+            "finish the run within this time, such as 6h, or by the next 18:00 on this machine's "
+            "clock. The controller adds and releases Spot workers, and rents workers on demand as "
             "late as possible",
             deadline,
             metavar="TIME|CLOCK",
         ),
         max_cost(
-            "with --finish-by, the most that the run may cost, in US dollars; it is late where "
-            "both cannot be met. With SPEC, the limit of the cluster that is declared",
+            "with --finish-by, the highest cost of the run in US dollars, even if it is then "
+            "late. With SPEC, the limit of the cluster that is declared",
             "the rest of the cluster's limit",
         ),
         max_hours("with SPEC, delete the cluster that is declared after this time"),
         flag(
             "--gpus",
-            "with --finish-by, the GPUs of its workers",
+            "with --finish-by, the GPUs that workers can have",
             gpus,
-            default="the cluster's",
+            default="the GPUs of the cluster",
             metavar="GPU,...",
         ),
         flag(
             "--zones",
-            "with --finish-by, the zones of its workers",
+            "with --finish-by, the zones in which workers can be",
             _zones,
-            default="those of the cluster",
+            default="the zones of the cluster",
             completes="zone",
             metavar="ZONE,...",
         ),
         flag(
             "--adapt",
-            "with --finish-by, who changes the workers: auto: the controller; ask: it proposes "
-            "changes; off: it only reports",
+            "with --finish-by, how workers are changed. auto: by the controller; ask: the "
+            "controller proposes changes; off: it only reports",
             default="auto",
             **one_of("--adapt", choices("adapt")),
         ),
@@ -327,23 +329,22 @@ def _research() -> tuple[Option, ...]:
     return (
         flag(
             "--lr-policy",
-            "the n of the learning rate's 1/sqrt(n): active: the workers that train (with --mode "
-            "sync: 1); slots: --max-workers; fixed: 1",
+            "divide the learning rate by the square root of n. active: n is the number of workers "
+            "that train (with --mode sync: 1); slots: n is --max-workers; fixed: n is 1",
             default="active",
             **one_of("--lr-policy", choices("lr_policy")),
         ),
         flag(
             "--damping",
-            "staleness: a gradient that comes N steps late has 1/N of the learning rate, on top "
-            "of --lr-policy",
+            "staleness: divide the learning rate of a gradient that is N steps late by N, in "
+            "addition to --lr-policy",
             default="none",
             **one_of("--damping", choices("damping")),
         ),
         settings_option(SETTINGS),
         flag(
             "--pace",
-            "the shortest step of a worker; with published GPU speeds in the weather, that of a "
-            "K80",
+            "the shortest duration of a step; if the weather sets GPU speeds, that of a K80",
             positive("--pace"),
             name="pace_seconds",
             metavar="SECONDS",
@@ -369,30 +370,30 @@ def results() -> dict[str, tuple[Option, ...]]:
     return {
         "export": (
             RUN,
-            word("folder", "FOLDER", "the folder of the model, new or empty", completes="path"),
+            word("folder", "FOLDER", "the folder for the model, new or empty", completes="path"),
             OF_CLUSTER,
             flag(
                 "--data-dir",
-                "where the problem's vocabulary is on this machine, if it has one",
+                "the folder on this machine with the problem's vocabulary, if it has one",
                 str,
                 metavar="FOLDER",
             ),
             flag(
                 "--checkpoint",
-                "which one: last, best (of a run with --keep-best), or a step",
+                "the checkpoint to export: last; best, if the run has --keep-best; or a step",
                 which_checkpoint,
                 default="last",
                 choices=("last", "best"),
                 metavar="last|best|STEP",
             ),
-            flag("--trust", "run the code of a run that another machine declared"),
+            flag("--trust", "allow code of a run that another machine declared to run here"),
         ),
         "tensorboard": (
             RUN,
             word(
                 "folder",
                 "FOLDER",
-                "the folder of the event files",
+                "the folder for the event files",
                 many="?",
                 completes="path",
                 default="the run's own folder",
@@ -480,8 +481,8 @@ def stalls() -> tuple[Option, ...]:
         word(
             "run",
             "RUN",
-            "the run whose model and data are measured; without it, a model of Tensor2Tensor or "
-            "the cell's own",
+            "the run whose model and data to measure; without it, a Tensor2Tensor model or the "
+            "model of the cell",
             many="?",
             completes="run",
         ),
@@ -489,14 +490,14 @@ def stalls() -> tuple[Option, ...]:
             "Measures",
             flag(
                 "--repeats",
-                "how often to take each measure, 3 or more",
+                "number of times to repeat each measurement, at least 3",
                 whole("--repeats", 3),
                 default="5",
                 metavar="N",
             ),
             flag(
                 "--seconds",
-                "how long a measure takes each time",
+                "duration of each measurement",
                 duration("--seconds", "s"),
                 default="2",
                 metavar="SECONDS",
@@ -506,7 +507,7 @@ def stalls() -> tuple[Option, ...]:
         *group(
             CLUSTER,
             name_of("measure", "stalls-1, stalls-2, ..."),
-            wait_until("all is measured"),
+            wait_until("all measurements are complete"),
             OUTPUT,
         ),
     )
@@ -537,8 +538,8 @@ COMMANDS = (
         guide="training",
         rank=0,
         description=(
-            "Train a model on a cluster: one of Tensor2Tensor, or the one that the code defines. "
-            "The code runs on the VMs, so it must import what it uses."
+            "Train a Tensor2Tensor model, or the model that the code defines, on a cluster. The "
+            "code runs on the VMs, so it must import everything that it uses."
         ),
         entries=(
             Entry(
@@ -552,21 +553,21 @@ COMMANDS = (
         example="--model resnet --hparams-set resnet_cifar_32 --problem image_digits "
         "--train-steps 2000",
         epilog=(
-            "Without --model, --hparams-set and --problem the code defines:\n"
-            '  input_fn(mode)   (features, labels) for "train" or "eval": arrays, or a '
-            "tf.data.Dataset "
-            "of single examples\n"
-            "                   (of batches for a model that begins with keras.Input); a Keras "
-            "model takes weights as third;\n"
-            "                   each is one value or a structure of several, with any names; "
-            "arrays are shuffled, a dataset\n"
-            "                   shuffles itself; every worker begins somewhere else in them, each "
-            "time that it begins\n"
-            "  model            a compiled Keras model, or model_fn(features, labels, mode), which "
-            "returns a dict with\n"
-            "                   loss, optimizer (makes one of a learning rate), learning_rate, "
-            "predictions, eval_metric_ops\n"
-            "  batch_size       examples of a worker's step (32)"
+            "Without --model, the code calls model.fit of a Keras model, or it defines:\n"
+            '  input_fn(mode)   returns (features, labels) for mode "train" or "eval"; for a Keras '
+            "model, weights can be third.\n"
+            "                   Each part is an array or a structure of arrays. It can also return "
+            "a tf.data.Dataset\n"
+            "                   of single examples (of batches if the model begins with "
+            "keras.Input).\n"
+            "                   Arrays are shuffled; a dataset must shuffle its elements. Each "
+            "worker begins at a random position.\n"
+            "  model            a compiled Keras model\n"
+            "  model_fn(features, labels, mode)\n"
+            "                   instead of model: returns a dict with loss, optimizer (a function "
+            "of the learning rate),\n"
+            "                   learning_rate, predictions and eval_metric_ops\n"
+            "  batch_size       the number of examples in a step of one worker (default: 32)"
         ),
     ),
     WorkCommand(
@@ -575,10 +576,10 @@ COMMANDS = (
         _declare_stalls,
         guide="stalls",
         description=(
-            "Measure on a cluster where the time of a step goes: computing, serialisation, "
-            "network, contention of workers, preparation of examples, their fetching. It measures "
-            "the model and data of a run, of Tensor2Tensor, or of the code below. Nothing is "
-            "trained."
+            "Measure on a cluster how the duration of a step divides into computing, "
+            "serialization, network, contention between workers, preparation of examples, and "
+            "fetching of examples. The model and the data are those of a run, of Tensor2Tensor, "
+            "or of the code. Nothing is trained."
         ),
         entries=(
             Entry(
@@ -590,8 +591,8 @@ COMMANDS = (
         check=check_stalls,
         example="run-1",
         epilog=(
-            "It uses workers like a run, for about --repeats x --seconds x (3 for each worker, "
-            "and 5) in all."
+            "The measurement uses workers like a run. It takes about --repeats x --seconds x (5 + "
+            "3 for each worker)."
         ),
         research=True,
         from_file=False,

@@ -40,51 +40,54 @@ def study() -> tuple[Option, ...]:
             CLUSTER,
             flag(
                 "--on",
-                "try each point on each of these machines: k80x1,k80x4,k80x2+p100x2. Those that "
-                "the cluster has are parts of it. Each other one is a cluster of its own, one "
-                "after the other, within --max-cost and --max-hours",
+                "train each trial on each of these machines: k80x1,k80x4,k80x2+p100x2. Machines "
+                "that the cluster has are used there. For the others, the study declares "
+                "clusters, one after another, within --max-cost and --max-hours",
                 configurations,
                 metavar="MACHINES,...",
             ),
             flag(
                 "--workers",
-                "how many workers each run takes; other runs train on the rest",
+                "number of workers of each run",
                 whole("--workers"),
                 default="1",
                 metavar="N",
             ),
             flag(
                 "--per-vm",
-                "how many runs of the study train on one VM at a time: they share its GPU, its "
-                "memory and its cores",
+                "number of runs of the study that train on one VM at the same time. They share "
+                "its GPU, memory and cores",
                 whole("--per-vm"),
                 default="1",
                 metavar="N",
             ),
             flag(
                 "--name",
-                "the study's name; its runs are NAME-0, NAME-1, ...",
+                "name of the study; its trials are NAME-0, NAME-1, ...",
                 new_name,
                 default="study-1, study-2, ...",
             ),
             when_done("study"),
-            flag("--dry-run", "show its machines, clusters and their price; declare nothing"),
-            wait_until("the study is over"),
+            flag(
+                "--dry-run", "show the machines, the clusters and their price, and declare nothing"
+            ),
+            wait_until("the study has ended"),
         ),
         *group(
             DATA,
             flag(
                 "--share-input",
-                "with --per-vm, one process on a VM reads, decodes and batches a problem's records "
-                "once; all runs there take the same mini-batches, each at most once",
+                "with --per-vm: one process on each VM prepares the mini-batches of a "
+                "Tensor2Tensor problem for all runs there. Each run uses each mini-batch at most "
+                "once",
             ),
-            seed("the points, and of repeated runs", "drawn"),
+            seed("the points and of repeated runs", "random"),
         ),
         *group(
             COST,
             max_cost(
-                "end the study when its trials have cost this many US dollars, and keep what is "
-                "done"
+                "end the study when its trials have cost this amount in US dollars, and keep its "
+                "results"
             ),
             max_hours("end the study after this time"),
         ),
@@ -110,49 +113,49 @@ def study() -> tuple[Option, ...]:
 def _trials() -> tuple[Option, ...]:
     return (
         over(
-            "what to try; a Tensor2Tensor model takes them as hyper-parameters, a cell's own "
-            "model reads them by their names"
+            "the values to try. For a Tensor2Tensor model they are hyperparameters; otherwise the "
+            "cell reads them by their names"
         ),
         flag(
             "--trials",
-            "how many points to try",
+            "number of trials",
             whole("--trials"),
-            default="all of a grid, else 20",
+            default="all points of a grid, otherwise 20",
             metavar="N",
         ),
         flag(
             "--sampler",
-            "how to choose points: grid tries each once; random draws them; Optuna's tpe and gp "
-            "learn from earlier trials; gp needs torch",
-            default="grid for choices alone, else tpe",
+            "how to choose points. grid: each point once; random: at random; tpe, gp: Optuna's "
+            "samplers, which learn from earlier trials (gp requires torch)",
+            default="grid if --over has no ranges, otherwise tpe",
             **one_of("--sampler", choices("sampler", StudySpec)),
         ),
         flag(
             "--pruner",
-            "end trials early that will not be the best: median: worse than half of the others at "
-            "the same step; hyperband: in rounds",
+            "end trials early that will probably not be the best. median: those that are worse "
+            "than half of the others at the same step; hyperband: in rounds",
             default="none",
             **one_of("--pruner", choices("pruner", StudySpec)),
         ),
         flag(
             "--objective",
-            "the metric that rates trials, 'max accuracy' or 'min loss': that of the last "
-            "evaluation, with --keep-best or --stop-when that of the best one",
+            "the metric that rates a trial: 'max accuracy' or 'min loss'. The last evaluation "
+            "counts; with --keep-best or --stop-when, the best one",
             objective("--objective"),
-            default="that of --keep-best or --stop-when",
+            default="the metric of --keep-best or --stop-when",
             choices=("max accuracy", "min loss"),
             metavar="METRIC",
         ),
         flag(
             "--repeat",
-            "train each point this many times, each with its own seed; its value is their mean",
+            "train each point this number of times with different seeds, and rate it by the mean",
             whole("--repeat"),
             default="1",
             metavar="N",
         ),
         flag(
             "--give-up-after",
-            "count a trial as failed if it makes no step for this time",
+            "count a trial as failed if it completes no step for this time",
             duration("--give-up-after", "m"),
             default="15m",
             name="give_up_seconds",
@@ -195,9 +198,9 @@ COMMANDS = (
         guide="sweeps",
         rank=1,
         description=(
-            "Train a model many times with different parameters, to find the best ones. Options "
-            "of a run apply to all of its runs. Each trial starts as soon as workers are free; "
-            "runs that wait already start before it."
+            "Train a model many times with different parameters, to find the best ones. The "
+            "options of %%train apply to all of these runs. A trial starts when workers are free "
+            "and no earlier run waits."
         ),
         entries=(
             Entry(
@@ -210,8 +213,8 @@ COMMANDS = (
         example="--over 'lr=1e-3:1e-1:log' --trials 20 --objective 'max accuracy' --train-steps "
         "2000",
         epilog=(
-            "The code is that of a run: see %%train -h. A model of its own reads the values by "
-            "their names, as in keras.optimizers.Adam(lr)."
+            "The code is the same as for %%train: see %%train -h. The model of a cell reads the "
+            "values by their names, as in keras.optimizers.Adam(lr)."
         ),
         typed="sweep",
         dry_run=True,

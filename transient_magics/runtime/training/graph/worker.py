@@ -36,6 +36,8 @@ class WorkerGraph:
         As in step.py.
     missing
         Names of variables that do not exist yet.
+    tables
+        Fills the model's lookup tables, once per session, before its examples are read.
     squared, summed, cleared
         Measurement of gradients that no step applies: the squared norm of one, and of their sum;
         and the operation that begins a new sum.
@@ -63,6 +65,7 @@ class WorkerGraph:
     expected: Any
     weight: Any
     missing: Any
+    tables: Any
     squared: Any
     summed: Any
     cleared: Any
@@ -143,6 +146,7 @@ def build(
         expected=built.expected,
         weight=built.objective.weight,
         missing=missing,
+        tables=tf.tables_initializer(),
         squared=squared,
         summed=summed,
         cleared=cleared,

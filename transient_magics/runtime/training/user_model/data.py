@@ -22,7 +22,18 @@ from ....errors import DeclarationError, TrainingError
 from ...tf.graph_mode import tensorflow
 from ..trainable import Pipeline, Sample
 from . import reading
-from .structure import INPUTS, LABELS, PARTS, WEIGHTS, Layout, is_named, leaves, mapped, name_of
+from .structure import (
+    INPUTS,
+    LABELS,
+    PARTS,
+    WEIGHTS,
+    Layout,
+    is_named,
+    is_text,
+    leaves,
+    mapped,
+    name_of,
+)
 
 _SHUFFLED = 1_000_000
 """Size of the buffer that shuffles example numbers; smaller data are shuffled completely."""
@@ -146,6 +157,8 @@ class Data:
         inputs: Sequence[Sequence[int | None]] = (),
         batch: int | None = None,
         batched: bool | None = None,
+        *,
+        labelled: bool = True,
     ) -> None:
         """Call input_fn for the training data.
 
@@ -159,6 +172,8 @@ class Data:
             The cell's `batch_size`, if it has one.
         batched
             Whether a dataset's elements are batches; None decides by `inputs`.
+        labelled
+            Whether examples need labels.
 
         Raises
         ------
@@ -168,6 +183,7 @@ class Data:
         self._input_fn = input_fn
         self._inputs = inputs
         self._batched = batched
+        self._least_parts = 1 + labelled
         self._kept: dict[str, Any] = {}
         """Arrays, and datasets made outside of graphs, by mode."""
         self._layout: Layout | None = None
@@ -298,13 +314,13 @@ class Data:
         modern = importlib.import_module("tensorflow")
         given = self._call_input_fn(mode)
         if isinstance(given, modern.data.Dataset):
-            parts = checked_spec(given.element_spec)
+            parts = checked_spec(given.element_spec, self._least_parts)
             self._layout = self._layout or Layout(parts)
             self._layout.flat(*parts)
             if reading.is_eager(given):
                 self._kept[mode] = given
             return given
-        example = _in_parts(checked_parts(given))
+        example = _in_parts(checked_parts(given, self._least_parts))
         self._layout = self._layout or Layout(example)
         self._kept[mode] = _Arrays(_as_arrays(example, self._layout))
         return self._kept[mode]
@@ -574,10 +590,10 @@ def wrong(what: str, fix: str = _RETURN) -> TrainingError:
     return TrainingError(f"input_fn must return features and labels, but {what}", fix=fix)
 
 
-def checked_parts(given: Any) -> tuple[Any, ...]:
-    """Return the parts of an answer that is not a dataset. Raises TrainingError."""
+def checked_parts(given: Any, least: int = 2) -> tuple[Any, ...]:
+    """Return the parts of an answer that is not a dataset, `least` to 3. Raises TrainingError."""
     if isinstance(given, tuple) and not is_named(given):
-        if len(given) not in (2, 3):
+        if not least <= len(given) <= len(PARTS):
             raise wrong(f"it returned {len(given)} parts")
         for part, structure in zip(PARTS, given, strict=False):
             for path, value in leaves(structure):
@@ -594,9 +610,13 @@ def checked_parts(given: Any) -> tuple[Any, ...]:
     raise wrong(f"it returned {type(given).__name__}")
 
 
-def checked_spec(spec: Any) -> tuple[Any, ...]:
-    """Return the parts of a dataset's element, from its `element_spec`. Raises TrainingError."""
-    if not isinstance(spec, tuple) or is_named(spec) or len(spec) not in (2, 3):
+def checked_spec(spec: Any, least: int = 2) -> tuple[Any, ...]:
+    """Return the parts of a dataset's element, `least` to 3, from its `element_spec`.
+
+    Raises TrainingError.
+    """
+    parts = isinstance(spec, tuple) and not is_named(spec)
+    if not parts or not least <= len(spec) <= len(PARTS):
         count = len(spec) if isinstance(spec, tuple) else 1
         raise wrong(f"its dataset's examples have {count} parts")
     for part, structure in zip(PARTS, spec, strict=False):
@@ -629,7 +649,7 @@ def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:
         raise _unsupported(
             name, "lists of different lengths", "Pad them: keras.utils.pad_sequences(lists)."
         ) from error
-    if array.dtype == object:
+    if array.dtype == object and not is_text(array):
         raise _unsupported(
             name,
             _objects(value, array),
@@ -650,15 +670,15 @@ def as_array(part: str, path: tuple[Any, ...], value: Any) -> Any:
 
 def checked_lengths(arrays: Mapping[str, Any], names: Mapping[str, str]) -> None:
     """Raise TrainingError unless all arrays have one entry per example, and at least one."""
-    labels = next(key for key in arrays if key.startswith("label"))
+    first = next((key for key in arrays if key.startswith("label")), next(iter(arrays)))
     for key, array in arrays.items():
-        if len(array) != len(arrays[labels]):
+        if len(array) != len(arrays[first]):
             raise TrainingError(
                 f"input_fn returned {names[key]!r} with the shape {array.shape}, "
-                f"but labels with {arrays[labels].shape}",
+                f"but {names[first]} with {arrays[first].shape}",
                 fix="Every array needs one entry per example.",
             )
-    if not len(arrays[labels]):
+    if not len(arrays[first]):
         raise TrainingError(
             "input_fn returned empty arrays", fix="Every array needs at least one entry."
         )

@@ -26,6 +26,8 @@ from ....protocol.objective import Objective
 from ....protocol.run import FitDeclaration
 from ..usercode import CellEnd, is_of_cell
 from . import reading
+from .generators import MOST_BYTES, Replayed
+from .structure import is_text
 
 _BATCH = 32
 """Keras's default, in examples."""
@@ -270,15 +272,22 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
             "validation_freq of model.fit is not supported",
             fix="Leave it out, and write %%train --eval-every STEPS.",
         )
-    x, y, weights = call["x"], call["y"], call["sample_weight"]
+    x, y, weights = _texts_as_tensors((call["x"], call["y"], call["sample_weight"]))
     validation = call["validation_data"]
     if call["validation_split"] and validation is None:
         (x, y, weights), validation = _split(x, y, weights, call["validation_split"])
     training, batch_size, per_epoch = _examples(
-        x, y, weights, call["batch_size"], call["class_weight"], "x"
+        x,
+        y,
+        weights,
+        call["batch_size"],
+        call["class_weight"],
+        "x",
+        limited=call["steps_per_epoch"] is not None,
     )
+    _refuse_unlabelled(model, training)
     if validation is not None:
-        validation = _validation(validation)
+        validation = _validation(validation, call["validation_steps"])
         if batch_size is not None and reading.is_dataset(validation):
             validation = validation.unbatch()  # its elements are single examples, as in the arrays
     if objectives and validation is None:
@@ -290,6 +299,8 @@ def recorded(model: Any, *given: Any, **options: Any) -> Fit:
         per_epoch = _count(call["steps_per_epoch"], "steps_per_epoch", 1)
     epochs = _count(call["epochs"], "epochs", 1)
     begin = _count(call["initial_epoch"], "initial_epoch", 0)
+    if inspect.isgenerator(x) and call["steps_per_epoch"] is None:
+        epochs = min(epochs, begin + 1)  # as in Keras, a generator ends with its first epoch
     _schedule_rates(model.optimizer, call["callbacks"], range(begin, epochs), per_epoch)
     return Fit(
         model=model,
@@ -460,6 +471,23 @@ def _refuse_options(callback: Any, name: str, defaults: Mapping[str, Any]) -> No
             )
 
 
+def _texts_as_tensors(arrays: Any) -> Any:
+    """Return a structure with tensors in place of arrays of texts.
+
+    Keras slices tensors of texts, but not NumPy's arrays of them, except those of objects.
+    """
+    import numpy
+
+    constant = importlib.import_module("tensorflow").constant
+
+    def converted(value: Any) -> Any:
+        if isinstance(value, numpy.ndarray) and is_text(value):
+            return constant(value.astype(object))
+        return value
+
+    return importlib.import_module("keras").tree.map_structure(converted, arrays)
+
+
 def _split(x: Any, y: Any, weights: Any, share: Any) -> tuple[Any, Any]:
     """Return the training and the validation part, as Keras splits them: the last part validates."""
     slicing = importlib.import_module("keras.src.trainers.data_adapters.array_slicing")
@@ -470,16 +498,21 @@ def _split(x: Any, y: Any, weights: Any, share: Any) -> tuple[Any, Any]:
 
 
 def _examples(
-    x: Any, y: Any, weights: Any, batch_size: Any, class_weight: Any, name: str
+    x: Any,
+    y: Any,
+    weights: Any,
+    batch_size: Any,
+    class_weight: Any,
+    name: str,
+    *,
+    limited: bool = False,
 ) -> tuple[Any, int | None, int]:
-    """Return the data, the batch size (None for batches), and the steps of one pass (0: unknown)."""
+    """Return the data, the batch size (None for batches), and the steps of one pass (0: unknown).
+
+    `limited`: the call says how many batches of a generator it reads.
+    """
     adapters = importlib.import_module("keras.src.trainers.data_adapters")
     if adapters.array_data_adapter.can_convert_arrays((x, y, weights)):
-        if y is None:
-            raise DeclarationError(
-                "model.fit has features without labels",
-                fix="Give y as well: a run trains on pairs of features and labels.",
-            )
         if class_weight is not None:
             if weights is not None:
                 raise DeclarationError(
@@ -490,27 +523,63 @@ def _examples(
             weights = utils.class_weight_to_sample_weights(y, class_weight)
         size = _BATCH if batch_size is None else _count(batch_size, "batch_size", 1)
         first = importlib.import_module("keras").tree.flatten(x)[0]
-        parts = (x, y) if weights is None else (x, y, weights)
-        return parts, size, math.ceil(len(first) / size)
-    if inspect.isgenerator(x):
-        raise DeclarationError(
-            f"{name} of model.fit is a generator, which every worker would read from its beginning",
-            fix="Make a keras.utils.PyDataset, or a tf.data.Dataset.from_generator of the function.",
-        )
+        parts = [x, y, weights]
+        while parts[-1] is None:
+            parts.pop()
+        return tuple(parts), size, math.ceil(len(first) / size)
     try:
         adapter = adapters.get_data_adapter(
             x, y, weights, batch_size=batch_size, class_weight=class_weight
         )
     except ValueError as error:
         raise DeclarationError(f"model.fit: {error}") from None
-    dataset = x if adapters.is_tf_dataset(x) and class_weight is None else adapter.get_tf_dataset()
-    return dataset, None, adapter.num_batches or 0
+    steps = adapter.num_batches or 0
+    if inspect.isgenerator(x):
+        adapter.generator = elements = Replayed(adapter.generator())
+        if not limited:
+            steps = _count_generator(elements, name)
+    dataset: Any = x
+    if class_weight is not None or not adapters.is_tf_dataset(x):
+        dataset = adapter.get_tf_dataset()
+    if not isinstance(dataset.element_spec, tuple):
+        dataset = dataset.map(lambda features: (features,))
+    return dataset, None, steps
 
 
-def _validation(given: Any) -> Any:
+def _count_generator(elements: Replayed, name: str) -> int:
+    """Return the number of a generator's batches, all of which are read for that."""
+    if steps := elements.count():
+        return steps
+    option = "validation_steps" if name == "validation_data" else "steps_per_epoch"
+    raise DeclarationError(
+        f"{name} of model.fit is a generator that does not end within {MOST_BYTES >> 30} GiB",
+        fix=f"Give {option} to model.fit.",
+    )
+
+
+def _refuse_unlabelled(model: Any, training: Any) -> None:
+    """Raise DeclarationError for examples without labels whose model compares with labels."""
+    if reading.is_dataset(training):
+        parts = len(training.element_spec)
+    else:
+        parts = len(training)
+    keras = importlib.import_module("keras")
+    own_loss = type(model).compute_loss is not keras.Model.compute_loss
+    if parts == 1 and not own_loss and model._compile_loss is not None:
+        raise DeclarationError(
+            "model.fit has features without labels, and the model is compiled with a loss",
+            fix="Give y as well; for a model that adds its own losses, compile it without loss.",
+        )
+
+
+def _validation(given: Any, steps: Any) -> Any:
     utils = importlib.import_module("keras.src.trainers.data_adapters.data_adapter_utils")
-    x, y, weights = utils.unpack_x_y_sample_weight(given)
-    examples, _, _ = _examples(x, y, weights, None, None, "validation_data")
+    x, y, weights = _texts_as_tensors(utils.unpack_x_y_sample_weight(given))
+    examples, _, _ = _examples(
+        x, y, weights, None, None, "validation_data", limited=steps is not None
+    )
+    if steps is not None and reading.is_dataset(examples):
+        return examples.take(_count(steps, "validation_steps", 1))
     return examples
 
 

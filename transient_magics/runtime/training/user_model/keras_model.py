@@ -250,10 +250,16 @@ def _outputs(model: Any, features: Any, training: bool) -> Any:
 
 
 def _zeros(kind: Any, shape: Any) -> Any:
-    """Return a batch of two examples in which every unknown dimension is one."""
+    """Return a batch of two examples in which every unknown dimension is one.
+
+    Texts are empty.
+    """
     import numpy
 
-    return numpy.zeros([2, *(size or 1 for size in shape.as_list())], kind.as_numpy_dtype)
+    sizes = [2, *(size or 1 for size in shape.as_list())]
+    if kind == tensorflow().string:
+        return numpy.full(sizes, "", str)
+    return numpy.zeros(sizes, kind.as_numpy_dtype)
 
 
 # Features of Keras without effect in a run, or with another one, are refused by name, never

@@ -65,6 +65,13 @@ def is_named(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
+def is_text(array: Any) -> bool:
+    """Return whether all values of an array are texts, as `str` or `bytes`."""
+    if array.dtype.kind != "O":
+        return array.dtype.kind in "SU"
+    return all(isinstance(value, str | bytes) for value in array.flat)
+
+
 def name_of(part: str, path: Keys) -> str:
     """Return the user's name of a value: `age`, `address/street`, `inputs_1`, `labels/y`."""
     if not path:
@@ -222,14 +229,26 @@ def _plural(part: str) -> str:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays by name to `path`, which ends in `.npz`."""
+    """Write arrays by name to `path`, which ends in `.npz`. Texts become arrays of `str`."""
     import numpy
 
+    arrays = {name: _without_objects(array) for name, array in arrays.items()}
     if all(name.isidentifier() and name.isascii() and name not in _RESERVED for name in arrays):
         numpy.savez(path, **arrays)
         return
     numbered = {f"array_{number}": array for number, array in enumerate(arrays.values())}
     numpy.savez(path, **{_NAMES: numpy.array(list(arrays), dtype=str)}, **numbered)
+
+
+def _without_objects(array: Any) -> Any:
+    """Return an array of `str` for one of objects, which only a pickle could contain."""
+    import numpy
+
+    array = numpy.asarray(array)
+    if array.dtype.kind != "O":
+        return array
+    texts = [text.decode() if isinstance(text, bytes) else str(text) for text in array.flat]
+    return numpy.array(texts, str).reshape(array.shape)
 
 
 def read_arrays(path: Path) -> dict[str, ndarray]:

@@ -50,7 +50,8 @@ from .data import Data, keep_as_constants
 from .fit import Fit, Recorder, may_continue
 from .keras_model import declared_only, refuse_callbacks
 from .replay import Ending, Replay
-from .structure import leaves, name_of, unique
+from .structure import is_text, leaves, name_of, unique
+from .tables import repeat_in_graphs
 
 if TYPE_CHECKING:
     from .keras_model import KerasModel
@@ -137,13 +138,19 @@ class OwnModel:
         if not callable(model_fn):
             inputs = [tensor.shape for tensor in getattr(model, "inputs", None) or ()]
         self._examples = SeededInput(input_fn, vars(module), spec.program_seed)
-        self._data = Data(self._examples, inputs, batch, fit.batched if fit else None)
+        self._data = Data(
+            self._examples, inputs, batch, fit.batched if fit else None, labelled=not fit
+        )
         self.batch = self._data.batch or _BATCH
         self.keras_model: KerasModel | None = None
         if callable(model_fn):
             self._model_fn = self._without_weights(model_fn)
         else:
-            self.keras_model = _keras(model, self._data, spec, optimizer_begin)
+            from .keras_model import KerasModel
+
+            self.keras_model = KerasModel(
+                model, self._data, spec.batching != "uniform", optimizer_begin
+            )
             self._model_fn = self.keras_model
 
     def prepare(self) -> None:
@@ -310,19 +317,6 @@ class OwnModel:
         return answer
 
 
-def _keras(model: Any, data: Data, spec: RunSpec, optimizer_begin: int) -> KerasModel:
-    from .keras_model import KerasModel
-
-    texts = [data.names[key] for key in data.features if data.types[key] == tensorflow().string]
-    if texts:
-        raise DeclarationError(
-            f"input_fn returns {texts[0]!r} as text, but a Keras model in a run takes only numbers",
-            fix="Convert it above input_fn, for example with "
-            "numbers = StringLookup(vocabulary=words)(texts).numpy().",
-        )
-    return KerasModel(model, data, spec.batching != "uniform", optimizer_begin)
-
-
 def expected_calls(
     folder: RunFolder, spec: RunSpec, later: Sequence[Phase] = (), ending: Ending | None = None
 ) -> tuple[list[Fit], str]:
@@ -370,7 +364,7 @@ def _replay(
         if spec.mode == "sync" and spec.workers > 1:
             fit = fit.shared(spec.workers)
         inputs = [tensor.shape for tensor in getattr(fit.model, "inputs", None) or ()]
-        return Data(fit.input_fn, inputs, fit.batch_size, fit.batched)
+        return Data(fit.input_fn, inputs, fit.batch_size, fit.batched, labelled=False)
 
     return Replay(folder, later, data_of, ending)
 
@@ -378,6 +372,7 @@ def _replay(
 def _prepare_keras() -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"
     keep_as_constants()
+    repeat_in_graphs()
 
 
 def _rows(values: Mapping[str, Any]) -> Any:
@@ -481,7 +476,8 @@ def _arrays(given: Any) -> dict[str, Any] | None:
             array = numpy.asarray(value)
         except (TypeError, ValueError, NotImplementedError):
             return None  # ragged lists or symbolic tensors, which other code refuses
-        if array.dtype.kind not in "biufSU" or not array.ndim:
+        numeric = array.dtype.kind in "biuf"
+        if not array.ndim or not (numeric or is_text(array)):
             return None
         arrays[name] = array
     return arrays
