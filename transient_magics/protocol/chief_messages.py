@@ -55,7 +55,7 @@ What = Literal["records", "whole", "graphs", "phases", "blocks"]
 
 @message("files")
 class Files(Message):
-    """A request for the files of the records, of the graphs, or of the phases (files/phases.py).
+    """A request for the files of the records, of the graphs, or of the phases (runtime/phases.py).
 
     The answer comes when they are complete: `files`, each as a `File`. Records that come in blocks
     are in `streamed`, by name only. If `what` is `blocks`, each block is a file.

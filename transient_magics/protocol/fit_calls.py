@@ -1,4 +1,4 @@
-"""Where a cell may call `fit`, from its syntax alone: a run executes it up to the last such place."""
+"""The last statement of a cell that may call `fit`, from its syntax alone."""
 
 from __future__ import annotations
 

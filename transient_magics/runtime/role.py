@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 from ..files import write_atomically
 from ..protocol.agent_commands import Assignment
 from ..protocol.run import RunSpec
-from .files.phases import Phases
 from .folder import RunFolder
+from .phases import Phases
 from .process_record import claim_role, exit_file
 
 RUNTIME = __name__.rpartition(".")[0]

@@ -2,7 +2,7 @@
 
 `python -m transient_magics.runtime.programs.next_phase --run FOLDER --step N` executes the cell
 behind the call of `fit` whose phase ended with the checkpoint of step N, with the weights of that
-checkpoint, which it stores (files/phases.py). It is a process of its own, because it has Keras's
+checkpoint, which it stores (runtime/phases.py). It is a process of its own, because it has Keras's
 model in memory, and the cell may evaluate it.
 
 It prints one line of JSON: `{"phase": {...}}` with the fields of a Phase, `{"phase": null}` if the
@@ -24,8 +24,8 @@ from ...files import write_atomically
 from ...protocol import jsonl
 from ...protocol.run import RunSpec
 from ...protocol.vm_events import TrainEvaluated, TrainProgress
-from ..files.phases import Phase, Phases
 from ..folder import RunFolder
+from ..phases import Phase, Phases
 from ..training.loading import import_tensorflow
 from ..training.usercode import provide_packages, reason
 
@@ -72,7 +72,9 @@ def history(
     An epoch has the values of the first evaluation and of the first report of the loss at its end
     or later. Without validation data, evaluations are of the training data.
     """
-    prefix = "val_" if validated else ""
+    prefix = ""
+    if validated:
+        prefix = "val_"
     evaluated: list[tuple[int, Mapping[str, float]]] = []
     reported: list[tuple[int, Mapping[str, float]]] = []
     for event in run_events:
@@ -99,7 +101,9 @@ def _at(points: Sequence[tuple[int, Mapping[str, float]]], end: int) -> Mapping[
     found = next((values for step, values in points if step >= end), None)
     if found is not None:
         return found
-    return points[-1][1] if points else {}
+    if points:
+        return points[-1][1]
+    return {}
 
 
 def main() -> None:
@@ -114,7 +118,7 @@ def main() -> None:
     answer: dict[str, Any]
     try:
         phase = next_phase(folder, spec, given.step)
-        answer = {"phase": asdict(phase) if phase else None}
+        answer = {"phase": phase and asdict(phase)}
     except Exception as error:  # noqa: BLE001 - user code and TensorFlow raise anything
         traceback.print_exc()
         answer = {"refused": reason(error, spec.line_offset)}

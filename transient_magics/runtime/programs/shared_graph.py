@@ -20,8 +20,8 @@ from typing import NoReturn
 from ...errors import TrainingError
 from ...files import write_atomically
 from ...protocol.run import FitDeclaration
-from ..files.phases import Phases
 from ..folder import RunFolder
+from ..phases import Phases
 
 _NICE = 10
 

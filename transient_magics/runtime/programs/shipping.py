@@ -31,8 +31,8 @@ from ...protocol.run import RunSpec
 from ..files.bucket import Bucket, DamagedError
 from ..files.checkpoints import Checkpoints, kept_vocabularies
 from ..files.manifest import NAME, Checkpoint, File, Manifest, described, state_file
-from ..files.phases import phase_files
 from ..folder import RunFolder
+from ..phases import phase_files
 
 _NICE = 10
 _LEFT_OVER_SECONDS = 3600.0

@@ -15,7 +15,7 @@ from ...controller.on_vm import files_below, is_plain
 from ...protocol import layout
 from ...remote import Connection
 from ...runtime.files.checkpoints import BEST, Checkpoints
-from ...runtime.files.phases import phase_files
+from ...runtime.phases import phase_files
 
 
 def files_of(folder: Path, *, with_results: bool) -> Mapping[str, bytes | Path]:

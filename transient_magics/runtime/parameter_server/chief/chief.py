@@ -39,8 +39,8 @@ from ....protocol.vm_events import (
 )
 from ...files import blocks, data_files
 from ...files.checkpoints import Checkpoints, forget_deliveries, path_of, received_checkpoint
-from ...files.phases import Phase, Phases, phase_files
 from ...folder import Lines, RunFolder
+from ...phases import Phase, Phases, phase_files
 from ...role import AGAIN, DONE, LONGEST_LINE, Stopwatch, host_and_port, log, token_fits
 from ...training import reproducibility
 from ...training.usercode import reason

@@ -13,7 +13,7 @@ from ....protocol.chief_messages import Lease, Took, ToWorker
 from ....protocol.events import Event
 from ....protocol.objective import Best
 from ...files.blocks import Index
-from ...files.phases import Phase
+from ...phases import Phase
 from ..server_load import Load
 
 

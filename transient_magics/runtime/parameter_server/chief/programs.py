@@ -29,8 +29,8 @@ from ....protocol.objective import Objective
 from ....protocol.vm_events import TrainBest, TrainEvaluated, TrainShipped, TrainUnshipped
 from ...files.checkpoints import Checkpoints, path_of
 from ...files.data_files import described
-from ...files.phases import Phase
 from ...folder import RunFolder
+from ...phases import Phase
 from ...role import RUNTIME, decode, log
 from ...training import reproducibility
 from ...training.usercode import sentence

@@ -37,7 +37,7 @@ from ....protocol.vm_events import (
     WorkerLeft,
 )
 from ...files.blocks import Index
-from ...files.phases import Phase as TrainingPhase
+from ...phases import Phase as TrainingPhase
 from ...role import DONE, FAILED
 from ...training.batching import Rule
 from ...training.reproducibility import fingerprint_difference
@@ -197,7 +197,7 @@ class ChiefState:
         """Until when a failed last checkpoint is tried again."""
         self._stopping = False
         """Whether a stop was requested: the run ends with a checkpoint, to be resumed later."""
-        self._held: list[int] = []
+        self._waiting: list[int] = []
         """Connections of workers that joined between two phases of the training."""
         self._continues = False
         """Whether this process starts again for the next phase of the training."""
@@ -338,7 +338,7 @@ class ChiefState:
             case EvaluationDone():
                 return self._evaluated(event)
             case PhaseFound(phase):
-                return self._finish() if phase is None else self._begin_phase(phase)
+                return self._phase_found(phase)
             case Failed(reason):
                 return self._fail(reason)
             # From the agent or the user:
@@ -478,7 +478,7 @@ class ChiefState:
         if self._stopping or self._continues:
             return []
         if self._is_between_phases:
-            self._held.append(event.connection)
+            self._waiting.append(event.connection)
             return []
         return [Send(event.connection, messages.Leave(reason="finished"))]
 
@@ -531,8 +531,9 @@ class ChiefState:
         member = self._member_at(connection)
         if member is None:
             # Another process has its name, or its place.
-            silent = self._stopping or self._is_between_phases
-            return [] if silent else [_dismiss(connection)]
+            if self._stopping or self._is_between_phases:
+                return []
+            return [_dismiss(connection)]
         member.seen_at = now
         member.speed = speed or member.speed
         if member.lost:
@@ -855,8 +856,10 @@ class ChiefState:
         """Whether workers wait until it is known whether another phase follows."""
         return self._may_continue and self.phase is Phase.FINISHING
 
-    def _begin_phase(self, phase: TrainingPhase) -> list[Instruction]:
-        """Begin the next phase: all processes execute the cell up to its next call of `fit`."""
+    def _phase_found(self, phase: TrainingPhase | None) -> list[Instruction]:
+        """Begin the next phase, if any: all processes execute the cell up to that call of `fit`."""
+        if phase is None:
+            return self._finish()
         self.phase = Phase.ENDED
         self._continues = True
         return [BeginPhase(phase)]
@@ -871,7 +874,9 @@ class ChiefState:
             checkpoint=self._saving.path,
             reason=self._ended_early,
         )
-        leave = [Send(connection, messages.Leave(reason="finished")) for connection in self._held]
+        leave = [
+            Send(connection, messages.Leave(reason="finished")) for connection in self._waiting
+        ]
         return [Emit(finished), *leave, Finish(DONE)]
 
     @property

@@ -5,8 +5,8 @@ cell ends there: the run trains the model, on all workers, with the data and for
 call. Keras's own functions split, weigh and batch the data, so that a batch is what it is under
 `fit`.
 
-A cell may call `fit` several times: each call is a phase (files/phases.py). Then the cell continues
-behind the calls of earlier phases, with the weights with which these ended.
+A cell may call `fit` several times: each call is a phase (runtime/phases.py). Then the cell
+continues behind the calls of earlier phases, with the weights with which these ended.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Recorder:
         DeclarationError
             For arguments that a run cannot take, or that Keras refuses as well.
         """
-        calls = [*self.earlier, *([self.fit] if self.fit else []), *self.later]
+        calls = [*self.earlier, *filter(None, [self.fit]), *self.later]
         fit = recorded(model, *given, **options)
         if calls:
             fit = continued(fit, calls)

@@ -15,8 +15,8 @@ from typing import Any
 
 from ....errors import DeclarationError
 from ...files.checkpoints import Checkpoints
-from ...files.phases import Phase, Phases
 from ...folder import RunFolder
+from ...phases import Phase, Phases
 from .data import Data
 from .fit import Fit
 from .structure import weight_names

@@ -40,8 +40,8 @@ from typing import TYPE_CHECKING, Any
 from ....errors import DeclarationError, TrainingError, TransientError
 from ....protocol.fit_calls import last_fit
 from ....protocol.run import RunSpec
-from ...files.phases import Phase, Phases
 from ...folder import RunFolder
+from ...phases import Phase, Phases
 from ...tf.graph_mode import tensorflow
 from ..reproducibility import Generators, fingerprint_examples, seeded
 from ..trainable import EvaluationGraph, Objective, Pairs, Pipeline, Sample, ServingGraph, Texts
@@ -353,8 +353,7 @@ def expected_calls(
         if recorder.fit is None or isinstance(error.__cause__, DeclarationError):
             raise
         left = str(error)
-    calls = [recorder.fit, *recorder.later] if recorder.fit else []
-    return calls, left
+    return [*filter(None, [recorder.fit]), *recorder.later], left
 
 
 def _replay(

@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import TrainingError
-from ...files import write_atomically
-from ...protocol import checks
-from ...protocol.checks import Count
-from ...protocol.run import FitDeclaration, RunSpec
-from ..folder import RunFolder
+from ..errors import TrainingError
+from ..files import write_atomically
+from ..protocol import checks
+from ..protocol.checks import Count
+from ..protocol.run import FitDeclaration, RunSpec
+from .folder import RunFolder
 
 NAME = "phases.json"
 _WEIGHTS = re.compile(r"phase-[1-9]\d{0,5}\.npz", re.ASCII)
@@ -89,7 +89,7 @@ class Phases:
 
     def begin(self, phase: Phase) -> None:
         """Store that a phase begins. Raises OSError."""
-        phases = [asdict(known) for known in (*self.later(), phase)]
+        phases = [asdict(begun) for begun in (*self.later(), phase)]
         content = json.dumps({"cell": self._cell(), "phases": phases})
         write_atomically(self._folder.checkpoints / NAME, content)
 
@@ -111,13 +111,11 @@ class Phases:
             fit = later[-1].fit
             steps = fit.steps
         end = begin + steps
-        more = steps > 0 and not 0 < most <= end
-        if most:
-            end = min(end, most)
+        if 0 < most <= end:
+            end = most
+            steps = 0  # no phase follows
         completed = fit.applied(spec)
-        return replace(
-            completed, train_steps=end, phase_begin=begin, phase_steps=steps if more else 0
-        )
+        return replace(completed, train_steps=end, phase_begin=begin, phase_steps=steps)
 
     def keep_weights(self, number: int, weights: Mapping[str, Any]) -> None:
         """Store the weights with which the phase `number` ended, by name. Raises OSError."""
